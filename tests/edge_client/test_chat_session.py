@@ -132,14 +132,6 @@ def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, g
     assert finished(events).statistics.states["skipped"] == 3
 
 
-def test_off_never_asks(gated: EdgeModel, gate: Gate) -> None:
-    events = list(gated.session(memory="off").send(QUESTION, max_tokens=40, **MANY))
-    assert gate.asked == []
-    assert finished(events).statistics.recalls == 0
-    with pytest.raises(InvalidInput, match="exact"):
-        gated.session(memory="sometimes")
-
-
 def test_a_saved_session_goes_on_where_it_was_and_is_refused_by_name(
     tiny: Bundle, model: EdgeModel, tmp_path: Path
 ) -> None:
@@ -204,19 +196,6 @@ def test_one_line_gives_the_text_the_memories_and_what_it_cost(model: EdgeModel)
     stream.close()
     with pytest.raises(InvalidInput, match="closed before its end"):
         stream.result()
-
-
-def test_sessions_of_several_threads_answer_as_alone(model: EdgeModel) -> None:
-    questions = [QUESTION, "Rome?", "Cairo and Delhi?", "Quito!"]
-
-    def ask(question: str) -> list[int]:
-        session = model.session()
-        turns = [list(session.send(q, max_tokens=20, **MANY)) for q in (question, "And then?")]
-        return [t for turn in turns for t in tokens_of(turn)]
-
-    alone = [ask(q) for q in questions]
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(ask, questions)) == alone
 
 
 def test_another_thread_may_cancel_an_answer_and_may_not_read_it(gated: EdgeModel, gate: Gate) -> None:

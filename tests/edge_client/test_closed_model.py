@@ -15,8 +15,6 @@ import grpc
 import pytest
 
 from edge_client import EdgeModel
-from edge_client.decoder import graph as decoder_graph
-from edge_client.recall import recaller as recall
 from edge_client.recall.recaller import Recaller
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService, serving
@@ -82,20 +80,3 @@ def test_a_closed_model_is_gone_without_the_collector(
         del alive
         time.sleep(0.02)
     assert not alive
-
-
-@pytest.mark.usefixtures("collector_off")
-def test_free_memory_goes_back_when_weights_and_embedder_are_gone(
-    bundle: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = EdgeModel.open(bundle.folder, service.address)
-    assert isinstance(model.recaller, Recaller)
-    weights = weakref.ref(model.graph.session)
-    embedder = weakref.ref(model.recaller.embedder)
-    alive: dict[str, list[bool]] = {"weights": [], "embedder": []}
-    monkeypatch.setattr(decoder_graph, "return_free_memory", lambda: alive["weights"].append(bool(weights())))
-    monkeypatch.setattr(recall, "return_free_memory", lambda: alive["embedder"].append(bool(embedder())))
-    model.close()
-    assert alive == {"weights": [], "embedder": []}  # another model may share them
-    del model
-    assert alive == {"weights": [False], "embedder": [False]}

@@ -31,14 +31,6 @@ def test_every_error_has_a_reason_that_its_line_names() -> None:
             assert kind.reason in (errors.__doc__ or ""), name
 
 
-def test_an_error_names_its_reason_and_says_what_to_do() -> None:
-    error = errors.RetrievalError("no service", reason="UNREACHABLE", unavailable=True, help="start it")
-    assert (error.reason, error.unavailable) == ("UNREACHABLE", True)
-    assert errors.described(error) == "UNREACHABLE: no service: start it"
-    assert errors.described(KeyError("a")) == "KeyError: 'a'"
-    assert errors.StorageError("x").reason == "NOT_FETCHED"
-
-
 def test_the_public_names_are_exactly_the_exported_ones() -> None:
     public = {
         name for name, value in vars(edge_client).items()

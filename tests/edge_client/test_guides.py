@@ -58,8 +58,3 @@ def test_the_tutorial_runs_from_its_first_block_to_its_last(
     said = capsys.readouterr().out
     for words in ("Title", "tokens/s", "chunk 0: ", "ended by length", "assistant said the last word", "CONTEXT_FULL"):
         assert words in said
-
-
-def test_the_page_names_every_program() -> None:
-    page = (GUIDES / "README.md").read_text()
-    assert all(f"]({path.name})" in page for path in GUIDES.glob("*.py"))

@@ -128,21 +128,6 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
     assert said == talked.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
 
 
-def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(model: EdgeModel, tmp_path: Path) -> None:
-    session = model.session(SYSTEM)
-    talk(session, 8)
-    session.save(tmp_path / "chat")
-    loaded = model.load_session(tmp_path / "chat")
-    assert loaded.messages == session.messages
-    again = [list(s.send("What was my first number?", **MANY, seed=5)) for s in (session, loaded)]
-    assert past_turns(again[1]) == past_turns(again[0])
-    assert past_turns(again[1])
-    prompt = finished(again[1]).statistics.prompt_tokens
-    assert loaded.conversation.sequence.tokens[:prompt] == session.conversation.sequence.tokens[:prompt]
-    retried = finished(list(loaded.send(loaded.take_back(), **MANY, seed=5)))
-    assert retried.statistics.reused_tokens > prompt - 40, "a retry reads little anew"
-
-
 def test_a_saved_conversation_is_encrypted_with_the_key_that_is_named(
     tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,16 +249,3 @@ def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeSe
     assert not sent & ids
     other = list(model.session(SYSTEM).send("What is my number?", **MANY))
     assert not past_turns(other)
-
-
-@pytest.mark.parametrize("lines", [3, 60])
-def test_a_question_about_a_document_reads_it_whatever_its_length(model: EdgeModel, lines: int) -> None:
-    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(lines))
-    done: list[tuple[int, int]] = []
-    result = model.ask("Who keeps room 3?", document=book, title="Keys", progress=lambda *at: done.append(at), **MANY)
-    if lines == 3:
-        assert result.statistics.prompt_tokens > len(book), "a short one is text in the prompt"
-        assert not done
-    else:
-        assert result.statistics.prompt_tokens < len(book) < done[-1][1] * 32
-        assert "Keys" in {m.title for m in result.memories}

@@ -21,7 +21,6 @@ from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import MemoryBatch
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
-from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_loaded
 
@@ -80,18 +79,6 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
         want = loaded.model.head(hidden)[0].argmax(-1).tolist()
     start = len(prefix) + len(prompt) - 1
     assert tokens == want[start : start + len(tokens)]
-
-
-def test_memories_change_the_answer_and_are_shown(model: EdgeModel) -> None:
-    recalls, with_memory, _ = answer(model, max_tokens=30)
-    _, without, end = answer(model, max_tokens=30, memory="off")
-    assert with_memory != without
-    assert not end.without_memory
-    read = recalls[-1].recall.read
-    assert [m.text for m in read] == [TEXTS[m.memory_id - 1] for m in read]
-    assert all(m.document_key == f"doc-{m.memory_id - 1}" and not m.refused for m in read)
-    scores = [m.score for m in read]
-    assert scores == sorted(scores, reverse=True)
 
 
 def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only_there(

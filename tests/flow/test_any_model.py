@@ -115,29 +115,7 @@ def test_documents_become_memories_of_this_model_which_the_client_reads(
     assert not finished.without_memory
 
 
-def test_a_device_with_another_models_bundle_reads_none_of_its_memories(
-    models: tuple[Made, Made], service: ServiceProcess
-) -> None:
-    recalled, finished = ask(models[1].bundle, service)
-    assert finished.without_memory
-    assert "MODEL_MISMATCH" in recalled.recall.error
-
-
 def test_a_service_refuses_the_bundle_of_another_model(models: tuple[Made, Made]) -> None:
     one, other = models
     with pytest.raises(ModelMismatch, match=f"export --model {other.model} --out {one.bundle}"):
         ModelEncoder(Settings(model=other.model, bundle=one.bundle))
-
-
-def test_a_service_with_another_model_refuses_the_knowledge_base_by_name(
-    models: tuple[Made, Made], service: ServiceProcess, folder: Path
-) -> None:
-    service.stop()
-    other = ServiceProcess.start(folder, models[1].bundle, model=models[1].model)
-    try:
-        recalled, finished = ask(models[1].bundle, other)
-        assert finished.without_memory
-        assert "MODEL_MISMATCH" in recalled.recall.error
-        assert "default" in recalled.recall.error
-    finally:
-        other.kill()

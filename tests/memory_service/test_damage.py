@@ -180,19 +180,6 @@ def test_harm_refuses_that_knowledge_base_by_name_and_no_other(
         assert [base.problem for base in store.knowledge_bases()] == ["", ""]
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("name", ["index.faiss", "committed"])
-def test_harm_to_what_can_be_made_again_is_no_loss(whole: Path, tmp_path: Path, name: str, how: str) -> None:
-    folder = copied(whole, tmp_path / "store")
-    harm(folder / "kb-000001-harmed" / name, random.Random(7), how)
-    for _ in range(2):
-        with opened("file", folder) as store:
-            base = store.knowledge_base("harmed")
-            assert keys_near(store, base, "text 7", k=1) == ["d7"]
-            store.write(base, [document("again", "again")])
-            require_whole(store, base)
-
-
 def test_a_journal_that_is_lost_after_a_crash_is_found(whole: Path, tmp_path: Path) -> None:
     """SQLite takes it for one that ended earlier."""
     folder = copied(whole, tmp_path / "store")

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import grpc
-import pytest
-from google.rpc import error_details_pb2
 
-from memory_model import errors as model_errors
 from memory_service import errors
 
 REASONS = [
@@ -32,18 +29,6 @@ def test_every_error_has_a_reason_of_its_own_and_retryable_ones_say_when_as_the_
         kinds = [detail.TypeName() for detail in errors.to_status(error).details]
         assert errors.retryable(error) is ("google.rpc.RetryInfo" in kinds) is line.endswith(", retryable"), leaf
     assert not errors.retryable(RuntimeError("a bug"))
-
-
-@pytest.mark.parametrize(
-    "leaf", [one for one in leaves(model_errors.IdentityMismatch) if one.__module__ == model_errors.__name__]
-)
-def test_every_mismatch_is_a_failed_precondition_that_names_both(leaf: type[model_errors.IdentityMismatch]) -> None:
-    status = errors.to_status(leaf("a" * 64, "b" * 64, "do this"))
-    info = error_details_pb2.ErrorInfo()
-    assert status.details[0].Unpack(info)
-    assert status.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
-    assert info.reason.endswith("_MISMATCH")
-    assert dict(info.metadata) == {"found": "a" * 64, "expected": "b" * 64}
 
 
 def test_a_bug_tells_nothing_of_itself_and_long_messages_fit_into_headers() -> None:

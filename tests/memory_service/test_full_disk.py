@@ -18,7 +18,6 @@ from memory_service.stores import NewDocument, open_store
 from tests.memory_service.stored import IDENTITY, document, require_whole
 
 SIZE_MB = {"file": 12, "chdb": 40}
-ROOM_BYTES = 400_000
 
 
 @pytest.fixture

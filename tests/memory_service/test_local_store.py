@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_service.errors import StoreFull, StoreUnavailable
+from memory_service.errors import StoreFull
 from memory_service.stores import KnowledgeBase, NewDocument, Query
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
@@ -101,24 +101,6 @@ def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path
         file.write_bytes(content)
         with closing(LocalStore(tmp_path)) as store:
             assert store.retrieve(base, queries).hits == before
-
-
-def test_dead_vectors_go_at_the_next_start(tmp_path: Path) -> None:
-    with closing(LocalStore(tmp_path)) as store:
-        base = store.create("kb", "", IDENTITY)
-        store.write(base, [document(f"d{n}", f"text {n}", f"more {n}") for n in range(30)])
-        store.delete(base, [f"d{n}" for n in range(0, 30, 2)])
-    for turn in range(2):
-        with closing(LocalStore(tmp_path)) as store:
-            assert store._open[base.number]._view.index.count == 30 + turn
-            require_whole(store, base)
-            store.write(base, [document("again", f"again {turn}")])
-            assert keys_near(store, base, f"again {turn}", k=1) == ["again"]
-
-
-def test_one_process_writes_and_a_second_one_is_told(store: LocalStore) -> None:
-    with pytest.raises(StoreUnavailable, match="in use by another process"):
-        LocalStore(store.path)
 
 
 def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 import sys
 from collections.abc import Iterator
 
 import pytest
-from grpc._cython.cygrpc import ExecuteBatchError
 
 from memory_service.ops.logs import configure_logs, logger
 
@@ -40,27 +37,3 @@ def test_a_logged_error_names_the_place_and_shows_no_values(
     said = capsys.readouterr().err
     assert all(part in said for part in ("the cause", "fails", "test_logs.py"))
     assert not any(secret in said for secret in ("MY DIARY", "M3_0123_KEY"))
-
-
-def test_what_libraries_log_is_lines_of_ours_and_a_call_that_is_gone_no_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    configure_logs("info")
-    for name, error in (
-        ("grpc._cython.cygrpc", ExecuteBatchError("Failed grpc_call_start_batch")),
-        ("asyncio", asyncio.CancelledError()),
-        ("asyncio", RuntimeError("the cause")),
-    ):
-        try:
-            raise error
-        except BaseException:
-            logging.getLogger(name).exception("of method %s", "/memory.v1.Retrieval/Retrieve")
-    logging.getLogger("grpc._common").warning("no exception here")
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    events = [json.loads(line) for line in said.splitlines()]
-    assert [(event["event"], event["level"]) for event in events] == [
-        ("call_gone", "info"), ("call_gone", "info"), ("library_says", "error"), ("library_says", "warning"),
-    ]  # fmt: skip
-    assert events[0]["message"] == "of method /memory.v1.Retrieval/Retrieve"
-    assert "the cause" in json.dumps(events[2]["exception"])

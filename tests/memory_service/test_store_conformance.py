@@ -183,24 +183,6 @@ def test_keys_are_listed_page_after_page_in_the_order_of_their_bytes(place: Open
 
 
 @every_store_slowly
-def test_memories_are_read_page_after_page_in_the_order_of_their_ids(place: OpenedStore) -> None:
-    base = place.new_base()
-    documents = [document(f"d{n}", f"text {n}", f"more {n}") for n in range(10)]
-    place.store.write(base, documents)
-    place.store.delete(base, ["d3"])
-    expected = {r.memory_id: r for d in documents if d.key != "d3" for r in d.references}
-    found, after = [], None
-    while page := place.store.memories(base, after_id=after, count=7):
-        found += page
-        after = page[-1].memory_id
-    assert [memory.memory_id for memory in found] == sorted(expected)
-    for memory in found:
-        reference = expected[memory.memory_id]
-        assert (memory.text, bytes(memory.payload)) == (reference.text, reference.payload)
-        np.testing.assert_allclose(memory.vector, reference.vector, atol=0.01)
-
-
-@every_store_slowly
 def test_names_are_taken_once_and_dropping_frees_them(place: OpenedStore) -> None:
     first, other = place.new_base(), place.new_base()
     place.store.write(first, [document("a", "one")])

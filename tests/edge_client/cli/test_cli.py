@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import grpc
 import pytest
 
 from memory_model.bundle import Bundle
-from tests.edge_client.cli.conftest import PROGRAM, run
+from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 
@@ -131,22 +129,3 @@ def test_wrong_input_exits_as_documented_and_says_what(
     assert result.exit_code == code
     assert said in " ".join(result.stderr.split())
     assert not result.stdout
-
-
-def test_help_names_settings_with_their_defaults_and_the_exit_codes() -> None:
-    for command in ([], ["ask"], ["chat"], ["doctor"], ["build"], ["pull"], ["serve"]):
-        text = " ".join(run(*command, "--help").stdout.split())
-        assert "Exit codes: 0 an answer was given" in text
-        assert "130 interrupted" in text
-    text = " ".join(run("ask", "--help").stdout.split())
-    for said in ("[default: 127.0.0.1:7430]", "[default: overlap]", "[default: 512]", "--kb", "--seed"):
-        assert said in text
-
-
-def test_only_our_words_are_said_of_a_connection_that_fails(places: list[object]) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"} | {"EDGE_CLIENT_TLS": "1"}
-    command = [PROGRAM, "ask", QUESTION, "--max-tokens", "1", *map(str, places)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 3, done.stderr
-    assert "it does not speak TLS there" in " ".join(done.stderr.split())
-    assert "ssl_transport_security" not in done.stderr

@@ -61,13 +61,6 @@ def test_doctor_says_what_works_what_does_not_and_what_to_do(
     assert "-> edge-client pull" in said
 
 
-def test_build_prints_the_threads_that_it_chose(tiny: Bundle) -> None:
-    ran = CliRunner().invoke(app, ["build", "--bundle", str(tiny.folder), "--provider", "cpu"])
-    assert ran.exit_code == 0, ran.output
-    assert "thread(s)" in ran.stdout
-    assert "ms a token" in ran.stdout
-
-
 def test_build_names_what_is_missing(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "gpu", lambda: None)
     ran = CliRunner().invoke(app, ["build", "--bundle", str(tiny.folder), "--provider", "tensorrt"])

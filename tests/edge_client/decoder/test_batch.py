@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from edge_client.decoder import batch
 from edge_client.decoder.batch import IDLE_S, Decoder
 from edge_client.decoder.graph import DecoderGraph
-from edge_client.decoder.runner import Row
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
@@ -113,21 +110,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "LATELY_S", 5.0)
 
 
-@pytest.mark.usefixtures("patient")
-def test_steps_that_come_together_are_run_together(graph: DecoderGraph) -> None:
-    decoder = Decoder(graph, PREFIX, context=300, parallel=4)
-    conversations = [Conversation([n] * (3 + n), n % 2 == 0, 50) for n in range(4)]
-    barrier = threading.Barrier(4)
-
-    def talk(conversation: Conversation) -> None:
-        begin = iter([barrier.wait])
-        conversation.answer(decoder.sequence(), lambda: next(begin, lambda: 0)() and None)
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(talk, conversations))
-    assert decoder.batch_sizes[4] >= 45
-
-
 def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderGraph) -> None:
     """Every place is taken by an answer that is under way but stands still."""
     decoder = Decoder(graph, PREFIX, context=200, parallel=2)
@@ -172,14 +154,3 @@ def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: 
     other = Decoder(graph, PREFIX, context=200, parallel=1).sequence()
     other.read([5])
     np.testing.assert_array_equal(sequence.read([6]), other.read([6]))
-
-
-def test_the_standard_spelling_takes_many_tokens_of_many_sequences(tmp_path: Path) -> None:
-    """For accelerators; the fused one reads prompts one by one."""
-    weights = {name: tensor.numpy() for name, tensor in random_model(CONFIG).state_dict().items()}
-    decoder_graphs(weights, CONFIG, operators=["standard"])["standard"].save(tmp_path / "decoder.onnx")
-    decoder = Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), PREFIX, context=200, parallel=2)
-    first, second = decoder.sequence(), decoder.sequence()
-    want = [s.read(t, all_logits=True) for s, t in ((first, [5, 6, 7]), (second, [8, 9, 10]))]
-    rows = [Row(t, 35, 3, False) for t in ([5, 6, 7], [8, 9, 10])]
-    np.testing.assert_allclose(decoder._runner.run(0, rows, all_logits=True), np.concatenate(want), atol=1e-5)

@@ -11,23 +11,10 @@ import numpy as np
 import pytest
 
 from edge_client.decoder import graph
-from edge_client.decoder.graph import DecoderGraph, fastest, return_free_memory
+from edge_client.decoder.graph import DecoderGraph, return_free_memory
 from memory_model.bundle import Bundle
 
 BLOCK_BYTES, BLOCKS, KEPT_EVERY = 32 << 10, 2000, 16
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "chosen"),
-    [
-        ({1: 10.0, 2: 6.0, 4: 4.0, 8: 3.9}, 4),  # the last step gains less than a tenth
-        ({1: 10.0, 2: 9.5, 4: 5.0}, 1),  # stops at the first that gains too little
-        ({1: 10.0, 2: 20.0}, 1),
-        ({1: 10.0}, 1),
-    ],
-)
-def test_threads_are_added_while_they_gain_a_tenth(milliseconds: dict[int, float], chosen: int) -> None:
-    assert fastest(list(milliseconds), milliseconds.__getitem__) == chosen
 
 
 def test_the_number_of_threads_is_measured_once_and_kept_with_the_bundle(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.sequence import Sequence
-from edge_client.errors import ContextFull, ProviderError
+from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
@@ -36,17 +36,6 @@ def sequence(decoder: Decoder) -> Sequence:
 
 def recalled(seed: int, count: int = 3) -> Recall:
     return Recall(f"query {seed}", tuple(random_memory(tiny_loaded().config, 10 * seed + n) for n in range(count)))
-
-
-def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
-    sequence.read(list(range(150)) * 2)
-    with pytest.raises(ContextFull, match="303 tokens are cached and 101 more do not fit into 403"):
-        sequence.read([1] * 101)
-    assert len(sequence.tokens) == 300
-    sequence.read([1] * 100)
-    assert sequence.full
-    with pytest.raises(ContextFull, match="longer context"):
-        sequence.read([1])
 
 
 @given(st.lists(st.integers(-5, 270), max_size=80), st.integers(0, 6), st.booleans())
@@ -164,19 +153,6 @@ def test_what_another_sequence_has_read_is_copied(tiny: Bundle, decoder: Decoder
     assert [kept for kept, _ in found] == [0, *[32 if memory else 40] * 2]
     assert [said for _, said in found] == [fresh(tiny, p, memory=memory) for p in prompts[:3]]
     assert answer(decoder.sequence("elsewhere"), prompts[3], memory=memory)[0] == 0
-
-
-def test_a_sequence_takes_the_place_of_another(decoder: Decoder, sequence: Sequence) -> None:
-    answer(sequence, drawn(5, 70))
-    other = decoder.sequence("the conversation's own")
-    _, said = answer(other, PROMPT)
-    longer = [*PROMPT, *said, *drawn(2, 10)]
-    sequence.become(other)
-    assert (other.length, sequence.source) == (len(PREFIX), other.source)
-    kept, again = answer(sequence, longer)
-    assert kept == len(PROMPT) + len(said) - 1
-    answer(other, longer)
-    assert again == answer(other, longer)[1]
 
 
 # Files.

@@ -38,15 +38,6 @@ def test_a_question_knows_the_one_before_it_and_not_the_answer_between() -> None
     assert asked(["what?", "it", "who?", "he", "and when?"]) == ("and when?", "who?")
 
 
-def test_a_long_turn_leaves_less_room_for_what_came_before() -> None:
-    assert asked(["who?", "he", "and when?"], limit=11) == ("and when?", "o?")
-    assert asked(["who?", "he", "and when?"], limit=5) == ("when?", "")
-
-
-def test_a_chunk_of_the_template_alone_asks_nothing() -> None:
-    assert query_text(conversation(["who?"]), TOKENIZER, 0, 1, 64) is None
-
-
 def test_the_vector_lies_between_the_question_alone_and_both(tmp_path: Path) -> None:
     export_embedder(tiny_bert(tmp_path / "bert"), tmp_path / "embedder")
     embedder = Embedder(tmp_path / "embedder")

@@ -94,18 +94,6 @@ def test_bias_and_penalties_count_prompt_and_answer(
 
 
 @settings(max_examples=40, deadline=None)
-@given(logit_lists, drawing, st.integers(0, 2**40))
-def test_drawn_tokens_are_of_the_distribution_and_repeat_with_the_seed(
-    logits: list[float], options: dict[str, Any], seed: int
-) -> None:
-    allowed = slow_distribution(logits, options)
-    one, other = (Sampler(Sampling(**options, seed=seed), SIZE) for _ in range(2))
-    drawn = [one.pick(np.array(logits, np.float32)).id for _ in range(10)]
-    assert set(drawn) <= set(allowed)
-    assert drawn == [other.pick(np.array(logits, np.float32)).id for _ in range(10)]
-
-
-@settings(max_examples=40, deadline=None)
 @given(logit_lists, st.integers(0, 5), changing)
 def test_logprobs_are_the_models_own(logits: list[float], count: int, options: dict[str, Any]) -> None:
     total = math.log(sum(math.exp(x) for x in logits))

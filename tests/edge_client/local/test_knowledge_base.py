@@ -15,8 +15,7 @@ from edge_client.errors import StorageError
 from edge_client.local.database import KEY_FILE
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
 from edge_client.local.records import Head, LocalDocument
-from edge_client.local.writer import MemoryWriter, Written
-from memory_model.bundle import Bundle
+from edge_client.local.writer import Written
 from memory_model.codec.payload import Identity
 from memory_model.errors import (
     CodecMismatch,
@@ -27,7 +26,6 @@ from memory_model.errors import (
     MissingFile,
     ModelMismatch,
 )
-from memory_model.words import order, query_words, text_words
 
 DIMENSION = 16
 HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
@@ -68,22 +66,6 @@ def test_the_nearest_are_found_in_order_with_their_provenance(base: LocalKnowled
     assert first.payload == f"payload of {rows[int(first.document_key[0]) * 5 + first.chunk_number][0]}".encode()
     first.check()
     assert (first.title, first.text) == (f"Title {first.document_key[0]}", f"text {first.chunk_number}")
-
-
-def test_words_put_the_nearest_in_the_services_order(base: LocalKnowledgeBase) -> None:
-    texts = ["the capital is Oslo", "the currency is the krone", "the climate is cold"]
-    rows = vectors(1).repeat(3, axis=0) + 0.01 * vectors(3, seed=2)
-    base.add(LocalDocument("norway", "Norway"), texts, written(rows))
-    words = query_words("What is the currency?")
-    (hits,) = base.retrieve(rows[:1], k=3, words=[words]).hits
-    cosines = (rows @ rows[0] / np.linalg.norm(rows[0])).tolist()
-    by_vector = np.argsort([-c for c in cosines]).tolist()
-    places = order(
-        words, [cosines[n] for n in by_vector], [text_words(texts[n]) for n in by_vector],
-        [query_words("Norway")] * 3, 0.12,
-    )  # fmt: skip
-    assert [hit.text for hit in hits] == [texts[by_vector[place]] for place in places]
-    assert hits[0].text == texts[1]
 
 
 def test_a_document_is_replaced_deleted_and_known_unchanged(base: LocalKnowledgeBase) -> None:
@@ -195,16 +177,3 @@ for number in range(1000):
     assert "StorageError" in done.stderr
     assert "make room" in done.stderr
     assert [d.key for d in opened(tmp_path / "a.db").documents()] == sorted(acknowledged)
-
-
-def test_what_the_writer_wrote_is_read_as_the_decoder_reads_it(tiny: Bundle, tmp_path: Path) -> None:
-    writer = MemoryWriter(tiny)
-    head = Head.of("a", tiny.identity, tiny.manifest.embedder_id, writer.embedder.dim)
-    base = LocalKnowledgeBase.create(tmp_path / "a.db", head)
-    texts = ["Oslo is cold.", "Rome is warm."]
-    base.add(LocalDocument("cities", "", "\n".join(texts)), texts, writer.write(texts))
-    (hits,) = base.retrieve(writer.embedder.embed(texts[1:]), k=1).hits
-    assert hits[0].text == texts[1]
-    hits[0].check()
-    (memory,) = tiny.memory_format.decode([hits[0].payload])
-    assert memory.tokens == len(texts[1])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edge_client.errors import StorageError
 from edge_client.local.writer import MemoryWriter
-from memory_model.bundle import WRITER_FILE, Bundle
+from memory_model.bundle import Bundle
 from memory_model.codec.codec import ExactCodec
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
@@ -77,13 +75,3 @@ def test_a_memory_does_not_depend_on_what_is_written_with_it(tiny: Bundle) -> No
 def test_a_text_that_no_memory_holds_is_refused(text: str, tiny: Bundle) -> None:
     with pytest.raises(InvalidInput, match="split it first"):
         MemoryWriter(tiny).write(["fine", text])
-
-
-def test_a_bundle_without_a_writer_still_loads_and_says_what_to_do(tiny: Bundle) -> None:
-    files = {name: entry for name, entry in tiny.manifest.files.items() if name != WRITER_FILE}
-    assert json.loads(tiny.manifest.to_json())["files"].keys() - files.keys() == {WRITER_FILE}
-    older = Bundle(tiny.folder, replace(tiny.manifest, files=files))
-    older.verify()
-    with pytest.raises(StorageError, match="export it again") as caught:
-        MemoryWriter(older)
-    assert caught.value.reason == "NO_WRITER"

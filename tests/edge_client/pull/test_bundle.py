@@ -88,18 +88,6 @@ class Told:
         self.steps.append((done_bytes, total_bytes, what))
 
 
-def test_a_bundle_is_fetched_whole_and_says_how_far_it_is(address: str, offered: Path, tmp_path: Path) -> None:
-    told, place = Told(), tmp_path / "deep" / "bundle"
-    bundle = pull_bundle(ChannelSettings(address), place, progress=told)
-    assert bundle.folder == place
-    assert same(place, offered)
-    Bundle.open(place)
-    total = told.steps[-1][1]
-    assert told.steps[-1][0] == total == sum(f.bytes for f in bundle.manifest.files.values())
-    assert [done for done, _, _ in told.steps] == sorted(done for done, _, _ in told.steps)
-    assert [p.name for p in place.parent.iterdir()] == ["bundle"], "nothing is left beside it"
-
-
 def test_a_broken_connection_goes_on_where_it_stopped(address: str, offered: Path, tmp_path: Path) -> None:
     place = tmp_path / "bundle"
     with cutting(address, 2_000_000, 3_000_000, 100) as proxy:

@@ -1,13 +1,11 @@
-"""The cache keeps the payloads that were used last within its bound, and shares what somebody reads decoded."""
+"""The cache keeps the payloads that were used last within its bound."""
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.recall.cache import CachedMemory, MemoryCache
-from memory_model.codec.payload import ExplicitMemory
 
 LIMIT = 100
 STEPS = st.lists(
@@ -35,13 +33,3 @@ def test_it_does_what_a_plain_list_does(steps: list[tuple[str, int, int]]) -> No
             plain |= {} if known is None else {key: known}
         assert list(cache.held(10)) == list(reversed(plain))
         assert cache.held_bytes == sum(plain.values())
-
-
-def test_a_decoded_memory_is_shared_while_somebody_reads_it() -> None:
-    cache = MemoryCache(LIMIT)
-    memory = ExplicitMemory(np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32), 1)
-    cache.put(1, CachedMemory(b"codes", 5, memory))
-    found = cache.find(1)
-    assert found == CachedMemory(b"codes", 5, memory)
-    del memory, found
-    assert cache.find(1) == CachedMemory(b"codes", 5, None)

@@ -1,4 +1,4 @@
-"""The breaker leaves a failing service alone, and calls that fail together count once."""
+"""The breaker leaves a failing service alone."""
 
 from __future__ import annotations
 
@@ -32,14 +32,6 @@ def test_failures_in_a_row_double_the_pause_and_an_answer_closes_it() -> None:
     breaker.answered()
     assert breaker.open_error() is None
     breaker.failed(breaker.begin(), AWAY)
-    assert pause_s(breaker, clock) == 1
-
-
-def test_calls_that_were_under_way_together_fail_once() -> None:
-    clock = Clock()
-    breaker = Breaker(clock)
-    for call in [breaker.begin() for _ in range(4)]:
-        breaker.failed(call, AWAY)
     assert pause_s(breaker, clock) == 1
 
 

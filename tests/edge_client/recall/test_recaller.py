@@ -19,13 +19,11 @@ from memory_model.bundle import Bundle
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from protos.memory.v1 import retrieval_pb2
-from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_config
 
 LONG_S = 20.0
 QUERY = "What is the code of Lima?"
-OTHER = "And of Cairo?"
 
 
 class Clock:
@@ -73,17 +71,6 @@ def equal(one: Recall, other: Recall) -> bool:
 
 
 # What comes and what is held
-
-
-def test_a_recall_is_what_was_written(recaller: Recaller, written: list[ExplicitMemory]) -> None:
-    (found,) = recaller.recall([QUERY])
-    assert (found.state, found.error) == ("fetched", "")
-    assert len(found.memories) == len(found.read) == 5
-    for read, memory in zip(found.read, found.memories, strict=True):
-        assert read.text == TEXTS[read.memory_id - 1]
-        assert np.array_equal(memory.keys, written[read.memory_id - 1].keys)
-    assert found.times.embed_ms > 0
-    assert found.times.call_ms > 0
 
 
 def test_what_is_held_is_named_and_not_sent_again(recaller: Recaller, service: FakeService) -> None:
@@ -205,14 +192,6 @@ def test_a_slow_device_does_not_blame_the_service(
     assert recaller.recall([QUERY])[0].state == "fetched", "the service is called again at once"
 
 
-def test_a_service_of_another_model_is_not_asked_for_every_chunk(recaller: Recaller, service: FakeService) -> None:
-    service.abort = (grpc.StatusCode.FAILED_PRECONDITION, "another model")
-    refused, skipped = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
-    assert (refused.state, refused.reason) == ("failed", "INCOMPATIBLE")
-    assert (skipped.state, skipped.reason) == ("skipped", "INCOMPATIBLE")
-    assert len(service.requests) == 1
-
-
 def test_a_fault_of_the_device_costs_a_chunk(recaller: Recaller, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> np.ndarray:
         raise RuntimeError("the runtime gave up")
@@ -245,17 +224,6 @@ def test_a_cancelled_recall_ends_its_call_and_is_no_failure(
 
 
 # Offline: what is needed of a pack is what a client's `retrieve` does, so another service stands in for it
-
-
-OFFLINE = "OFFLINE: the service is not asked (--offline, or none was named)"
-
-
-def test_without_a_service_the_pack_is_read(tiny: Bundle, service: FakeService) -> None:
-    (found,) = recaller_of(tiny, None, stand_ins=[client_of(tiny, service.address)]).recall([QUERY])
-    assert (found.state, found.error, len(found.memories)) == ("offline", "", 5)
-    assert found.service_error == OFFLINE
-    (found,) = recaller_of(tiny, None).recall([QUERY])
-    assert (found.state, found.error) == ("skipped", OFFLINE)
 
 
 def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(

@@ -26,22 +26,17 @@ class Recalling:
     """Recalls when the test lets it: `begun` says that a recall has begun, `go` lets it end."""
 
     def __init__(self) -> None:
-        self.threads: set[threading.Thread] = set()
         self.begun = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
-        self.error: Exception | None = None
 
     def recall(
         self, queries: Sequence[str], *, deadline_s: float = LONG_S, cancellation: Cancellation | None = None,
         also: LocalSource | None = None,
     ) -> list[Recall]:  # fmt: skip
         assert cancellation is not None
-        self.threads.add(threading.current_thread())
         cancellation.when_cancelled(self.go.release)
         self.begun.release()
         assert self.go.acquire(timeout=deadline_s)
-        if self.error:
-            raise self.error
         return [Recall(q) for q in queries]
 
     def wait_begun(self) -> None:
@@ -60,32 +55,6 @@ def worker(recalling: Recalling) -> Iterator[RecallWorker]:
     opened.close()
 
 
-def test_submitting_does_not_wait_and_the_result_comes(worker: RecallWorker, recalling: Recalling) -> None:
-    ticket = worker.submit(["a", "b"], deadline_s=LONG_S)
-    recalling.wait_begun()
-    assert not ticket.done()
-    recalling.go.release()
-    found = ticket.result()
-    assert [(r.query, r.state) for r in found] == [("a", "fetched"), ("b", "fetched")]
-    assert ticket.done()
-    assert ticket.result(0) == found, "it may be taken again"
-    nothing = worker.submit([], deadline_s=LONG_S)
-    assert (nothing.done(), nothing.result()) == (True, [])
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError("broke")], ids=["found", "failed"])
-def test_a_ticket_that_was_missed_is_late_and_a_failure_stays_one(
-    worker: RecallWorker, recalling: Recalling, error: Exception | None
-) -> None:
-    recalling.error = error
-    ticket = worker.submit(["a"], deadline_s=LONG_S)
-    (missed,) = ticket.result(0)
-    assert (missed.state, missed.reason, missed.memories) == ("late", "DEADLINE_EXCEEDED", ())
-    recalling.go.release()
-    (found,) = ticket.result()
-    assert (found.state, found.error) == (("failed", "RuntimeError: broke") if error else ("late", ""))
-
-
 def test_a_recall_that_hangs_keeps_nobody_waiting_and_too_many_are_skipped(
     worker: RecallWorker, recalling: Recalling
 ) -> None:
@@ -98,22 +67,6 @@ def test_a_recall_that_hangs_keeps_nobody_waiting_and_too_many_are_skipped(
     assert hanging.result(0)[0].reason == "CANCELLED"
     recalling.go.release()
     assert other.result()[0].state == "fetched"
-
-
-def test_closing_resolves_everything_frees_who_waits_and_ends_the_threads(
-    worker: RecallWorker, recalling: Recalling
-) -> None:
-    tickets = [worker.submit([name], deadline_s=LONG_S) for name in "ab"]
-    found: list[Recall] = []
-    waiter = threading.Thread(target=lambda: found.extend(tickets[0].result()))
-    waiter.start()
-    worker.close()
-    worker.close()
-    waiter.join(LONG_S)
-    assert {t.result(0)[0].error for t in tickets} == {"CANCELLED: the model was closed"}
-    assert found == tickets[0].result(0)
-    assert not any(thread.is_alive() for thread in recalling.threads)
-    assert worker.submit(["late"], deadline_s=LONG_S).result(0)[0].reason == "MODEL_CLOSED"
 
 
 ENDS = """

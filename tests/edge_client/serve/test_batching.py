@@ -78,25 +78,3 @@ def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None
             next(iter(stream))
             stream.close()
             assert others.result(60) == expected
-
-
-def chat(server: AppProcess, *turns: str) -> tuple[str, int, int]:
-    """The answer to a conversation of alternating turns, its prompt's tokens, and those read from the caches."""
-    messages = [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
-    found = post(server, {"messages": messages, "max_tokens": 24, "memory": {"mode": "exact"}}).json()
-    usage = found["usage"]
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
-    return found["choices"][0]["message"]["content"], usage["prompt_tokens"], cached
-
-
-def test_again_edit_and_take_back_read_only_what_is_new(wide: AppProcess) -> None:
-    first, asked, _ = chat(wide, "Where is the harbour of Lima, and who built it?")
-    turns = ("Where is the harbour of Lima, and who built it?", first)
-    second, whole, cached = chat(wide, *turns, "And when was that?")
-    assert cached >= asked  # the next turn
-    again, _, cached = chat(wide, *turns, "And when was that?")
-    assert (again, cached) == (second, whole - 1)  # the logits of the last token are computed
-    _, _, cached = chat(wide, *turns, "And where?")  # an edited question: up to the chunk that changed
-    assert cached >= asked - 16
-    back, _, cached = chat(wide, turns[0])  # the second question taken back
-    assert (back, cached) == (first, asked - 1)

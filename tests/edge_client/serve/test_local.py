@@ -12,7 +12,6 @@ import pytest
 
 from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
-from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import call, post
 
 PDF = b"""%PDF-1.4
@@ -82,23 +81,6 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
     assert post(alone, body).json()["memory"]["without_memory"]
 
 
-@pytest.mark.parametrize(
-    ("key", "content", "message"),
-    [
-        ("a.txt", b"\xff\xfe\x00", "not valid UTF-8"),
-        ("a.txt", b"  \n", "no text"),
-        ("a.pdf", b"%PDF-1.7 ...", "a.pdf"),
-        ("a.csv", b"name,size\nx,1\n", "columns"),
-    ],
-)
-def test_a_file_that_cannot_be_read_fails_with_its_reason(
-    alone: AppProcess, key: str, content: bytes, message: str
-) -> None:
-    found = remember(alone, key, content)
-    assert found["outcome"] == "failed"
-    assert message in f"{found['key']}: {found['message']}"
-
-
 @pytest.mark.parametrize("path", ["/v1/local", "/v1/local?key=", "/v1/local?key=../a.txt"])
 def test_a_document_needs_a_file_name(alone: AppProcess, path: str) -> None:
     assert call(alone.port, "POST", path, "x").status == 400
@@ -110,12 +92,3 @@ def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(alone: App
     texts = {found["document_key"]: found["text"] for found in read(alone, "script")}
     assert texts["<b>.log"].endswith("<script>x()</script>")
     assert "Paid leave: 31 days" in texts["leave.pdf"]
-
-
-def test_what_is_remembered_is_read_beside_what_the_service_has(server: AppProcess, memories: FakeService) -> None:
-    remember(server, "quito.txt", "The code of Quito is 149.")
-    before = len(memories.requests)
-    found = read(server, "What is the code of Quito?")
-    assert ("mine", "quito.txt") in {(one["knowledge_base"], one["document_key"]) for one in found}
-    assert len(memories.requests) == before + 1
-    assert call(server.port, "DELETE", "/v1/local?key=quito.txt").json() == {"deleted": True}

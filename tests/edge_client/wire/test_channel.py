@@ -127,19 +127,6 @@ def test_tls_to_a_service_without_it_is_named_and_the_other_way_hinted_at(place:
         describe(ChannelSettings(f"127.0.0.1:{port}"))
 
 
-def test_mtls_shows_the_device_s_certificate(place: Place) -> None:
-    pem = place.authority.issue("service", "127.0.0.1")
-    certificate, key = place.authority.issue("device").files(place.folder, "device")
-    with serving(pem, authority=place.authority.certificate) as port:
-        address = f"127.0.0.1:{port}"
-        assert describe(ChannelSettings(address, ca=place.ca, certificate=certificate, key=key)) == "test"
-        with pytest.raises(RetrievalError):
-            describe(ChannelSettings(address, ca=place.ca))
-        certificate, key = Authority("another").issue("device").files(place.folder, "stranger")
-        with pytest.raises(RetrievalError):
-            describe(ChannelSettings(address, ca=place.ca, certificate=certificate, key=key))
-
-
 def test_files_that_are_no_certificates_are_named(place: Place) -> None:
     certificate, key = place.authority.issue("device").files(place.folder, "device")
     _, other_key = place.authority.issue("other").files(place.folder, "other")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,14 +7,11 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_client.cancellation import Cancellation
-from edge_client.errors import RetrievalError
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
 from edge_client.wire.client import QUERIES_PER_CALL, MemoryClient
 from edge_client.wire.retrieval import Answer
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
-from memory_model.words import LARGEST_DROP, query_words
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 
@@ -54,22 +50,6 @@ def client(tiny: Bundle, service: FakeService) -> Iterator[MemoryClient]:
     client.close()
 
 
-def test_a_request_says_what_is_wanted_and_what_this_device_can_read(
-    tiny: Bundle, service: FakeService, vectors: np.ndarray
-) -> None:
-    retrieve(tiny, service.address, vectors[:2], k=2)
-    more = {"k": 3, "words": [query_words(text) for text in TEXTS], "held_ids": [2, 3], "minimum_score": 0.1}
-    retrieve(tiny, service.address, vectors, **more)
-    plain, full = service.requests
-    assert not plain.HasField("maximum_drop")
-    assert not plain.query_words
-    assert (full.knowledge_base, full.model_id, full.embedder_id, full.k) == (
-        "atlas", tiny.identity.model_id, tiny.manifest.embedder_id, 3,
-    )  # fmt: skip
-    assert (list(full.held_ids), len(full.query_words)) == ([2, 3], len(TEXTS))
-    assert (full.maximum_drop, full.minimum_score) == pytest.approx((LARGEST_DROP, 0.1))
-
-
 @pytest.mark.parametrize(("payload_bytes", "most"), [(0, QUERIES_PER_CALL), (RECEIVE_LIMIT_BYTES // 3, 2)])
 def test_many_queries_are_cut_into_requests_whose_answers_can_come_and_joined_in_order(
     tiny: Bundle, service: FakeService, vectors: np.ndarray, payload_bytes: int, most: int
@@ -97,12 +77,6 @@ def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
         retrieve(tiny, service.address, vectors, k=1, knowledge_base="atlas,,firm")
 
 
-def test_a_call_ends_at_its_own_deadline(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
-    service.delay_s = 1.0
-    with pytest.raises(RetrievalError, match=r"0\.1 s"):
-        retrieve(tiny, service.address, vectors[:1], k=1, timeout_s=0.1)
-
-
 def test_an_unreachable_service_is_asked_again_within_the_deadline(
     tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
@@ -126,18 +100,3 @@ def test_questions_that_are_none_are_refused_before_they_are_sent(
     with pytest.raises(InvalidInput):
         client.retrieve(vectors[:2], k=1, words=[[1]])
     assert service.requests == []
-
-
-def test_a_cancelled_call_ends(client: MemoryClient, service: FakeService, vectors: np.ndarray) -> None:
-    cancellation, ended = Cancellation(), threading.Event()
-
-    def cancel(_: int, context: grpc.ServicerContext) -> None:
-        context.add_callback(ended.set)
-        cancellation.cancel()
-        ended.wait(20)
-
-    service.before = cancel
-    with pytest.raises(RetrievalError) as caught:
-        client.retrieve(vectors[:1], k=1, cancellation=cancellation)
-    assert (caught.value.reason, caught.value.unavailable) == ("CANCELLED", False)
-    assert ended.wait(20), "the service learns it"

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-import pytest
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from edge_client import errors
-from edge_client.wire import errors as call_errors
 from edge_client.wire.errors import BY_STATUS, DETAILS_KEY, UNAVAILABLE, call_error
 
 
@@ -58,11 +56,3 @@ def test_reason_help_and_pause_come_from_the_details() -> None:
     assert (error.reason, error.retry_after_s) == ("OVERLOADED", 1.5)
     assert error.help == "read this https://docs.example"
     assert str(error) == "the service at host:1 refused (OVERLOADED): full: read this https://docs.example"
-
-
-@pytest.mark.parametrize(("mark", "meaning", "help_"), call_errors._HANDSHAKES)
-def test_what_a_failed_handshake_means_is_said(mark: str, meaning: str, help_: str) -> None:
-    error = call_error(Failed(grpc.StatusCode.UNAVAILABLE, f"Tls handshake failed: {mark}: OK"), "host:1", 2.0)
-    assert error.reason == "CERTIFICATE"
-    assert meaning in str(error)
-    assert error.help == help_

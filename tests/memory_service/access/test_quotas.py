@@ -1,4 +1,4 @@
-"""Rates and quotas: no tenant calls more often or stores more than it may."""
+"""Quotas: no tenant stores more than it may."""
 
 from __future__ import annotations
 
@@ -7,28 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from memory_service.access.quotas import Quota, Rates, WriteGuard
-from memory_service.errors import QuotaExceeded, RateExceeded
+from memory_service.access.quotas import Quota, WriteGuard
+from memory_service.errors import QuotaExceeded
 from memory_service.stores import KnowledgeBase, Store, open_store
 from tests.memory_service.stored import IDENTITY, document
 
 LIMIT = 12
-
-
-@given(st.lists(st.floats(0, 3), max_size=60), st.floats(0.5, 20))
-def test_nobody_gets_more_calls_than_its_rate_and_a_second_in_advance(gaps: list[float], rate: float) -> None:
-    now = [0.0]
-    rates = Rates(lambda _: Quota(requests_per_s=rate), clock=lambda: now[0])
-    admitted = 0
-    for gap in gaps:
-        now[0] += gap
-        with contextlib.suppress(RateExceeded):
-            rates.admit("t")
-            admitted += 1
-    assert admitted <= now[0] * rate + max(rate, 1.0) + 1e-6
 
 
 @pytest.fixture

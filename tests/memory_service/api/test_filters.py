@@ -45,29 +45,6 @@ def size(**bounds: float) -> Filter:
     return Filter(range=Filter.Range(name="size", **{n: Filter.Bound(number=v) for n, v in bounds.items()}))
 
 
-def day(**bounds: str) -> Filter:
-    return Filter(range=Filter.Range(name="day", **{n: Filter.Bound(text=v) for n, v in bounds.items()}))
-
-
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        (is_in("colour", "blue", "green"), [n for n in range(30) if n % 5 and n % 3]),
-        (Filter(exists="colour"), [n for n in range(30) if n % 5]),
-        (joined("none_of", Filter(exists="colour")), [0, 5, 10, 15, 20, 25]),
-        (size(at_least=9, below=11), [9, 10]),
-        (day(above="2026-01-28"), [28, 29]),
-        (joined("all_of", size(at_most=7), joined("none_of", is_in("colour", "red"))), [0, 1, 2, 4, 5, 7]),
-        (joined("any_of", size(above=28), day(at_most="2026-01-01"), is_in("colour", "none")), [0, 29]),
-        (size(above=100), []),
-    ],
-)
-def test_only_what_passes_is_found_and_listed(client: Client, condition: Filter, expected: list[int]) -> None:
-    keys = [f"d{n:02}" for n in expected]
-    assert sorted(hit.document_key for hit in client.hits("kb", "x", 100, filter=condition)) == keys
-    assert [one.document_key for one in client.listed("kb", filter=condition).documents] == keys
-
-
 def test_both_filters_of_a_request_must_pass(client: Client) -> None:
     hits = client.hits("kb", "x", 100, metadata_filter={"colour": "red"}, filter=size(below=9))
     assert sorted(hit.document_key for hit in hits) == ["d03", "d06"]

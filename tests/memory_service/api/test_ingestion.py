@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from google.rpc import error_details_pb2
@@ -139,17 +138,6 @@ def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
     assert client.hits("twice", "Version 2.", 1, return_text=True)[0].text == "Version 2."
 
 
-def test_deleting_is_exact_and_repeatable(client: Client) -> None:
-    client.ingest("gone", *(document(f"k{n}", f"Text {n}.") for n in range(5)))
-    reply = client.delete("gone", "k1", "k3", "none")
-    assert (reply.documents_deleted, reply.references_deleted) == (2, 2)
-    assert client.delete("gone", "k1", "k3", "none").documents_deleted == 0
-    assert client.counts("gone") == (3, 3)
-    assert client.keys("gone") == ["k0", "k2", "k4"]
-    assert refused(lambda: client.document("gone", "k1")).reason == "DOCUMENT_NOT_FOUND"
-    assert outcome(client.ingest("gone", document("k1", "Text 1."))[1]) == STORED
-
-
 @pytest.mark.parametrize(
     ("requests", "reason"),
     [
@@ -175,17 +163,6 @@ def test_what_came_before_a_broken_message_is_answered(client: Client) -> None:
     not_utf8 = b"\x12\x08\x08\x01\x12\x04\x0a\x02\xff\xfe"
     messages = [requests[0].SerializeToString(), not_utf8]
     assert refused(lambda: list(raw(iter(messages), timeout=60))).reason == "MALFORMED_REQUEST"
-
-
-def test_an_upsert_that_is_refused_is_an_error_with_its_details(client: Client) -> None:
-    error = refused(lambda: upsert(client, "no", document("k", "  ")))
-    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "DOCUMENT_EMPTY")
-    assert error.field == "text"
-    missing = pb.UpsertRequest(knowledge_base="missing", document=document("k", "Text."))
-    assert refused(lambda: client.ingestion.Upsert(missing, timeout=60)).reason == "KNOWLEDGE_BASE_NOT_FOUND"
-    nothing = pb.UpsertRequest(knowledge_base="no")
-    assert refused(lambda: client.ingestion.Upsert(nothing, timeout=60)).reason == "INVALID_ARGUMENT"
-    assert client.counts("no") == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -41,16 +41,6 @@ def test_describe_tells_what_a_client_must_match(client: Client) -> None:
     assert (reply.limits.request_bytes, reply.limits.payload_bytes) == (32 << 20, PAYLOAD_BYTES + 16)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 1 << 20, (2 << 20) + 5])
-def test_a_file_of_the_bundle_comes_from_any_offset(client: Client, bundle_folder: Path, offset: int) -> None:
-    whole = (bundle_folder / "decoder.onnx").read_bytes()
-    request = models_pb2.FetchBundleRequest(file="decoder.onnx", offset=offset)
-    pieces = list(client.models.FetchBundle(request, timeout=60))
-    assert b"".join(piece.data for piece in pieces) == whole[offset:]
-    assert {piece.file_bytes for piece in pieces} == {len(whole)}
-    assert pieces[0].offset == offset
-
-
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [

@@ -68,25 +68,6 @@ def test_the_words_of_a_query_decide_between_equally_near_references(client: Cli
     assert client.retrieve("facts", between, query_words=[pb.QueryWords()]).results[0].hits
 
 
-def test_many_queries_get_their_own_results_and_each_payload_once(client: Client) -> None:
-    query = np.stack([vector_of(text(1)), vector_of(text(2)), vector_of(text(1))])
-    response = client.retrieve("facts", query, k=3, dimension=DIMENSION)
-    assert [r.hits[0].document_key for r in response.results] == ["d1", "d2", "d1"]
-    hits = [hit for result in response.results for hit in result.hits]
-    with_payload = [hit.memory_id for hit in hits if hit.WhichOneof("memory") == "payload"]
-    assert len(with_payload) == len(set(with_payload)) == len({hit.memory_id for hit in hits})
-    assert all(hit.held for hit in response.results[2].hits)
-
-
-def test_held_memories_come_without_payload(client: Client) -> None:
-    first = client.hits("facts", text(1))
-    again = client.hits("facts", text(1), held_ids=[first[0].memory_id])
-    assert again[0].held
-    assert again[0].payload == b""
-    assert again[0].payload_crc32c == first[0].payload_crc32c
-    assert [hit.payload for hit in again[1:]] == [hit.payload for hit in first[1:]]
-
-
 def test_minimum_score_and_metadata_filter(client: Client) -> None:
     assert [h.document_key for h in client.hits("facts", text(4), minimum_score=0.99)] == ["d4"]
     hits = client.hits("facts", text(4), 30, metadata_filter={"colour": "blue"})

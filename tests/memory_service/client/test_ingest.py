@@ -51,27 +51,6 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monk
         assert counted(to, 320) == {"unchanged": 300, "stored": 20}
 
 
-def test_what_fails_again_and_again_fails_in_the_end_and_the_rest_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", ingest_batch_references=1) as (_, server):
-        monkeypatch.setattr(StoreUnavailable, "retry_after_s", 0.05)
-        to = Destination(f"127.0.0.1:{server.port}", "default")
-        store = server.store
-        assert store is not None
-        write = store.write
-
-        def away(base: object, documents: list[object]) -> object:
-            if any(one.key == "k1" for one in documents):  # type: ignore[attr-defined]
-                raise StoreUnavailable("a broken disk")
-            return write(base, documents)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(store, "write", away)
-        done = {row.key: row for row in Ingestion(to, attempts=2).run(rows(5))}
-        assert Counter(row.outcome for row in done.values()) == {"stored": 4, "failed": 1}
-        assert (done["k1"].reason, done["k1"].message) == ("STORE_UNAVAILABLE", "a broken disk")
-
-
 def test_a_service_that_is_killed_and_started_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -165,19 +165,6 @@ def test_the_background_goes_on_by_itself_when_the_store_takes_memories_again(
     assert refusals == 2
 
 
-def test_a_document_stored_without_memories_is_written_by_a_stream_that_wants_them(tmp_path: Path) -> None:
-    encoder = Gated()
-    with running(tmp_path, encoder, warm_up=False, store=f"file://{tmp_path}") as (client, _):
-        (first,) = ingest_later(client, "kb", with_vector("a", "One."))
-        (again,) = ingest_later(client, "kb", with_vector("a", "One."))
-        assert (again.outcome, unwritten(client)) == (pb.INGEST_OUTCOME_UNCHANGED, 1)
-        encoder.let_go.set()
-        now = client.ingest("kb", with_vector("a", "One."))[1].acknowledged
-        assert now.outcome in (pb.INGEST_OUTCOME_REPLACED, pb.INGEST_OUTCOME_UNCHANGED)  # the background was faster
-        assert now.content_hash == first.content_hash
-        assert unwritten(client) == 0
-
-
 def test_a_knowledge_base_dropped_meanwhile_does_not_stop_the_others(tmp_path: Path) -> None:
     encoder = Gated()
     settings = {"store": f"file://{tmp_path}", "warm_up": False, "cold_wait_s": 0.1}
