@@ -45,7 +45,7 @@ class Request:
 
 @register_model("memory3")
 class Memory3LM(LM):
-    """One model with one source of memories. Its options are `model_args`, where the harness reads `none` as None."""
+    """One model with one source of memories. Its options are `model_args`; `none` may arrive as None."""
 
     def __init__(
         self, model: str | None = None, adapter: str | None = "", codec: str | None = None,
@@ -56,6 +56,7 @@ class Memory3LM(LM):
         """The harness gives device (cuda:0 unless told) and perhaps max_batch_size: neither changes anything."""
         super().__init__()
         use_threads(threads)
+        memory = None if memory == "none" else memory
         folder, codes, opened = (Path(p) if p else None for p in (model, codec, embedder))
         tuned = PLAIN if adapter is None else adapter or None
         self.subject = subject or Subject.open(folder, tuned, codes)
