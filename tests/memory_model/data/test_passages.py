@@ -21,7 +21,7 @@ def test_passages_of_a_document_and_of_an_article_in_two_sources_fall_on_one_sid
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     passages = [Passage("s", "Œuvre#0", "Œuvre", "ä"), Passage("s", "b#0", "b", "c")]
-    assert write_rows(tmp_path / "s.jsonl", passages) == 2
+    write_rows(tmp_path / "s.jsonl", passages)
     assert list(read_rows(tmp_path / "s.jsonl", Passage)) == passages
     asked = [Asked("q?", "ä", "T\nä", "s", "k#0")]
     write_rows(tmp_path / "asked" / "q.jsonl", asked)
