@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
-from memory_service.stores import StoreOptions, open_store
+from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.stores import Store, StoreOptions, open_store
 from memory_service.stores.clickhouse import migrations
 from memory_service.stores.clickhouse.store import ClickHouseStore
 from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, document, keys_near, require_whole, stall
@@ -55,6 +55,41 @@ def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     two.sweep(3600.0)
     sql = f"SELECT count() FROM system.parts WHERE active AND partition_id = '{base.number}'"
     assert two._engine.rows(sql)[0][0] == 0
+
+
+def test_of_several_who_create_one_name_at_once_one_does(stores: tuple[ClickHouseStore, ClickHouseStore]) -> None:
+    def create(store: Store, name: str) -> int:
+        try:
+            return store.create(name, "", IDENTITY).number
+        except KnowledgeBaseExists:
+            return 0
+
+    with ThreadPoolExecutor(6) as pool:
+        made = [pool.submit(create, store, name) for name in ("x", "y", "z") for store in stores]
+        numbers = [one.result(120) for one in made]
+    assert [sum(map(bool, numbers[n : n + 2])) for n in (0, 2, 4)] == [1, 1, 1]
+    there = {base.name: base.number for base in stores[0]._bases.refresh().values()}
+    assert {there[name] for name in "xyz"} == set(numbers) - {0}
+
+
+def test_an_insert_that_is_sent_twice_is_stored_once(
+    stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = stores
+    base = store.create("twice", "", IDENTITY)
+    insert = store._engine.writer.insert
+
+    def twice(*arguments: object, **named: object) -> None:  # as a client does when the connection breaks
+        insert(*arguments, **named)
+        insert(*arguments, **named)
+
+    monkeypatch.setattr(store._engine.writer, "insert", twice)
+    store.write(base, [document("a", "one", "two")])
+    monkeypatch.undo()
+    require_whole(store, base)
+    assert keys_near(store, base, "one") == ["a", "a"]
+    sql = f"SELECT count() FROM payloads WHERE kb = {base.number}"
+    assert store._engine.rows(sql)[0][0] == 2
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])

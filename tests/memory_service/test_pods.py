@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
+
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from tests.memory_service.chaos import HEAD, run
+from tests.memory_service.encoders import vector_of
+from tests.memory_service.processes import client_of, service
+from tests.memory_service.running import Client, document
+from tests.memory_service.stored import PASSWORD, clickhouse_server
 
 
 def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_path: Path) -> None:
@@ -12,3 +22,41 @@ def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_
     print(f"{HEAD}\n{outcome.row}")
     assert (outcome.lost, outcome.doubled, outcome.hidden) == ([], [], [])
     assert outcome.counts["acknowledged"]
+
+
+def stored(client: Client) -> list[tuple[str, str]]:
+    """Keys and texts of all references, in their order."""
+    hits = client.retrieve("kb", vector_of("x")[None], k=50, return_text=True).results[0].hits
+    return sorted((hit.document_key, hit.text) for hit in hits)
+
+
+def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(clickhouse_server(tmp_path))
+        settings = {"store": f"clickhouse://127.0.0.1:{port}/memories", "MEMORY_SERVICE_STORE_PASSWORD": PASSWORD}
+        folders = [tmp_path / f"pod-{number}" for number in range(3)]
+        for folder in folders:
+            folder.mkdir()
+        with ThreadPoolExecutor(3) as pool:
+            running = list(pool.map(lambda folder: stack.enter_context(service(folder, **settings)), folders))
+            clients = [stack.enter_context(client_of(one)) for one in running]
+
+            def ingest(pod: int) -> list[pb.IngestResponse]:  # all create it, and write the same keys
+                mine = [document(f"d{n}", f"Text {n} of {pod}.") for n in range(6)]
+                return clients[pod].ingest("kb", *mine, document(f"own-{pod}", "Mine."))[1:]
+
+            answers = [answer for said in pool.map(ingest, range(3)) for answer in said]
+        assert all(answer.HasField("acknowledged") for answer in answers)
+        running[2].process.kill()
+        there = stored(clients[0])
+        assert [key for key, _ in there] == sorted([*(f"d{n}" for n in range(6)), "own-0", "own-1", "own-2"])
+        assert stored(clients[1]) == there
+        clients[1].ingestion.Delete(pb.DeleteRequest(knowledge_base="kb", document_keys=["d0", "d1"]), timeout=60)
+        assert stored(clients[0]) == there[2:]
+        clients[0].bases.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name="kb"), timeout=60)
+        answers = []
+        with contextlib.suppress(grpc.RpcError):  # once its list, a second old at most, has the drop
+            answers = clients[1].ingest("kb", document("late", "Late."), create=False)
+        assert not any(answer.HasField("acknowledged") for answer in answers)
+        clients[1].ingest("kb", document("again", "Again."))
+        assert [key for key, _ in stored(clients[0])] == ["again"]

@@ -1,9 +1,9 @@
-"""The embedded store by itself: whole writes, what is swept, answers that break off."""
+"""The embedded store by itself: whole writes, what is swept, the vector index."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.clickhouse.engine import Engine
-from tests.memory_service.encoders import DIMENSION
+from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 
@@ -26,6 +26,18 @@ def store(folder: Path) -> Iterator[Store]:
     store = open_store(f"chdb://{folder}")
     yield store
     store.close()
+
+
+def test_the_vector_index_answers_queries(store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document("a", "one")])
+    vector = {"$vector$": vector_of("one").tobytes()}
+    plan = store._engine.rows(  # type: ignore[attr-defined]
+        f"EXPLAIN indexes = 1 SELECT id FROM references_{DIMENSION} WHERE kb = {base.number}"
+        " ORDER BY cosineDistance(embedding, reinterpret($vector$, 'Array(Float32)')) LIMIT 5",
+        vector,
+    )
+    assert any("vector_similarity" in row[0] for row in plan)
 
 
 class Interrupted(Exception):
@@ -83,6 +95,20 @@ def wait_for_rows(store: Store, base: KnowledgeBase, count: int) -> None:
     assert rows_of(store, base) == [count, count]
 
 
+def test_what_is_replaced_and_deleted_is_swept_and_nothing_else(store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    for turn in range(3):
+        store.write(base, [document(f"d{n}", f"text {n}", f"turn {turn}") for n in range(20)])
+    store.delete(base, [f"d{n}" for n in range(0, 20, 2)])
+    assert store.sweep(3600.0) == 0  # type: ignore[attr-defined]
+    assert rows_of(store, base) == [120, 120]
+    assert store.sweep(0.0) == 100  # type: ignore[attr-defined]
+    wait_for_rows(store, base, 20)
+    assert store.sweep(0.0) == 0  # type: ignore[attr-defined]
+    require_whole(store, base)
+    assert sorted(keys_near(store, base, "text 3")) == sorted(f"d{n}" for n in range(1, 20, 2) for _ in "ab")
+
+
 def test_many_swept_versions_near_a_query_hide_none_of_the_others(store: Store) -> None:
     base = store.create("kb", "", IDENTITY)
     store.write(base, [document(f"other-{n}", f"text {n}") for n in range(40)])
@@ -121,6 +147,27 @@ def test_a_document_written_late_takes_only_the_place_it_was_made_for(store: Sto
     assert store.write(base, [late])[0].unchanged
     assert store.write(base, [replace(late, replaces=mine.content_hash)])[0].replaced
     assert store.write(base, [replace(late, key="b")])[0].unchanged
+
+
+def test_a_large_write_is_inserted_in_parts_and_is_one_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memory_service.stores.clickhouse.writes._ROWS_AT_ONCE", 40)
+    monkeypatch.setattr("memory_service.stores.clickhouse.writes._BYTES_AT_ONCE", 10_000)
+    inserted: list[tuple[str, int]] = []
+    insert = Engine.insert
+
+    def counting(engine: Engine, name: str, columns: Mapping[str, Sequence[object]], token: str) -> None:
+        inserted.append((name, len(columns["kb"])))
+        insert(engine, name, columns, token)
+
+    base = store.create("kb", "", IDENTITY)
+    monkeypatch.setattr(Engine, "insert", counting)
+    store.write(base, [document(f"d{n}", f"text {n}") for n in range(100)])
+    assert [count for name, count in inserted if name.startswith("references")] == [40, 40, 20]
+    assert max(count for name, count in inserted if name == "payloads") < 40
+    assert inserted[-1] == ("documents", 100)
+    assert [count for name, count in inserted if name == "documents"] == [100]
+    require_whole(store, base)
+    assert keys_near(store, base, "text 77", k=1) == ["d77"]
 
 
 def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
