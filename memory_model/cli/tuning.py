@@ -96,8 +96,8 @@ def adapt(
     Tasks: facts (questions about a knowledge base), hard (the same where all that is read holds the asked field of
     different subjects), articles (what people asked about paragraphs, beside others of the same article), dialogue (who
     said what in conversations before), asked (what people asked about passages), continual (the paper's training on
-    text with a memory for each chunk), warmup (the same text without memory), keeping (plain text, so that the model
-    stays what it was). On several GPUs: torchrun --nproc-per-node N -m memory_model.cli adapt …
+    text with a memory for each chunk), warmup (the same text without memory), keeping (plain text and small talk, so
+    that the model stays what it was). On several GPUs: torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput

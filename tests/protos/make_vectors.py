@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import google_crc32c
 import numpy as np
@@ -55,8 +55,8 @@ _PREPARED: tuple[dict[str, Any], ...] = (
 )
 
 
-class _Marked(MemoryCodec):
-    """Codes that can be checked by eye: two numbers of the keys and the first one of the values."""
+class _Marked:
+    """Codes that can be checked by eye: two numbers of the keys and the first one of the values. It only encodes."""
 
     head_dim, code_bytes, together = 4, 3, 2
     codec_id = hashlib.sha256(b"marked").hexdigest()
@@ -64,14 +64,6 @@ class _Marked(MemoryCodec):
     def encode(self, vectors: np.ndarray) -> np.ndarray:
         """See MemoryCodec."""
         return vectors[:, [0, 1, self.head_dim]].astype(np.uint8)
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """See MemoryCodec."""
-        raise NotImplementedError
-
-    def save(self, path: str | Path) -> None:
-        """See MemoryCodec."""
-        raise NotImplementedError
 
 
 def _blocks(payload: bytes, tokens: int, heads: Sequence[MemoryHead], codec: MemoryCodec) -> list[list[str]]:
@@ -116,7 +108,7 @@ def payloads() -> list[dict[str, Any]]:
         norm_epsilon=1e-5, tied_embeddings=True, memory=memory,
     )  # fmt: skip
     found = []
-    codecs: tuple[MemoryCodec, ...] = ExactCodec(4, dtype="float16"), _Marked()
+    codecs: tuple[MemoryCodec, ...] = ExactCodec(4, dtype="float16"), cast(MemoryCodec, _Marked())
     for codec in codecs:
         form = MemoryFormat(config, hashlib.sha256(b"a model").hexdigest(), codec)
         for tokens in (1, 5):

@@ -14,6 +14,7 @@ import ctypes
 import functools
 import math
 import mmap
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class Library:
         return out
 
 
-class Compiled:
+class Compiled(ABC):
     """A codec's tables laid out for a loop. Thread-safe: nothing changes after it is made."""
 
     name: str
@@ -97,11 +98,13 @@ class Compiled:
         # A struct of decode.c: all of its fields have eight bytes.
         self._struct = np.array([*numbers, *(array.ctypes.data for array in self._arrays)], np.int64)
 
+    @abstractmethod
     def _laid_out(self, tables: ProductTables) -> tuple[list[int], list[np.ndarray]]:
-        raise NotImplementedError
+        """The numbers of the struct, and the arrays behind them."""
 
+    @abstractmethod
     def _call(self, head: tuple[int, ...], rows: int) -> int:
-        raise NotImplementedError
+        """The loop's answer: 0, or a key of _WRONG."""
 
     def decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
         """See MemoryCodec; all C-contiguous. Raises InvalidInput for a row that is not there."""
