@@ -111,11 +111,6 @@ class Sampling:
         if self.logit_bias and (highest := max(self.logit_bias)) >= vocabulary:
             raise InvalidInput(f"logit_bias names token {highest}, the model's ids are 0 to {vocabulary - 1}")
 
-    @property
-    def penalises(self) -> bool:
-        """Whether any penalty has an effect."""
-        return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1, 0, 0)
-
 
 @dataclass(frozen=True)
 class Picked:
@@ -133,12 +128,12 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, vocabulary: int, text: Sequence[int] = ()) -> None:
-        sampling.check_vocabulary(vocabulary)
         self.sampling = sampling
+        penalises = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty) != (1, 0, 0)
         self._random = np.random.default_rng(sampling.seed)
         self._biased = np.fromiter(sampling.logit_bias, np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
-        self._counts = np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if sampling.penalises else None
+        self._counts = np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if penalises else None
 
     def pick(self, logits: np.ndarray, bias: tuple[int, float] | None = None) -> Picked:
         """A token from logits float32 [vocabulary], which are not changed. bias: of one token, this once."""
@@ -241,7 +236,6 @@ class StreamText:
         self._pending: list[int] = []
         self._before: list[int] = []
         self._held = ""
-        self.text = ""
         self.stopped = False
 
     def push(self, token: int) -> str:
@@ -259,10 +253,7 @@ class StreamText:
         rest = self._held + (self._decoded() if self._pending else "")
         self._pending.clear()
         self._held = ""
-        if self.stopped:
-            return ""
-        self.text += rest
-        return rest
+        return "" if self.stopped else rest
 
     def _decoded(self) -> str:
         """Text of the pending tokens; SentencePiece drops a leading space, so they are read behind the last ones."""
@@ -276,14 +267,9 @@ class StreamText:
         ends = [place for s in self._stop if (place := text.find(s)) >= 0]
         if ends:
             self.stopped = True
-            shown, self._held = text[: min(ends)], ""
-        else:
-            keep = max((_overlap(text, s) for s in self._stop), default=0)
-            shown, self._held = text[: len(text) - keep], text[len(text) - keep :]
-        self.text += shown
-        return shown
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that `stop` begins with."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+            self._held = ""
+            return text[: min(ends)]
+        starts = (n for s in self._stop for n in range(1, min(len(text) + 1, len(s))) if text.endswith(s[:n]))
+        shown = len(text) - max(starts, default=0)
+        self._held = text[shown:]
+        return text[:shown]
