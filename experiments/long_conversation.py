@@ -141,28 +141,29 @@ def long_conversation(
     """Asks for facts that were told thousands of tokens ago: with memories, a sliding window, and as text."""
     sources, far = Sources(data, test=test), sorted(map(int, distances.split(",")))
     measured = _read(out)
-    done = {(m.conversation, m.distance) for m in measured}
+    done = {(m.conversation, m.distance, m.turn) for m in measured}
     out.parent.mkdir(parents=True, exist_ok=True)
     with _opened(bundle, context) as model, _opened(bundle, WHOLE_CONTEXT) as whole, out.open("a") as file:
-        for distance, number in product(far, map(int, conversations.split(","))):
-            if (number, distance) in done:
-                continue
+        for number in map(int, conversations.split(",")):
             talk, saved = sources.talk(number, far, model.bundle.tokenizer.count), out.with_suffix(f".{number}.m3chat")
             session = model.load_session(saved) if saved.is_file() else model.session()
-            grow(session, talk, distance)
-            for asked in talk.asked:
-                for condition, (found, has) in answers(model, whole, session, asked).items():
-                    f1, exact = token_f1(found.text, asked.answer), exact_match(found.text, asked.answer)
-                    row = Measured(
-                        number, distance, condition, asked.kind, asked.turn, found.text, asked.answer, f1, exact,
-                        found.refused, has,
-                    )  # fmt: skip
-                    measured.append(row)
-            session.save(saved)
-            rows = [m for m in measured if (m.conversation, m.distance) == (number, distance)]
-            file.write("".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows))
-            file.flush()
-            console.print(_table(measured))
+            for distance in far:
+                waiting = [asked for asked in talk.asked if (number, distance, asked.turn) not in done]
+                if waiting:
+                    grow(session, talk, distance)
+                for asked in waiting:
+                    for condition, (found, has) in answers(model, whole, session, asked).items():
+                        f1, exact = token_f1(found.text, asked.answer), exact_match(found.text, asked.answer)
+                        row = Measured(
+                            number, distance, condition, asked.kind, asked.turn, found.text, asked.answer, f1, exact,
+                            found.refused, has,
+                        )  # fmt: skip
+                        measured.append(row)
+                        file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+                    file.flush()
+                    if asked == waiting[0]:
+                        session.save(saved)  # with the memories that this answer waited for
+                console.print(_table(measured))
 
 
 def grow(session: ChatSession, talk: Talk, distance: int) -> None:
