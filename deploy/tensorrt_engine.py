@@ -26,7 +26,7 @@ def build_engine(decoder: Path, config: ModelConfig, *, context: int, parallel: 
     """(engine for SM 8.6, number of the network's layers) of `decoder.onnx` and its weights; raises BuildFailed."""
     trt: Any = importlib.import_module("tensorrt_rtx_bindings")
 
-    class Logger(trt.ILogger):  # type: ignore[misc]
+    class Logger(trt.ILogger):
         def __init__(self) -> None:
             super().__init__()
             self.errors: list[str] = []
