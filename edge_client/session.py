@@ -82,6 +82,22 @@ class ChatSession:
         policy = self._model.policy_with(memory, self._policy)
         return self.reply({"role": "user", "content": text}, policy, options)
 
+    def go_on(self, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]) -> AnswerStream:
+        """Continue the last answer, such as one that was cut. As `send`; raises InvalidInput where there is none."""
+        policy = self._model.policy_with(memory, self._policy)
+        self._end_abandoned()
+        with self._lock:
+            self._check_free()
+            talk = self.conversation
+            if not talk.messages or talk.messages[-1]["role"] != "assistant":
+                raise InvalidInput("there is no answer to continue: ask a question first")
+            last = talk.messages.pop()
+            try:
+                return self.reply(last, policy, options)
+            except BaseException:
+                talk.messages.append(last)
+                raise
+
     def reply(self, message: Message, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
         """Answer a further message, or continue it where it is the assistant's; otherwise as `send`."""
         self._end_abandoned()
@@ -193,11 +209,14 @@ class ChatSession:
         with self._lock:
             talk = self.conversation
             *before, last = talk.messages
-            if not answer.began:
-                talk.messages = before
-            elif last["role"] == "assistant":  # it was continued
+            if last["role"] == "assistant":  # it was continued
+                spelled = talk.spelled.pop(len(before), None)
+                if (said := answer.said) is not None and spelled is not None:
+                    talk.spelled[len(before)] = [*spelled, *said]
                 talk.messages = [*before, {**last, "content": last["content"] + answer.shown}]
-            else:
+            elif answer.began:
                 if (said := answer.said) is not None:
                     talk.spelled[len(talk.messages)] = said
                 talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]
+            else:
+                talk.messages = before

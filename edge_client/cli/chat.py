@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -44,7 +43,11 @@ HELP = {
     "/memory MODE": "overlap or exact reads memories, off does not, compare answers both ways",
     "/retry": "answer the last question again",
     "/edit TEXT": "ask this instead of the last question",
+    "/continue": "go on with an answer that was cut or stopped",
+    "/system TEXT": "a new conversation in which the model is told this first",
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
+    "/documents": "what this device remembers, by knowledge base and key",
+    "/forget KEY": "forget a document of mine, as /documents names it",
     "/memories": "the memories that the last answer read, with their text",
     "/stats": "what the last answer cost",
     "/history [WORDS]": "the conversation, or the messages that hold these words",
@@ -173,6 +176,23 @@ class TerminalChat:
             self._session.take_back()
         self._answer(question)
 
+    def _do_continue(self, _: str) -> None:
+        memory = None if self._memory in (None, Memory.compare) else self._memory.value
+        self._last = self._follow(self._session, self._session.go_on(memory=memory, **self._options))
+
+    def _do_system(self, text: str) -> None:
+        self._new(self._model.session(_given("/system TEXT", text)))
+        self._say("a new conversation")
+
+    def _do_documents(self, _: str) -> None:
+        for name, documents in self._model.local.documents().items():
+            for one in documents:
+                self._say(f"{name}: {one.key}, memories: {one.references}")
+
+    def _do_forget(self, key: str) -> None:
+        known = self._model.forget(_given("/forget KEY", key))
+        self._say(f"forgotten: {key}" if known else f"there is no {key}; /documents lists what there is")
+
     def _do_add(self, path: str) -> None:
         sources = find_sources([Path(_given("/add FILE", path)).expanduser()])
         documents = (document for source in sources for document in read_documents(source))
@@ -273,12 +293,6 @@ def typed_at_terminal(
             return None
 
     return typed
-
-
-def history_file() -> Path:
-    """`memory3-edge/chat-history` in the user's state folder (XDG_STATE_HOME)."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "memory3-edge" / "chat-history"
 
 
 @contextmanager
