@@ -138,9 +138,7 @@ class ChatSession:
             talk = self.conversation
             if [m["role"] for m in talk.messages[-2:]] != ["user", "assistant"]:
                 raise InvalidInput("there is no question to take back: ask one first")
-            *talk.messages, question, _ = talk.messages
-            talk.spelled.pop(len(talk.messages) + 1, None)
-            return question["content"]
+            return talk.take_back()
 
     def cancel(self) -> None:
         """End the answer that is under way within one step of the decoder; nothing if there is none. Any thread."""
