@@ -106,7 +106,8 @@ quality: $(READY) ## write docs/quality.md from what `make eval` measured
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
 	$(BIN)/python -m experiments prepare-data
-	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
+	$(BIN)/python -m experiments invent-countries
+	$(BIN)/memory-model adapt --data build/countries.jsonl --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
 	    --corpus build/corpus --mixture facts:3,hard:3,dialogue:1,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
