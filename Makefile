@@ -156,7 +156,7 @@ $(BUNDLE)/manifest.json: | $(READY)
 $(REAL)/manifest.json: | $(READY)
 	$(BIN)/python -m deploy.real_size --only memory3-2b --until export --quick-codec
 
-real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
+real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 10 GB of memory, 16 GB of disk; resumable
 	$(BIN)/python -m deploy.real_size
 
 verify-gpu: $(BUNDLE)/manifest.json ## on a CUDA machine or a Jetson: every provider's logits against the CPU's, speed, power (VERIFY=--out file)

@@ -6,7 +6,6 @@ import typer
 
 from experiments.conversation_times import conversation_times
 from experiments.corpus.preparing import prepare_data
-from experiments.costs import cost
 from experiments.device_quality import device_quality
 from experiments.factbook import build_factbook
 from experiments.long_conversation import long_conversation
@@ -19,7 +18,7 @@ from memory_model.errors import Memory3Error
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
-    prepare_data, build_factbook, split_questions, quality, device_quality, cost, mean_adapter, random_base,
+    prepare_data, build_factbook, split_questions, quality, device_quality, mean_adapter, random_base,
     long_conversation, conversation_times,
 ):  # fmt: skip
     app.command()(study)
