@@ -29,8 +29,7 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
-from edge_client.wire.client import MemoryClient
-from edge_client.wire.retrieval import names_of
+from edge_client.wire.client import MemoryClient, names_of
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable, shown_on
@@ -148,7 +147,7 @@ class TerminalChat:
         recaller = self._model.recaller
         if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
             raise InvalidInput("the service is not called (--offline): start without it to choose a knowledge base")
-        known = recaller.client.knowledge_bases()
+        known = [base.name for base in recaller.client.knowledge_bases()]
         if not name:
             for each in known:
                 self._say(f"{'*' if each in names_of(recaller.client.knowledge_base) else ' '} {each}")

@@ -21,7 +21,7 @@ from edge_client.cancellation import Cancellation, Cancelled
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ModelClosed, described
 from edge_client.events import Remembered
-from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.loop import ChunkRecalls
 from edge_client.generate.past import Past, turn_key
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from memory_model.chat import Message, Prompt

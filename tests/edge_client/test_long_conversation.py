@@ -16,7 +16,7 @@ from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Re
 from edge_client.cancellation import Cancellation
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import StorageError
-from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.loop import ChunkRecalls
 from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
