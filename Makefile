@@ -155,7 +155,7 @@ $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)
 
 $(REAL)/manifest.json: | $(READY)
-	$(BIN)/python -m deploy.real_size --only memory3-2b --until export --quick-codec
+	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
 
 real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 10 GB of memory, 16 GB of disk; resumable
 	$(BIN)/python -m deploy.real_size

@@ -84,33 +84,23 @@ class ChatSession:
 
     def go_on(self, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]) -> AnswerStream:
         """Continue the last answer, such as one that was cut. As `send`; raises InvalidInput where there is none."""
-        policy = self._model.policy_with(memory, self._policy)
-        self._end_abandoned()
-        with self._lock:
-            self._check_free()
-            talk = self.conversation
-            if not talk.messages or talk.messages[-1]["role"] != "assistant":
-                raise InvalidInput("there is no answer to continue: ask a question first")
-            last = talk.messages.pop()
-            try:
-                return self.reply(last, policy, options)
-            except BaseException:
-                talk.messages.append(last)
-                raise
+        return self.reply(None, self._model.policy_with(memory, self._policy), options)
 
-    def reply(self, message: Message, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
-        """Answer a further message, or continue it where it is the assistant's; otherwise as `send`."""
+    def reply(self, message: Message | None, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
+        """Answer a further message, or continue it where it is the assistant's, None for the last; else as `send`."""
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            talk = self.conversation
-            talk.messages.append(message)
+            talk, before = self.conversation, self.conversation.messages
+            if message is None and [m["role"] for m in before[-1:]] != ["assistant"]:
+                raise InvalidInput("there is no answer to continue: ask a question first")
+            talk.messages = [*before, message] if message else before
             try:
                 prompt = talk.prompt(policy)
                 sampling = self._model.checked(prompt, options)
                 stream = self._model.answer(talk.sequence, prompt, sampling, policy, self._record, talk)
             except BaseException:
-                talk.messages.pop()
+                talk.messages = before
                 raise
             self._answer = weakref.ref(stream)
         return stream

@@ -104,6 +104,10 @@ class TerminalChat:
         self._last: Result | None = None
         self._unanswered = ""  # a question that was stopped before the first word of its answer
 
+    @property
+    def _mode(self) -> str | None:
+        return None if self._memory in (None, Memory.compare) else str(self._memory.value)
+
     def _answer(self, text: str) -> None:
         mode = self._memory
         if mode is Memory.compare:
@@ -113,9 +117,8 @@ class TerminalChat:
                 self._unanswered = text
                 return
             self._err.rule("with memory", align="left")
-        memory = None if mode is None or mode is Memory.compare else mode.value
         before = len(self._session.messages)
-        self._last = self._follow(self._session, self._session.send(text, memory=memory, **self._options))
+        self._last = self._follow(self._session, self._session.send(text, memory=self._mode, **self._options))
         self._unanswered = text if len(self._session.messages) == before else ""
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
         if self._tables or self._last.without_memory or refused:
@@ -176,8 +179,7 @@ class TerminalChat:
         self._answer(question)
 
     def _do_continue(self, _: str) -> None:
-        memory = None if self._memory in (None, Memory.compare) else self._memory.value
-        self._last = self._follow(self._session, self._session.go_on(memory=memory, **self._options))
+        self._last = self._follow(self._session, self._session.go_on(memory=self._mode, **self._options))
 
     def _do_system(self, text: str) -> None:
         self._new(self._model.session(_given("/system TEXT", text)))
