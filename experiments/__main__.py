@@ -13,6 +13,7 @@ from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
 from experiments.paragraphs import split_questions
 from experiments.pretraining import two_stages
+from experiments.professional import professional
 from experiments.quality import quality
 from experiments.random_base import random_base
 from experiments.vocabulary import vocabulary
@@ -22,7 +23,7 @@ from memory_model.errors import Memory3Error
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
     prepare_data, build_factbook, split_questions, quality, device_quality, cost, mean_adapter, random_base,
-    long_conversation, two_stages, filter_corpus, vocabulary,
+    long_conversation, two_stages, filter_corpus, vocabulary, professional,
 ):  # fmt: skip
     app.command()(study)
 

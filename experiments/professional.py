@@ -1,7 +1,7 @@
-"""Professional tasks and hallucination: memory beside RAG with 3, 5 and 7 references, accuracy against time (paper 7.3, 7.4).
+"""Memory beside RAG with 3, 5 and 7 references: accuracy of choices against time (paper 7.3, 7.4).
 
 Every question retrieves from one knowledge base of all rows' texts, once. A row with choices is answered by the
-likeliest of them, each scored in nats a token behind the same prompt; references as memories are written beforehand.
+likeliest of them: by its first token where it is yes, no or maybe, else in nats a token.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
-from memory_model.nn.generate import answer_nll
+from memory_model.nn.generate import answer_nll, first_logits
 from memory_model.references import split
 
 REFERENCES = (3, 5, 7)
 MEMORY = "memory"
+DECISIONS = ("yes", "no", "maybe")
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,14 @@ class Choice:
 
 
 def read_choices(path: Path) -> list[Choice]:
-    """PubMedQA ({question, contexts, final_decision}) or HaluEval ({question, knowledge, right and hallucinated answer})."""
+    """Rows of PubMedQA {question, contexts, final_decision}, or of HaluEval; raises InvalidInput for others."""
     rows = []
     for row in read_json(path, list):
         try:
             if "final_decision" in row:
-                decisions = ("yes", "no", "maybe")
                 asked = f"{row['question']} Answer yes, no or maybe."
-                right = decisions.index(row["final_decision"])
-                rows.append(Choice(asked, decisions, right, tuple(row["contexts"])))
+                right = DECISIONS.index(row["final_decision"])
+                rows.append(Choice(asked, DECISIONS, right, tuple(row["contexts"])))
             else:
                 answers = (row["right_answer"], row["hallucinated_answer"])
                 rows.append(Choice(row["question"], answers, 0, (row["knowledge"],)))
@@ -58,7 +58,7 @@ def read_choices(path: Path) -> list[Choice]:
 
 
 def answered(subject: Subject, rows: Sequence[Choice], reads: Sequence[Sequence[str]], memory: bool) -> dict[str, Any]:
-    """Share answered rightly, and processor seconds a question: reading, and scoring all choices."""
+    """Share answered rightly, and processor seconds of reading and scoring a question; memories are written before."""
     loaded, right, seconds = subject.loaded, [], []
     with progress_bar("questions", len(rows)) as advance:
         for row, references in zip(rows, reads, strict=True):
@@ -66,10 +66,16 @@ def answered(subject: Subject, rows: Sequence[Choice], reads: Sequence[Sequence[
             before = "" if memory else "".join(f"{text.strip()}\n\n" for text in references)
             began = time.process_time()
             prompt = subject.prompt(before + row.question)
-            ids = [[*loaded.tokenizer.encode_next(c), loaded.tokenizer.end_of_turn_id] for c in row.choices]
-            nll = [answer_nll(loaded.model, [prompt], [answer], subject.prefix, memories)[0] for answer in ids]
+            ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
+            if row.choices == DECISIONS:
+                logits = first_logits(loaded.model, [prompt], subject.prefix, memories)[0]
+                chosen = int(logits[[answer[0] for answer in ids]].argmax())
+            else:
+                end = [loaded.tokenizer.end_of_turn_id]
+                nll = [answer_nll(loaded.model, [prompt], [a + end], subject.prefix, memories)[0] for a in ids]
+                chosen = nll.index(min(nll))
             seconds.append(time.process_time() - began)
-            right.append(float(nll.index(min(nll)) == row.right))
+            right.append(float(chosen == row.right))
             advance()
     return {"accuracy": vars(Mean.of(right)), "seconds": vars(Mean.of(seconds))}
 

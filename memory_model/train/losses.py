@@ -126,7 +126,7 @@ def batch_gradients(
                 own.teacher += divergence / max(1, matched)
             if states.requires_grad:
                 with own.timed("backward"):
-                    found = list(torch.autograd.grad(states, inputs, gradient, allow_unused=True))
+                    found: list[Tensor | None] = [*torch.autograd.grad(states, inputs, gradient, allow_unused=True)]
                     if head is not None:
                         place = next(n for n, p in enumerate(parameters) if p is model.head_weight)
                         found[place] = _added([head, found[place]])
