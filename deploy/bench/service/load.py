@@ -107,10 +107,11 @@ async def closed_loop(call: Callable[[int], Awaitable[None]], callers: int, seco
 
 def h2load(address: str, request: bytes, callers: int, seconds: float, _: int = 0) -> Load:
     """What nghttp2's generator counts: one request again and again, a connection a caller. Raises ScenarioFailed."""
+    seconds = max(round(seconds), 1)  # it takes whole ones
     with tempfile.NamedTemporaryFile() as body:
         body.write(b"\0" + len(request).to_bytes(4, "big") + request)  # gRPC's frame: not compressed, its length
         body.flush()
-        command = ["h2load", "-c", str(callers), "-m", "1", "-D", f"{seconds:.0f}", "-d", body.name]
+        command = ["h2load", "-c", str(callers), "-m", "1", "-D", str(seconds), "-d", body.name]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{address}{METHOD}"]
         said = subprocess.run(command, capture_output=True, text=True).stdout
     found = re.search(r"(\d+) succeeded, 0 failed, 0 errored", said)
