@@ -142,7 +142,8 @@ def draw(out: Path, warmup: int) -> None:
     for stage, side in zip(("warmup", "continual"), sides, strict=True):
         for name, color in (("without", "tab:blue"), ("with", "tab:green"), ("switched", "tab:red")):
             if (file := out / f"{stage}-{name}" / "metrics.jsonl").is_file():
-                loss = np.array([json.loads(line)["loss"] for line in file.read_text().splitlines()])
+                rows = map(json.loads, file.read_text().splitlines())  # of steps done twice, the last
+                loss = np.array(list({row["step"]: row["loss"] for row in rows}.values()))
                 smooth = np.convolve(loss, np.ones(10) / 10, "valid")
                 steps = np.arange(len(smooth)) + 10 + warmup * (stage == "continual")
                 side.plot(steps, smooth, color=color, label=name)
