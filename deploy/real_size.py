@@ -65,12 +65,13 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--only", choices=[shape.name for shape in SHAPES], help="one shape")
     arguments.add_argument("--until", choices=STAGES, default=STAGES[-1], help="the last stage")
+    arguments.add_argument("--quick-codec", action="store_true", help="few iterations, not an hour")
     options = arguments.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     try:
         for shape in SHAPES:
             if options.only in (None, shape.name):
-                walk(shape, STAGES[: STAGES.index(options.until) + 1])
+                walk(shape, STAGES[: STAGES.index(options.until) + 1], quick_codec=options.quick_codec)
     except (StageFailed, ProcessFailed) as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
@@ -82,15 +83,18 @@ def main() -> int:
     return 0
 
 
-def walk(shape: Shape, stages: Sequence[str]) -> None:
-    """The stages of one shape in their order."""
+def walk(shape: Shape, stages: Sequence[str], *, quick_codec: bool) -> None:
+    """The stages of one shape in their order. quick_codec: codes of the paper's size that fit no model's vectors."""
     base, bundle = (WORK / f"{shape.name}-{part}" for part in ("base", "bundle"))
     model, codec = WORK / shape.name, WORK / shape.name / "codec.npz"
     fitting = ("--references", shape.references, *(("--factory", shape.factory) if shape.factory else ()))
+    fit = ("memory-model", "fit-codec", "--model", model, *fitting)
+    if quick_codec:
+        fit = (sys.executable, "-m", "deploy.bench.scenarios.codec", codec)
     commands: dict[str, tuple[Path, Sequence[object]]] = {
         "random-base": (base, (sys.executable, "-m", "experiments", "random-base", shape.name, "--out", base)),
         "new": (model, ("memory-model", "new", base, "--out", model)),
-        "fit-codec": (codec, ("memory-model", "fit-codec", "--model", model, *fitting)),
+        "fit-codec": (codec, fit),
         "export": (bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)),
     }  # fmt: skip
     for stage in stages:

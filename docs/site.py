@@ -1,11 +1,12 @@
 """Lays out the documents as mkdocs wants them, in build/docs, and builds the site strictly: `make docs`.
 
 The layout is that of the repository, so links between documents stay as they are. A link to what is no page (a source
-file, a test) becomes plain text. The reference of the commands is made here; the repository does not keep it.
+file, a test) becomes plain text. The references of commands and wire are made here; the repository does not keep them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -22,8 +23,8 @@ _LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
-def stage(folder: Path = STAGED) -> list[Path]:
-    """Copy all pages and their pictures into `folder`, emptied before; returns the pages."""
+def stage(folder: Path = STAGED) -> None:
+    """Copy all pages and their pictures into `folder`, emptied before, and make the generated ones."""
     shutil.rmtree(folder, ignore_errors=True)
     docs = (path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png", ".svg"))
     sources = [*(ROOT / name for name in OUTSIDE), *sorted(docs)]
@@ -36,7 +37,15 @@ def stage(folder: Path = STAGED) -> list[Path]:
             shutil.copyfile(source, target)
     commands = folder / "docs" / "commands.md"
     commands.write_text(commands_page(), encoding="utf-8")
-    return [*(folder / source.relative_to(ROOT) for source in sources if source.suffix == ".md"), commands]
+    (folder / "docs" / "grpc.md").write_text(contract_page(), encoding="utf-8")
+
+
+def contract_page() -> str:
+    """The proto files, whose comments define every call, field, limit and error."""
+    parts = ["# gRPC\n\nThe contract `memory.v1`; [the wire](wire.md) is the overview.\n"]
+    for file in sorted((ROOT / "protos" / "memory" / "v1").glob("*.proto")):
+        parts.append(f"## {file.name}\n\n```protobuf\n{file.read_text(encoding='utf-8').strip()}\n```\n")
+    return "\n".join(parts)
 
 
 def linked(page: Path, staged: set[Path]) -> str:
@@ -55,7 +64,8 @@ def main() -> int:
     """Stage and build; arguments go to mkdocs instead of `build --strict`, such as `serve`."""
     stage()
     mkdocs = ROOT / "build" / "docs-venv" / "bin" / "mkdocs"
-    return subprocess.run([mkdocs, *(sys.argv[1:] or ("build", "--strict", "--quiet"))], cwd=ROOT).returncode
+    command = [mkdocs, *(sys.argv[1:] or ("build", "--strict"))]  # --quiet would hide warnings from --strict, too
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
 
 
 if __name__ == "__main__":

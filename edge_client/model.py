@@ -36,6 +36,7 @@ from edge_client.stream import AnswerStream
 from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt
+from memory_model.embedder import Embedder
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.formats import FileDocument
 
@@ -118,16 +119,9 @@ class EdgeModel:
             parallel=settings.parallel,
         )  # fmt: skip
         local = LocalKnowledgeBases(settings.local, opened, minimum_score=settings.minimum_score)
-        if len(local) and "service" not in settings.model_fields_set:
-            settings = settings.model_copy(update={"offline": True})
-        recaller = Recaller(
-            opened.embedder(threads=settings.embedder_threads), _client(opened, settings), opened.memory_format,
-            local=[local], stand_ins=local.stand_ins(settings.knowledge_base),
-            cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
-        )  # fmt: skip
-        model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._local = settings, local
-        return model
+        embedder = opened.embedder(threads=settings.embedder_threads)
+        cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
+        return cls._reading(opened, decoder, embedder, cache, local, settings)
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
         """The same model with another knowledge base of the same service, or several ("atlas,firm").
@@ -135,16 +129,31 @@ class EdgeModel:
         Weights, embedder and cached memories are shared. Close it apart from this one. Raises InvalidInput where the
         model was not made by `open`, ModelClosed.
         """
-        mine, settings = self.recaller, self._settings
-        if settings is None or self._local is None or not isinstance(mine, Recaller):
-            raise InvalidInput(_NOT_OPENED)
+        local, recaller, settings = self.local, self.recaller, self._settings
+        assert isinstance(recaller, Recaller)  # made by `open`, as `local` is
+        assert settings is not None
         settings = settings.model_copy(update={"knowledge_base": name})
+        return self._reading(self.bundle, self.decoder, recaller.embedder, recaller.cache, local, settings)
+
+    @classmethod
+    def _reading(
+        cls, bundle: Bundle, decoder: Decoder, embedder: Embedder, cache: MemoryCache, local: LocalKnowledgeBases,
+        settings: EdgeSettings,
+    ) -> EdgeModel:  # fmt: skip
+        """With a recaller of its own for the knowledge base in the settings."""
+        client = None
+        if not settings.offline:
+            client = MemoryClient(
+                settings.channel, settings.knowledge_base, bundle.identity, bundle.manifest.embedder_id,
+                deadline_s=settings.deadline_s, minimum_score=settings.minimum_score,
+                payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
+            )  # fmt: skip
         recaller = Recaller(
-            mine.embedder, _client(self.bundle, settings), mine.memory_format, cache=mine.cache, local=mine.local,
-            stand_ins=self._local.stand_ins(name),
+            embedder, client, bundle.memory_format, local=[local], stand_ins=local.stand_ins(settings.knowledge_base),
+            cache=cache,
         )  # fmt: skip
-        model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._local = settings, self._local
+        model = cls(bundle, decoder, recaller, settings.recall_policy)
+        model._settings, model._local = settings, local
         return model
 
     def ask(
@@ -399,13 +408,3 @@ def _close_all() -> None:
 
 def _is_turn(messages: Sequence[Message]) -> bool:
     return [m["role"] for m in messages] == ["user", "assistant"]
-
-
-def _client(bundle: Bundle, settings: EdgeSettings) -> MemoryClient | None:
-    if settings.offline:
-        return None
-    return MemoryClient(
-        settings.channel, settings.knowledge_base, bundle.identity, bundle.manifest.embedder_id,
-        deadline_s=settings.deadline_s, minimum_score=settings.minimum_score,
-        payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
-    )  # fmt: skip

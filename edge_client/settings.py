@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
@@ -19,15 +20,6 @@ LOCAL = Path("build/local")
 ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 _LONGEST_SHOWN = 60
-_WANTED = {
-    "int_parsing": "a whole number", "int_type": "a whole number", "int_from_float": "a whole number",
-    "float_parsing": "a number", "float_type": "a number",
-    "bool_parsing": "true or false", "bool_type": "true or false",
-    "string_type": "text", "string_too_short": "at least one character", "path_type": "a path",
-    "greater_than": "more than {gt:g}", "greater_than_equal": "at least {ge:g}",
-    "less_than": "less than {lt:g}", "less_than_equal": "at most {le:g}", "enum": "{expected}",
-}  # fmt: skip
-"""What a setting must be, by pydantic's name of the fault."""
 
 
 class CheckedSettings(BaseSettings):
@@ -54,13 +46,12 @@ class CheckedSettings(BaseSettings):
         if problem["type"] == "extra_forbidden":
             return f"there is no setting {name.lower()}; there are: {', '.join(cls.model_fields)}"
         setting = f"setting {name} ({prefix}{name.upper()})"
-        wanted = cls.wanted.get(name) or _WANTED.get(problem["type"], "").format(**problem.get("ctx", {}))
-        if not wanted:
-            return f"{setting}: {str(problem['msg']).removeprefix('Value error, ')}"
+        said = re.sub(r"^\w+ should ", "", str(problem["msg"]))  # "Input should be …"
+        wanted = f"be {cls.wanted[name]}" if name in cls.wanted else said
         given = problem["input"]
         if isinstance(given, SecretStr) or "key" in name:
-            return f"{setting} must be {wanted}"
-        return f"{setting} must be {wanted}, not {repr(given)[:_LONGEST_SHOWN]}"
+            return f"{setting} must {wanted}"
+        return f"{setting} must {wanted}, not {repr(given)[:_LONGEST_SHOWN]}"
 
 
 class EdgeSettings(CheckedSettings):
@@ -70,14 +61,13 @@ class EdgeSettings(CheckedSettings):
     memories are read, several as atlas,firm.
 
     local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read, and of memory
-    packs (`edge-client pull --kb`), read where the service does not answer. Where there are any of the device's own, a
-    service is called only if it was named.
+    packs (`edge-client pull --kb`), read where the service does not answer.
 
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read; default: the
     bundle's, -1 reads everything.
     deadline_s: longest wait for a chunk's memories.
-    memory_cache_mb: payloads kept on the device. offline: never call the service.
+    memory_cache_mb: payloads kept on the device. offline: never call the service, whatever is named.
 
     provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
     number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at

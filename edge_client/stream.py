@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
@@ -22,7 +22,8 @@ class AnswerStream(Iterator[Event]):
         for delta in stream.deltas: ...         # its pieces as they come
         for event in stream: ...                # Recalled, Token, Finished
         stream.result()                         # text, memories, statistics
-        async for event in stream: ...          # in asyncio: a thread computes, the loop stays free
+        async for delta in stream.adeltas: ...  # in asyncio: a thread computes, the loop stays free
+        async for event in stream: ...
         await stream.aresult()
 
     One thread at a time may iterate; a second one gets SessionBusy. `cancel` may be called from any thread:
@@ -75,6 +76,11 @@ class AnswerStream(Iterator[Event]):
     def deltas(self) -> Iterator[str]:
         """The answer's text, piece by piece."""
         return (event.text for event in self if isinstance(event, Token) and event.text)
+
+    @property
+    def adeltas(self) -> AsyncIterator[str]:
+        """As `deltas`, in asyncio."""
+        return (event.text async for event in self if isinstance(event, Token) and event.text)
 
     def text(self) -> str:
         """The answer's whole text."""

@@ -30,6 +30,8 @@ def measure(scenario: Scenario[Any], settings: Settings, *, quick: bool = False,
     write(result, folder / f"{scenario.name}.json")
     if missing := [name for name in scenario.promised if name not in keys]:
         raise ScenarioFailed(f"scenario {scenario.name} did not measure what it promises: {missing}")
+    if unclear := {name.rpartition(": ")[2] for name in figures(keys)} - scenario.directions.keys():
+        raise ScenarioFailed(f"scenario {scenario.name} declares no direction of {', '.join(sorted(unclear))}")
     return result
 
 

@@ -225,7 +225,7 @@ class Recaller:
     def _closed(self) -> RetrievalError | None:
         """Why the service is not called now."""
         if self.client is None:
-            message = "the service is not asked (--offline, or none was named)"
+            message = "the service is not called (offline)"
             return RetrievalError(message, reason="OFFLINE", unavailable=True)
         return self._breaker.open_error()
 

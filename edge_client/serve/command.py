@@ -44,8 +44,6 @@ def serve(
     settings = ServeSettings(**_given(host="0.0.0.0" if lan else host, port=port, tls=tls))
     access = Access.of(settings)
     edge = EdgeSettings(**given, **_given(memory=memory, parallel=parallel))
-    # Called also where this device has knowledge bases of its own: what the page adds must not switch it off.
-    edge = edge.model_copy(update={"service": edge.service})
     certificate, key = own_certificate() if settings.tls else (None, None)
     listening = _listen(settings.host, settings.port)
     with EdgeModel.open(settings=edge) as model:

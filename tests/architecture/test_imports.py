@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf"]
 SERVER_SIDE = ["memory_service", "memory_model.nn", "memory_model.train", "memory_model.eval"]
@@ -34,18 +36,20 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_the_device_loads_no_torch_no_faiss_no_database() -> None:
-    modules = modules_of("edge_client")
-    assert "edge_client.cli.main" in modules
-    assert loaded_after_importing(modules).isdisjoint(HEAVY + SERVER_SIDE)
+TRAINING = tuple(
+    f"memory_model.{part}" for part in ("nn", "models", "data", "train", "eval", "export", "codec.faiss", "codec.fit")
+)
 
 
-def test_the_top_level_of_the_model_package_is_torch_free() -> None:
-    folders = ("nn", "models", "data", "train", "eval", "export", "codec.faiss", "codec.fit")
-    modules = modules_of("memory_model", without=tuple(f"memory_model.{folder}" for folder in folders))
-    assert "memory_model.codec.payload" in modules
-    assert loaded_after_importing(modules).isdisjoint(HEAVY)
-
-
-def test_the_service_command_answers_without_loading_the_device() -> None:
-    assert not any(name.startswith("edge_client") for name in loaded_after_importing(modules_of("memory_service")))
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        (modules_of("edge_client"), [*HEAVY, *SERVER_SIDE]),
+        (modules_of("memory_model", without=TRAINING), HEAVY),
+        (modules_of("memory_service"), ["edge_client"]),
+    ],
+    ids=["device", "formats", "service"],
+)
+def test_importing_all_of_a_side_loads_nothing_of_the_others(modules: list[str], absent: list[str]) -> None:
+    assert len(modules) > 10
+    assert loaded_after_importing(modules).isdisjoint(absent)

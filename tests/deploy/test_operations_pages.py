@@ -1,10 +1,57 @@
-"""Pages of operations say of every block how it was tried; tests/slow runs it."""
+"""The pages of docs/operations: every block says how it was tried, and the others are run, page by page (slow).
+
+They are typed as they stand, against the real service and the default model. A temporary folder stands in for /srv and
+/etc. Pages that begin with a running service get one, with a knowledge base `handbook` of one document and a backup of
+it; `SERVICE_PID` is its process.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
-from tests.deploy.operations_pages import FOLDER, PAGES, ROOT, blocks
+from deploy.kube_tools import ROOT, tool
+
+FOLDER = ROOT / "docs" / "operations"
+PAGES = sorted(path.name for path in FOLDER.glob("*.md"))
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_REMARK = re.compile(r"# (?:run by (?P<by>\S+)|not run here: (?P<why>.+))")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: the language it names, its text, and what its first line says about how it was tried."""
+
+    page: str
+    language: str
+    text: str
+
+    @property
+    def run_by(self) -> str | None:
+        """The file that runs it instead of the test of the pages."""
+        found = _REMARK.match(self.text)
+        return found["by"] if found else None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is run as it stands."""
+        return self.language == "sh" and _REMARK.match(self.text) is None
+
+
+def blocks(page: str) -> list[Block]:
+    """All blocks of a page, in its order."""
+    return [Block(page, language, text) for language, text in _BLOCK.findall((FOLDER / page).read_text())]
+
 
 WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity", "trust")
 
@@ -24,3 +71,56 @@ def test_every_block_says_how_it_was_tried(page: str) -> None:
         assert not (block.runs and "kubectl" in block.text and "--dry-run=client" not in block.text), (
             f"{page}: there is no cluster to run\n{block.text}"
         )
+
+
+BEFORE = """
+mkdir -p /srv/memories /srv/backups /etc/memory-service
+printf 'height: 47 metres\\nbuilt: 1871\\n' > "Lighthouse of Mirren.md"
+memory-service serve --bundle bundle --store chdb:///srv/memories/store & SERVICE_PID=$!
+until memory-service kb list; do sleep 1; done
+memory-service ingest "Lighthouse of Mirren.md" --kb handbook
+memory-service backup handbook /srv/backups/handbook
+"""
+STARTS_BY_ITSELF = {"install.md"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["install.md", "upgrade.md", "scale.md", "backup.md", "keys.md", "runbooks.md"])
+def test_the_commands_of_a_page_do_what_it_says(page: str, bundle: Path, tmp_path: Path) -> None:
+    for name, target in (("bundle", bundle), ("deploy", ROOT / "deploy"), ("requirements", ROOT / "requirements")):
+        (tmp_path / name).symlink_to(target)
+    said = [block.text for block in blocks(page) if block.runs]
+    assert said
+    script = "\n".join([*([] if page in STARTS_BY_ITSELF else [BEFORE]), *said])
+    for folder in ("/srv/", "/etc/memory-service"):
+        script = script.replace(folder, f"{tmp_path}{folder}")
+    log = tmp_path / "output"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment(tmp_path), start_new_session=True,
+            stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        code = process.wait(timeout=570)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # what the page leaves running
+            os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, log.read_text()[-4000:]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The programs of this environment, helm and kubectl; an address of its own in place of the default one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    ours = ("MEMORY_SERVICE_", "EDGE_CLIENT_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    tool("kubectl")
+    return {
+        **inherited,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(tool("helm").parent), os.environ["PATH"]]),
+        "HOME": str(folder),
+        "MEMORY_SERVICE_LISTEN": address,
+        "MEMORY_SERVICE_ADDRESS": address,
+        "EDGE_CLIENT_SERVICE": address,
+    }

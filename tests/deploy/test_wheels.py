@@ -1,21 +1,31 @@
-"""The wheels of a release: every file is in exactly one, and none imports what its requirements do not bring."""
+"""The wheels of a release: every file is in exactly one, and none imports what its requirements do not bring.
+
+Slow: they are built, the device's go into an empty environment and generate a token there. With a compiler the build
+hook makes a wheel of this platform that holds the library, without one a wheel for all.
+"""
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, described, lay_out, tracked
+from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, build, described, lay_out, tracked
+from memory_model.codec.native.compile import LIBRARY, compiler, wheel_tag
 
 PACKAGES = ("protos", "memory_model", "memory_service", "edge_client")
 ALL = {wheel.name: wheel for wheel in WHEELS}
+HELD = f"memory_model/codec/native/{LIBRARY}"
+UNIMPORTABLE = ("torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf", "memory_service")
 FILES = [path for path in tracked() if path.split("/")[0] in PACKAGES]
 
 
@@ -56,12 +66,6 @@ def test_a_wheel_imports_only_what_it_or_its_requirements_hold(wheel: Wheel) -> 
             assert wanted is None or any(w.has(wanted) for w in reachable), f"{path} imports {module}"
 
 
-@pytest.mark.parametrize("name", ["memory3-edge", "memory3-formats"])
-def test_a_device_is_asked_for_no_torch_no_faiss_and_no_database(name: str) -> None:
-    heavy = {"torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf"}
-    assert not heavy & {re.split(r"[^\w-]", requirement)[0] for requirement in requirements(ALL[name])}
-
-
 def test_every_extra_of_the_repository_belongs_to_a_wheel_or_to_the_workshop() -> None:
     given = {"edge", "service"} | {extra for wheel in ALL.values() for extra in wheel.optional}
     assert given | WORKSHOP == set(EXTRAS)
@@ -95,3 +99,124 @@ def test_one_version_stands_everywhere() -> None:
     chart = yaml.safe_load((ROOT / "deploy/helm/memory-service/Chart.yaml").read_text())
     changelog = re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
     assert [chart["appVersion"], chart["version"], changelog] == [VERSION] * 3
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the wheels, as `make dist` makes them."""
+    folder = tmp_path_factory.mktemp("dist")
+    assert len(build(folder)) == len(WHEELS)
+    return folder
+
+
+def wheel(dist: Path, name: str) -> Path:
+    (found,) = dist.glob(f"{name}-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def device(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the programs of a fresh environment that holds the device's wheels and what they ask for."""
+    folder = tmp_path_factory.mktemp("device")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    programs = folder / "venv" / "bin"
+    install = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    ours = [wheel(dist, "memory3_formats"), f"{wheel(dist, 'memory3_edge')}[serve]"]
+    subprocess.run([*install, "--constraint", ROOT / "constraints.txt", *ours], check=True, cwd=folder)
+    return programs
+
+
+def run(*command: str | Path, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs away from the repository, and without its PYTHONPATH: what is imported is what was installed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_wheels_hold_the_files_that_are_their_own_and_their_sums_are_listed(dist: Path) -> None:
+    sums = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
+    assert sums == {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in dist.glob("*.whl")}
+    for one in WHEELS:
+        with zipfile.ZipFile(wheel(dist, one.name.replace("-", "_"))) as archive:
+            held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        own = {re.sub("^protos/", "memory3_protos/", path) for path in FILES if one.has(path)}
+        assert {path for path in held ^ own if not path.endswith((".so", ".dylib"))} == set()
+
+
+@pytest.mark.slow
+def test_a_device_needs_no_torch_no_faiss_and_no_database(dist: Path, device: Path) -> None:
+    code = "import sys, importlib.util as i; sys.exit(any(i.find_spec(name) for name in sys.argv[1:]))"
+    assert run(device / "python", "-c", code, *UNIMPORTABLE, cwd=device).returncode == 0
+    assert run(device / "python", "-m", "pip", "check", cwd=device).returncode == 0
+    names = []
+    for part in ("memory3_formats", "memory3_edge"):
+        with zipfile.ZipFile(wheel(dist, part)) as archive:
+            names += [n[:-3].replace("/", ".") for n in archive.namelist() if n.endswith(".py")]
+    modules = [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
+    assert "edge_client.serve.app" in modules
+    code = "import sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    done = run(device / "python", "-c", code, *modules, cwd=device)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_device_generates_a_token(device: Path, bundle: Path, tmp_path: Path) -> None:
+    done = run(
+        device / "edge-client", "ask", "The capital of France is",
+        "--bundle", bundle, "--memory", "off", "--max-tokens", "1", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_the_wheel_of_the_service_starts_both_its_programs(dist: Path, tmp_path: Path) -> None:
+    """Beside the requirements of this environment: they are gigabytes."""
+    for name in ("memory3_formats", "memory3_service"):
+        with zipfile.ZipFile(wheel(dist, name)) as archive:
+            archive.extractall(tmp_path)
+    for module in ("memory_service.cli", "memory_model.cli"):
+        code = f"import {module} as m, sys; print(m.__file__); sys.argv[1:] = ['--help']; m.app()"
+        done = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(str(tmp_path))
+    code = "from memory_model.models.folder import ModelFolder; print(ModelFolder.open().need_codec())"
+    found = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
+    assert found.stdout.startswith(str(tmp_path)), found.stderr
+
+
+def built(source: Path, into: Path, **environment: str) -> Path:
+    """A wheel of the repository's files, in a copy: what an install left beside the sources is not in it."""
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(into), str(source)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    archive = subprocess.run(
+        ["tar", "--create", "--null", "--files-from=-"], cwd=ROOT, input=listed.stdout.encode(), capture_output=True,
+        check=True,
+    )  # fmt: skip
+    subprocess.run(["tar", "--extract"], cwd=folder, input=archive.stdout, check=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", [{}, {"CC": "no-such-compiler"}, {"HATCH_BUILD_NO_HOOKS": "true"}])
+def test_a_wheel_made_with_a_compiler_holds_the_library_and_one_made_without_is_for_every_platform(
+    sources: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    assert compiler() is not None
+    made = built(sources, tmp_path, **environment)
+    with zipfile.ZipFile(made) as archive:
+        files = archive.namelist()
+    assert made.name.endswith("-py3-none-any.whl" if environment else f"-{wheel_tag()}.whl")
+    assert files.count(HELD) == (not environment)
+    assert HELD.replace(LIBRARY, "decode.c") in files
+    assert not (sources / HELD).exists()

@@ -21,7 +21,9 @@ async def test_async_gives_the_tokens_of_sync_and_several_tasks_share_a_model(mo
     questions = (QUESTION, "And Rome?")
     want = [[e.id for e in model.generate(q, **MANY) if isinstance(e, Token)] for q in questions]
     assert await asyncio.gather(*map(ask, questions)) == want
-    assert (await model.generate(QUESTION, **MANY).aresult()).text == model.ask(QUESTION, **MANY).text
+    stream = model.generate(QUESTION, **MANY)
+    deltas = [delta async for delta in stream.adeltas]
+    assert "".join(deltas) == (await stream.aresult()).text == model.ask(QUESTION, **MANY).text
 
 
 async def test_cancelling_the_task_ends_the_answer(model: EdgeModel) -> None:

@@ -23,7 +23,7 @@ SERVICE = r"setting service \(EDGE_CLIENT_SERVICE\) must be host:port, such as 1
             r"setting threads \(EDGE_CLIENT_THREADS\) must be a whole number from 1 to 256, or auto, not 0",
         ),
         ({"memory": "maybe"}, "must be 'overlap', 'exact' or 'off', not 'maybe'"),
-        ({"deadline_s": -1, "offline": "perhaps"}, "must be more than 0, not -1; .* must be true or false"),
+        ({"deadline_s": -1, "offline": "perhaps"}, "must be greater than 0, not -1; .* must be a valid boolean"),
     ],
 )
 def test_a_wrong_setting_of_the_sdk_says_what_to_write(given: dict[str, Any], said: str) -> None:
@@ -46,5 +46,5 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_secret_is_not_repeated() -> None:
-    with pytest.raises(InvalidInput, match=r"EDGE_CLIENT_API_KEY\) must be text$"):
+    with pytest.raises(InvalidInput, match=r"EDGE_CLIENT_API_KEY\) must be a valid string$"):
         EdgeModel.open(api_key=["s3cret"])

@@ -159,21 +159,10 @@ def questions_wheel(path: Path, sets: dict[str, str]) -> Package:
     return wheel(path, {"pyserini/resources/jars/anserini-1-fatjar.jar": jar.getvalue()})
 
 
-def laid_out(folder: Path, sets: dict[str, str]) -> Path:
-    questions_wheel(folder / "a.whl", sets)
-    return folder / "a.whl"
-
-
-SETS = {
-    "nq.dev": "which canal links the north sea and the baltic sea\t['the Panama Canal', 'Kiel Canal']\n",
-    "trivia.dev": '"""Who wrote """"the Aeneid""""?"""\t"[\'Virgil\', ""P. Vergilius \'Maro\'""]"\n',
-}
-
-
-@pytest.mark.parametrize("missing", ["nq.dev", "trivia.dev"])
-def test_a_package_laid_out_differently_is_refused(missing: str, tmp_path: Path) -> None:
+def test_a_package_laid_out_differently_is_refused(tmp_path: Path) -> None:
+    questions_wheel(tmp_path / "a.whl", {"nq.dev": "which canal is it\t['Kiel Canal']\n"})
     with pytest.raises(CorruptFile, match="no questions"):
-        list(questions(laid_out(tmp_path, {name: text for name, text in SETS.items() if name != missing})))
+        list(questions(tmp_path / "a.whl"))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ disk and of memory, and some minutes.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
+import torch
+from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from edge_client.model import EdgeModel
 from memory_model.codec.codec import ExactCodec
@@ -20,57 +19,21 @@ from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.flow.tiny_service import TinyEncoder
-from tests.memory_model.encoder_folders import say_pooling, unigram_tokenizer
+from tests.memory_model.encoder_folders import save
 from tests.memory_service.running import document, running
 
-LAYERS, DIM, INNER, VOCABULARY, POSITIONS = 24, 1024, 4096, 250_002, 8194
+DIM = 1024
 CITIES = ["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Bern", "Riga", "Kyiv", "Accra"]
 
 
 def bge_m3_sized(folder: Path) -> Path:
-    """The folder of such a model, as safetensors of a layer each; memory holds one of them."""
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    index: dict[str, str] = {}
-
-    def random(*shape: int, scale: float = 0.05) -> np.ndarray:
-        values = rng.standard_normal(shape, np.float32)
-        values *= scale
-        return values
-
-    def norm(name: str) -> dict[str, np.ndarray]:
-        return {f"{name}.weight": np.ones(DIM, np.float32), f"{name}.bias": np.zeros(DIM, np.float32)}
-
-    def write(shard: str, tensors: dict[str, np.ndarray]) -> None:
-        save_file(tensors, folder / shard)
-        index.update(dict.fromkeys(tensors, shard))
-
-    tables = {"word": VOCABULARY, "position": POSITIONS, "token_type": 1}
-    for table, rows in tables.items():
-        write(f"{table}.safetensors", {f"embeddings.{table}_embeddings.weight": random(rows, DIM)})
-    write("norm.safetensors", norm("embeddings.LayerNorm"))
-    for layer in range(LAYERS):
-        at = f"encoder.layer.{layer}"
-        tensors = norm(f"{at}.attention.output.LayerNorm") | norm(f"{at}.output.LayerNorm")
-        for part in ("self.query", "self.key", "self.value", "output.dense"):
-            tensors |= {f"{at}.attention.{part}.weight": random(DIM, DIM), f"{at}.attention.{part}.bias": random(DIM)}
-        tensors |= {
-            f"{at}.intermediate.dense.weight": random(INNER, DIM),
-            f"{at}.intermediate.dense.bias": random(INNER),
-        }
-        tensors |= {f"{at}.output.dense.weight": random(DIM, INNER), f"{at}.output.dense.bias": random(DIM)}
-        write(f"layer-{layer}.safetensors", tensors)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    config = {
-        "model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"], "hidden_size": DIM,
-        "num_hidden_layers": LAYERS, "num_attention_heads": 16, "intermediate_size": INNER, "hidden_act": "gelu",
-        "max_position_embeddings": POSITIONS, "vocab_size": VOCABULARY, "pad_token_id": 1, "type_vocab_size": 1,
-        "layer_norm_eps": 1e-5,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    unigram_tokenizer().save(str(folder / "tokenizer.json"))
-    say_pooling(folder, pooling_mode_cls_token=True)
-    return folder
+    """The folder of such a model as `transformers` saves it, in several files."""
+    torch.manual_seed(0)
+    config = XLMRobertaConfig(
+        hidden_size=DIM, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, vocab_size=250_002,
+        max_position_embeddings=8194, type_vocab_size=1, pad_token_id=1, initializer_range=0.05,
+    )  # fmt: skip
+    return save(XLMRobertaModel(config), folder, pooling="cls")
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ class ShapeSettings(AnswerSettings):
 def measure(settings: ShapeSettings) -> Keys:
     """The keys of bench-decode without its peer."""
     if not (settings.bundle / MANIFEST).is_file():
-        raise ScenarioFailed(f"no bundle at {settings.bundle}: `make real-size` makes it, the first time in an hour")
+        raise ScenarioFailed(f"no bundle at {settings.bundle}: `make bench-shape` makes it")
     keys, _ = measure_decoding(settings, model=settings.model)
     return keys
 

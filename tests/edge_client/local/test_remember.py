@@ -18,7 +18,6 @@ from edge_client.cli.main import app
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
-from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput, ModelMismatch
 from tests.edge_client.conftest import TEXTS
@@ -62,9 +61,11 @@ def base_of(bundle: Bundle, name: str = "mine") -> LocalKnowledgeBase:
 
 def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, notes: Path) -> None:
     assert remembered(tiny, notes) == "2 documents: 2 stored; 2 memories"
-    asked = run("ask", "Where is the key?", "--bundle", tiny.folder, "--max-tokens", 3, "--json")
-    chunks = json.loads(asked.stdout)["memories"]
-    assert {(chunk["state"], chunk["error"], chunk["service_error"]) for chunk in chunks} == {("offline", "", "")}
+    for options, why in ((["--offline"], ""), (["--service", "127.0.0.1:1"], "UNREACHABLE")):
+        asked = run("ask", "Where is the key?", "--bundle", tiny.folder, "--max-tokens", 3, "--json", *options)
+        chunks = json.loads(asked.stdout)["memories"]
+        told = {(chunk["state"], chunk["error"], chunk["service_error"].partition(":")[0]) for chunk in chunks}
+        assert told == {("offline", "", why)}
     read = [hit for chunk in chunks for hit in chunk["read"]]
     found = {hit["document_key"]: (hit["title"], hit["text"], hit["knowledge_base"]) for hit in read}
     assert found["notes/deep/key.md"] == ("Key", "Key\nThe key lies below the mat.", "mine")
@@ -178,16 +179,6 @@ def test_a_text_is_remembered_by_a_running_model_and_read_by_the_next_answer(tin
             model.remember(" ", key="empty")
         assert model.forget("key")
         assert model.ask("Where is the key?", max_tokens=1).memories == ()
-
-
-def test_without_a_named_service_none_is_called_where_the_device_remembers(tiny: Bundle, notes: Path) -> None:
-    def client() -> MemoryClient | None:
-        with EdgeModel.open(tiny.folder) as model:
-            return model.recaller.client  # type: ignore[union-attr]
-
-    assert client() is not None
-    remembered(tiny, notes)
-    assert client() is None
 
 
 @pytest.fixture
