@@ -7,7 +7,7 @@ import functools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-import grpc
 import torch
 from pydantic import Field
 
@@ -41,12 +40,12 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model
 from memory_model.nn.writing import MemoryWriter
 from memory_model.references import split
+from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import ingestion_pb2_grpc
 from tests.memory_service.stored import PASSWORD, clickhouse_server
 
-_INGEST = "/memory.v1.Ingestion/Ingest"
-_POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 18_488  # of the default model
+_POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968  # of the default model
 
 
 class IngestSettings(Settings):
@@ -76,7 +75,7 @@ def measure(settings: IngestSettings) -> Keys:
     BUILD.mkdir(parents=True, exist_ok=True)
 
     def through(address: str, number: int) -> float:
-        return given[number].count / ingest(address, given[number])
+        return given[number].count / ingest(address, map(Row.of, given[number].documents))
 
     def model_alone(number: int) -> float:
         began = time.perf_counter()
@@ -120,18 +119,17 @@ def measured_pods(settings: IngestSettings) -> Keys:
     collection = Collection(4 * half * rounds, _POD_DIMENSION, payload_bytes=_POD_PAYLOAD_BYTES)
     blocks = collection.batches(half)
 
-    def prepared() -> list[bytes]:
-        """The messages of a stream, a document of eight references each."""
+    def documents() -> list[Row]:
+        """Of eight references each."""
         first, vectors = next(blocks)
-        messages = [pb.IngestRequest(start=pb.IngestStart(knowledge_base="bench", create_if_missing=True))]
+        rows = []
         for start in range(0, len(vectors), 8):
-            document = pb.PreparedDocument(key=f"d{first + start}")
+            prepared = pb.PreparedDocument(key=f"d{first + start}")
             for number, vector in enumerate(vectors[start : start + 8], first + start):
-                document.references.add(
-                    text=collection.text(number), embedding=vector.tobytes(), payload=collection.payload(number)
-                )
-            messages.append(pb.IngestRequest(item=pb.IngestItem(sequence=start + 1, prepared=document)))
-        return [message.SerializeToString() for message in messages]
+                text, payload = collection.text(number), collection.payload(number)
+                prepared.references.add(text=text, embedding=vector.tobytes(), payload=payload)
+            rows.append(Row("", "", prepared.key, pb.IngestItem(prepared=prepared)))
+        return rows
 
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD)))
@@ -141,10 +139,7 @@ def measured_pods(settings: IngestSettings) -> Keys:
         callers = stack.enter_context(ThreadPoolExecutor(2))
 
         def through(addresses: Sequence[str], _: int) -> float:
-            streams = [prepared(), prepared()]
-            began = time.perf_counter()
-            list(callers.map(send, addresses, streams))
-            return 2 * half / (time.perf_counter() - began)
+            return 2 * half / max(callers.map(ingest, addresses, [documents(), documents()]))
 
         variants = {"one": functools.partial(through, pods[:1] * 2), "two": functools.partial(through, pods)}
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="pods")
@@ -153,22 +148,6 @@ def measured_pods(settings: IngestSettings) -> Keys:
         one=median_interval(samples["one"]), two=median_interval(samples["two"]),
         ratio=ratio_interval(samples["two"], samples["one"]),
     )  # fmt: skip
-
-
-def send(address: str, messages: Sequence[bytes]) -> None:
-    """Sends the messages of a stream; raises ScenarioFailed unless every document is acknowledged."""
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    with grpc.insecure_channel(address, options) as channel:
-        call = channel.stream_stream(_INGEST, response_deserializer=pb.IngestResponse.FromString)
-        answers = list(call(iter(messages), timeout=3600))
-    require_acknowledged(answers, len(messages) - 1)
-
-
-def require_acknowledged(answers: Sequence[pb.IngestResponse], documents: int) -> None:
-    """Raises ScenarioFailed unless so many documents are acknowledged."""
-    acknowledged = sum(answer.WhichOneof("message") == "acknowledged" for answer in answers)
-    if acknowledged != documents:
-        raise ScenarioFailed(f"{acknowledged} of {documents} documents were acknowledged")
 
 
 @dataclass
@@ -200,19 +179,13 @@ def portions(count: Callable[[str], int], tokens: int, references: int) -> Itera
             portion = Portion()
 
 
-def ingest(address: str, portion: Portion) -> float:
+def ingest(address: str, rows: Iterable[Row]) -> float:
     """Seconds from the first document sent to the last acknowledgement; raises ScenarioFailed if one is refused."""
-    requests = [pb.IngestRequest(start=pb.IngestStart(knowledge_base="bench", create_if_missing=True))]
-    for number, one in enumerate(portion.documents, 1):
-        document = pb.Document(key=one.key, title=one.title, text=one.text)
-        requests.append(pb.IngestRequest(item=pb.IngestItem(sequence=number, document=document)))
-    with grpc.insecure_channel(address) as channel:
-        grpc.channel_ready_future(channel).result(60)
-        began = time.perf_counter()
-        answers = list(ingestion_pb2_grpc.IngestionStub(channel).Ingest(iter(requests), timeout=3600))
-        took = time.perf_counter() - began
-    require_acknowledged(answers, len(portion.documents))
-    return took
+    began = time.perf_counter()
+    for row in Ingestion(Destination(address, DEFAULT_KNOWLEDGE_BASE)).run(iter(rows)):
+        if row.outcome != "stored":
+            raise ScenarioFailed(f"document {row.key} is {row.outcome}: {row.message}")
+    return time.perf_counter() - began
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:

@@ -30,7 +30,7 @@ START_CHECK_BYTES = 1 << 30
 SAVE_ROWS, SAVE_SHARE = 1024, 0.25
 """So many vectors that were added since the index was saved, and such a share of it, make a batch save it."""
 LIVING_SHARE = 0.6
-"""An index of which fewer vectors belong to references is built again."""
+"""An index of which fewer vectors belong to references is built again, while it is used."""
 _DATA, _INDEX = "documents.sqlite3", "index.faiss"
 _KEPT_FILTERS = 32
 _PUBLISHED_SOON_S = 0.0005
@@ -52,11 +52,6 @@ class View:
     def of(cls, revision: int, index: VectorIndex, living: np.ndarray) -> View:
         """With no filter known yet."""
         return cls(revision, index, living, {None: Rows.of(living)})
-
-    @property
-    def mostly_dead(self) -> bool:
-        """Whether the index is worth to be built again."""
-        return self.passing[None].count < LIVING_SHARE * self.index.count
 
     def rows(self, data: Transaction, condition: Filter | None) -> Rows:
         """The rows whose documents pass; kept for the next such query."""
@@ -105,14 +100,12 @@ class LocalKnowledgeBase:
         return cls(folder)
 
     def _loaded(self, data: Transaction) -> View:
-        """The saved index with what came since; one that is missing, harmed or mostly dead is built again."""
+        """The saved index with what came since; one that is missing or harmed is built again."""
         saved = VectorIndex.load(self._folder / _INDEX, self._dimension)
         if saved is not None and saved[1] <= data.revision().number:
             with contextlib.suppress(KnowledgeBaseDamaged):
                 self._saved_rows = saved[0].count
-                view = self._caught_up(saved[0], data)
-                if not view.mostly_dead:
-                    return view
+                return self._caught_up(saved[0], data)
         (self._folder / _INDEX).unlink(missing_ok=True)  # its rows may be used again
         self._saved_rows = 0
         return self._caught_up(VectorIndex(self._dimension), data)
@@ -215,7 +208,8 @@ class LocalKnowledgeBase:
         self._database.note_commit(view.revision)
         if index.count - self._saved_rows > max(SAVE_ROWS, SAVE_SHARE * self._saved_rows):
             self._save()
-        if view.mostly_dead and index.count >= SAVE_ROWS and not self._builder.is_alive():
+        worn = view.passing[None].count < LIVING_SHARE * index.count >= LIVING_SHARE * SAVE_ROWS
+        if worn and not self._builder.is_alive():
             self._builder = threading.Thread(target=self._rebuild, name="index-builder", daemon=True)
             self._builder.start()
 
