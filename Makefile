@@ -106,7 +106,8 @@ quality: $(READY) ## write docs/quality.md from what `make eval` measured
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
 	$(BIN)/python -m experiments prepare-data
-	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
+	$(BIN)/python -m experiments invent-countries
+	$(BIN)/memory-model adapt --data build/countries.jsonl --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
 	    --corpus build/corpus --mixture facts:3,hard:3,dialogue:1,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
@@ -154,9 +155,9 @@ $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)
 
 $(REAL)/manifest.json: | $(READY)
-	$(BIN)/python -m deploy.real_size --only memory3-2b --until export --quick-codec
+	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
 
-real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
+real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 10 GB of memory, 16 GB of disk; resumable
 	$(BIN)/python -m deploy.real_size
 
 verify-gpu: $(BUNDLE)/manifest.json ## on a CUDA machine or a Jetson: every provider's logits against the CPU's, speed, power (VERIFY=--out file)

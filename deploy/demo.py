@@ -68,7 +68,7 @@ def main() -> int:
     arguments.add_argument("--full", action="store_true", help="ingest all countries, not a part")
     options = arguments.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # into a file or a pipe as well, a line when it is said
+        sys.stdout.reconfigure(line_buffering=True)  # progress appears in a file or a pipe, too
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the service does not outlive this
     started = time.monotonic()
     try:

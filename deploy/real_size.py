@@ -2,7 +2,8 @@
 
 For a random model of the paper's 2.4 B shape and one of Qwen2.5-1.5B's: base, model folder, codec fitted to its own
 memories, int4 bundle, a service that writes with it, references ingested over gRPC, a question answered on the device
-with memories read. What such a model says means nothing; what it costs is real.
+with memories read, TensorRT-RTX's engine of the whole decoder. What such a model says means nothing; what it costs is
+real.
 
 A stage is skipped when `log.jsonl` has it and its output is there, so an interrupted run goes on where it was.
 """
@@ -37,7 +38,7 @@ CHARACTERS = 300
 """Of a document that is ingested: one reference."""
 QUESTION = "What is the highest point of Benin?"
 PRECISION = "int4-128"
-STAGES = ("random-base", "new", "fit-codec", "export", "ingest", "ask", "serve")
+STAGES = ("random-base", "new", "fit-codec", "export", "ingest", "ask", "serve", "tensorrt")
 """In their order in the log: `serve` is logged when the service has stopped, with its start's seconds."""
 console = Console(width=120 if not sys.stdout.isatty() else None, highlight=False)
 
@@ -53,7 +54,7 @@ class Shape:
 
 # The two-part residual stage of 14 bits needs 16,384 vectors and more: a memory of the paper's budget has 2,816 of
 # them, one of Qwen's shape 448.
-SHAPES = (Shape("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 120), Shape("qwen2.5-1.5b", "", 160))
+SHAPES = (Shape("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 20), Shape("qwen2.5-1.5b", "", 60))
 
 
 class StageFailed(Exception):
@@ -65,13 +66,12 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--only", choices=[shape.name for shape in SHAPES], help="one shape")
     arguments.add_argument("--until", choices=STAGES, default=STAGES[-1], help="the last stage")
-    arguments.add_argument("--quick-codec", action="store_true", help="few iterations, not an hour")
     options = arguments.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     try:
         for shape in SHAPES:
             if options.only in (None, shape.name):
-                walk(shape, STAGES[: STAGES.index(options.until) + 1], quick_codec=options.quick_codec)
+                walk(shape, STAGES[: STAGES.index(options.until) + 1])
     except (StageFailed, ProcessFailed) as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
@@ -83,19 +83,19 @@ def main() -> int:
     return 0
 
 
-def walk(shape: Shape, stages: Sequence[str], *, quick_codec: bool) -> None:
-    """The stages of one shape in their order. quick_codec: codes of the paper's size that fit no model's vectors."""
+def walk(shape: Shape, stages: Sequence[str]) -> None:
+    """The stages of one shape in their order."""
     base, bundle = (WORK / f"{shape.name}-{part}" for part in ("base", "bundle"))
     model, codec = WORK / shape.name, WORK / shape.name / "codec.npz"
     fitting = ("--references", shape.references, *(("--factory", shape.factory) if shape.factory else ()))
-    fit = ("memory-model", "fit-codec", "--model", model, *fitting)
-    if quick_codec:
-        fit = (sys.executable, "-m", "deploy.bench.scenarios.codec", codec)
+    engine = WORK / f"{shape.name}.engine"
+    build = (sys.executable, "-m", "deploy.tensorrt_engine", bundle, "--out", engine)
     commands: dict[str, tuple[Path, Sequence[object]]] = {
         "random-base": (base, (sys.executable, "-m", "experiments", "random-base", shape.name, "--out", base)),
         "new": (model, ("memory-model", "new", base, "--out", model)),
-        "fit-codec": (codec, fit),
+        "fit-codec": (codec, ("memory-model", "fit-codec", "--model", model, *fitting)),
         "export": (bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)),
+        "tensorrt": (engine, build),
     }  # fmt: skip
     for stage in stages:
         if stage == "serve":
@@ -103,7 +103,9 @@ def walk(shape: Shape, stages: Sequence[str], *, quick_codec: bool) -> None:
         elif stage in commands and not ((output := commands[stage][0]).exists() and (shape.name, stage) in logged()):
             shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
             with timed(shape, stage, output) as entry:
-                entry["peak_gb"], _ = run(shape, stage, commands[stage][1])
+                entry["peak_gb"], said = run(shape, stage, commands[stage][1])
+                if stage == "tensorrt":
+                    entry["said"] = said.strip()
 
 
 def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:

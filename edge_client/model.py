@@ -26,9 +26,8 @@ from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
 from edge_client.local.folder import Remembered as LocalOutcome
 from edge_client.local.folder import remember as remember_documents
 from edge_client.local.writer import MemoryWriter
-from edge_client.recall.cache import MemoryCache
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import Recaller
+from edge_client.recall.recaller import MemoryCache, Recaller
 from edge_client.recall.worker import RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings

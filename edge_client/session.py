@@ -82,19 +82,25 @@ class ChatSession:
         policy = self._model.policy_with(memory, self._policy)
         return self.reply({"role": "user", "content": text}, policy, options)
 
-    def reply(self, message: Message, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
-        """Answer a further message, or continue it where it is the assistant's; otherwise as `send`."""
+    def go_on(self, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]) -> AnswerStream:
+        """Continue the last answer, such as one that was cut. As `send`; raises InvalidInput where there is none."""
+        return self.reply(None, self._model.policy_with(memory, self._policy), options)
+
+    def reply(self, message: Message | None, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
+        """Answer a further message, or continue it where it is the assistant's, None for the last; else as `send`."""
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            talk = self.conversation
-            talk.messages.append(message)
+            talk, before = self.conversation, self.conversation.messages
+            if message is None and [m["role"] for m in before[-1:]] != ["assistant"]:
+                raise InvalidInput("there is no answer to continue: ask a question first")
+            talk.messages = [*before, message] if message else before
             try:
                 prompt = talk.prompt(policy)
                 sampling = self._model.checked(prompt, options)
                 stream = self._model.answer(talk.sequence, prompt, sampling, policy, self._record, talk)
             except BaseException:
-                talk.messages.pop()
+                talk.messages = before
                 raise
             self._answer = weakref.ref(stream)
         return stream
@@ -122,9 +128,7 @@ class ChatSession:
             talk = self.conversation
             if [m["role"] for m in talk.messages[-2:]] != ["user", "assistant"]:
                 raise InvalidInput("there is no question to take back: ask one first")
-            *talk.messages, question, _ = talk.messages
-            talk.spelled.pop(len(talk.messages) + 1, None)
-            return question["content"]
+            return talk.take_back()
 
     def cancel(self) -> None:
         """End the answer that is under way within one step of the decoder; nothing if there is none. Any thread."""
@@ -193,11 +197,14 @@ class ChatSession:
         with self._lock:
             talk = self.conversation
             *before, last = talk.messages
-            if not answer.began:
-                talk.messages = before
-            elif last["role"] == "assistant":  # it was continued
+            if last["role"] == "assistant":  # it was continued
+                spelled = talk.spelled.pop(len(before), None)
+                if (said := answer.said) is not None and spelled is not None:
+                    talk.spelled[len(before)] = [*spelled, *said]
                 talk.messages = [*before, {**last, "content": last["content"] + answer.shown}]
-            else:
+            elif answer.began:
                 if (said := answer.said) is not None:
                     talk.spelled[len(talk.messages)] = said
                 talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]
+            else:
+                talk.messages = before

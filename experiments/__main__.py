@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import typer
 
+from experiments.conversation_times import conversation_times
 from experiments.corpus.preparing import prepare_data
-from experiments.costs import cost
 from experiments.device_quality import device_quality
 from experiments.factbook import build_factbook
 from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
 from experiments.paragraphs import split_questions
 from experiments.quality import quality
+from experiments.question_sets import invent_countries
 from experiments.random_base import random_base
 from memory_model.cli.options import console
 from memory_model.errors import Memory3Error
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
-    prepare_data, build_factbook, split_questions, quality, device_quality, cost, mean_adapter, random_base,
-    long_conversation,
+    prepare_data, build_factbook, invent_countries, split_questions, quality, device_quality, mean_adapter,
+    random_base, long_conversation, conversation_times,
 ):  # fmt: skip
     app.command()(study)
 

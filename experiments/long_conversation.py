@@ -1,16 +1,18 @@
-"""Long conversations: a fact told early, other talk of so many thousand tokens, and then a question about the fact.
+"""Long conversations: facts told early, other talk of so many thousand tokens, and then questions about the facts.
 
-Made by rule from `data/factbook.jsonl`: a user tells facts of countries, and every second one has the field that is
-asked for, of another country. Held-out countries are the test, all others are for development.
+Made by rule. A user tells facts of `data/factbook.jsonl` and passages that people asked about; half of the talk after
+them is passages of other subjects, a quarter facts of a field that is asked for, of another country. The same early
+facts are asked after at every distance, while one conversation grows. Test: held-out countries and
+`data/introductions_test.json`; development: countries of tuning and `data/squad_dev.json`.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +20,9 @@ import typer
 from rich.table import Table
 
 from edge_client.events import Result
-from edge_client.generate.past import Past
 from edge_client.model import EdgeModel
-from memory_model.bundle import DEFAULT_FOLDER
+from edge_client.session import ChatSession
+from memory_model.bundle import DEFAULT_FOLDER, Bundle
 from memory_model.chat import Message
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
@@ -31,84 +33,98 @@ CONDITIONS = {
     "memories": "older turns as memories",
     "window": "the last turns that fit",
     "everything": "all turns as text, where they fit",
-    "retrieved": "five retrieved references as text",
+    "retrieved": "what the memories are of, as text",
 }
 REPLIES = ("Thanks, I will remember that.", "Good to know!", "I see.", "How interesting.")
+FACTS, PASSAGES = 5, 3
+"""Told early and asked after, of a conversation."""
 ANSWER_TOKENS = 32
+WHOLE_CONTEXT = 8192
+"""Tokens in the cache for `everything`: what the base model was trained for."""
+_ROOM = 128  # tokens of a question and its answer, with the template's
 _SCAFFOLDING = 8  # tokens of the chat template around a message, about
 
 
 @dataclass(frozen=True)
-class Row:
-    """A conversation and the question at its end. distance: tokens between the fact and the question, about."""
+class Asked:
+    """A question about what was told in a turn, from 1. kind: fact or passage."""
 
-    number: int
-    distance: int
-    messages: tuple[Message, ...]
+    kind: str
+    turn: int
     question: str
     answer: str
 
 
 @dataclass(frozen=True)
+class Talk:
+    """A conversation. ends: by a distance in tokens, how many messages lie within it of what is asked after."""
+
+    messages: list[Message]
+    asked: list[Asked]
+    ends: dict[int, int]
+
+
+@dataclass(frozen=True)
 class Measured:
-    """One answer. resident_mb: the most that the process ever held in memory.
+    """One answer. found: whether what answers was in the cache or among the memories that the answer read."""
 
-    first_token_ms: writing and reading included; where all turns fit, `everything` finds what `window` has read.
-    """
-
-    number: int
+    conversation: int
     distance: int
     condition: str
+    kind: str
+    turn: int
     said: str
     answer: str
     f1: float
     exact: float
-    prompt_tokens: int
-    first_token_ms: float
-    tokens_per_s: float
-    resident_mb: float
+    refused: bool
+    found: bool
 
 
-def rows(documents: Sequence[dict[str, str]], distance: int, count: Callable[[str], int]) -> Iterator[Row]:
-    """Endless; the same for the same documents and distance. count: tokens of a text."""
-    asked = [(d["title"], ways) for d in documents for ways in factbook.questions(d["title"], d["text"])]
-    by_field: dict[str, list[tuple[str, str]]] = {}
-    for title, ways in asked:
-        by_field.setdefault(_field(ways[0].line), []).append((title, ways[0].line))
-    facts = [fact for found in by_field.values() for fact in found]
-    if len({title for title, _ in asked}) < 3:
-        raise InvalidInput("facts of at least three countries are needed")
-    number = 0
-    while True:
-        rng = random.Random(f"{number} {distance}")
-        title, ways = rng.choice(asked)
-        way, field = rng.choice(ways), _field(ways[0].line)
-        alike = [fact for fact in by_field[field] if fact[0] != title]
-        messages, tokens = _told(title, way.line, rng), 0
-        while tokens < distance:
-            about, line = rng.choice(alike if alike and len(messages) % 4 == 0 else facts)
-            if (about, _field(line)) != (title, field):
-                messages += (turn := _told(about, line, rng))
+class Sources:
+    """What conversations are made of, of the files in a folder. Raises InvalidInput where there is too little."""
+
+    def __init__(self, data: Path, *, test: bool) -> None:
+        documents = [d for d in factbook.read_jsonl(data / "factbook.jsonl") if factbook.held_out(d["key"]) == test]
+        self.facts = [(d["title"], ways) for d in documents for ways in factbook.questions(d["title"], d["text"])]
+        if len({title for title, _ in self.facts}) < FACTS:
+            raise InvalidInput(f"facts of at least {FACTS} countries are needed")
+        rows = json.loads((data / f"{'introductions_test' if test else 'squad_dev'}.json").read_text())
+        self.passages = [
+            {**row, "knowledge": row["knowledge"].removeprefix(row["title"]).strip()} for row in rows
+            if row.get("answerable", True) and (not test or row["knowledge"].startswith(f"{row['title']}\n"))
+        ]  # fmt: skip
+        self.others = factbook.read_jsonl(data / "squad_documents.jsonl")
+
+    def talk(self, number: int, distances: Iterable[int], count: Callable[[str], int]) -> Talk:
+        """The same for the same number. count: tokens of a text."""
+        rng, messages, asked = random.Random(number), list[Message](), list[Asked]()
+        told = {title: (title, ways) for title, ways in rng.sample(self.facts, len(self.facts))}
+        facts = rng.sample(list(told.values()), FACTS)
+        passages = list({row["title"]: row for row in rng.sample(self.passages, len(self.passages))}.values())[
+            :PASSAGES
+        ]
+        for title, ways in facts:
+            way = rng.choice(ways)
+            messages += _turn(factbook.sentence(title, way.line, rng), rng)
+            asked.append(Asked("fact", len(messages) // 2, way.question, way.answer))
+        for row in passages:
+            messages += _turn(_passage(row["title"], row["knowledge"]), rng)
+            asked.append(Asked("passage", len(messages) // 2, row["question"], row["right_answer"]))
+        taken = {(title, _field(ways[0].line)) for title, ways in facts}
+        free = [(t, ways[0].line) for t, ways in self.facts if (t, _field(ways[0].line)) not in taken]
+        alike = [fact for fact in free if _field(fact[1]) in {field for _, field in taken}]
+        titles = {row["title"] for row in passages}
+        others = [_passage(o["title"], o["text"]) for o in self.others if o["title"] not in titles]
+        ends, tokens = dict[int, int](), 0
+        for distance in sorted(distances):
+            while tokens < distance:
+                fact = rng.choice(alike if len(messages) % 8 == 0 else free)
+                said = rng.choice(others) if len(messages) % 4 else factbook.sentence(*fact, rng)
+                messages += (turn := _turn(said, rng))
                 tokens += sum(count(m["content"]) + _SCAFFOLDING for m in turn)
-        yield Row(number, distance, tuple(messages), way.question, way.answer)
-        number += 1
-
-
-def answer(model: EdgeModel, row: Row, condition: str) -> Result | None:
-    """The answer under a condition of CONDITIONS, or None where the text does not fit."""
-    if condition == "memories":
-        return model.session(messages=row.messages).send(row.question, max_tokens=ANSWER_TOKENS).result()
-    question = row.question
-    if condition == "retrieved":
-        past = model.past()
-        past.remember_turns(_turns(row.messages))
-        question = "\n\n".join([*_nearest(model, past, row.question), row.question])
-    asked: list[Message] = [*row.messages, {"role": "user", "content": question}]
-    while len(model.bundle.chat.prompt(asked).ids) + ANSWER_TOKENS >= model.decoder.room:
-        if condition == "everything":
-            return None
-        asked = asked[2:]
-    return model.ask(asked, memory="off", max_tokens=ANSWER_TOKENS)
+            ends[distance] = len(messages)
+        return Talk(messages, asked, ends)
 
 
 def long_conversation(
@@ -116,81 +132,165 @@ def long_conversation(
     out: Annotated[Path, typer.Option(help="JSON lines; what is in it is not measured again.")] = Path(
         "build/long_conversation.jsonl"
     ),
-    distances: Annotated[str, typer.Option(help="Tokens between the fact and the question.")] = "1000,4000,16000",
-    questions: Annotated[int, typer.Option(min=1, help="For each distance.")] = 40,
-    conditions: Annotated[str, typer.Option(help="Of " + ", ".join(CONDITIONS) + ".")] = ",".join(CONDITIONS),
+    distances: Annotated[str, typer.Option(help="Tokens between facts and questions.")] = "1000,4000,16000",
+    conversations: Annotated[str, typer.Option(help="Numbers, each of one with eight questions.")] = "0,1,2",
     context: Annotated[int, typer.Option(help="Tokens in the cache; 0: the default.")] = 0,
-    test: Annotated[bool, typer.Option("--test", help="Held-out countries instead of the others.")] = False,
-    data: Annotated[Path, typer.Option(help="The facts.")] = FACTBOOK,
+    test: Annotated[bool, typer.Option("--test", help="The test questions instead of those for development.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Where to draw F1 by distance, as SVG.")] = None,
+    data: Annotated[Path, typer.Option(help="Folder of factbook.jsonl, squad_dev.json and others.")] = FACTBOOK.parent,
 ) -> None:
     """Asks for facts that were told thousands of tokens ago: with memories, a sliding window, and as text."""
-    if unknown := set(conditions.split(",")) - set(CONDITIONS):
-        raise InvalidInput(f"there is no condition {', '.join(sorted(unknown))}: {', '.join(CONDITIONS)}")
-    documents = [d for d in factbook.read_jsonl(data) if factbook.held_out(d["key"]) == test]
+    sources, far = Sources(data, test=test), sorted(map(int, distances.split(",")))
     measured = _read(out)
-    done = {(m.number, m.distance, m.condition) for m in measured}
+    done = {(m.conversation, m.distance, m.turn) for m in measured}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with EdgeModel.open(bundle, offline=True, memory="exact", context=context) as model, out.open("a") as file:
-        for distance in map(int, distances.split(",")):
-            made = rows(documents, distance, model.bundle.tokenizer.count)
-            for _, row in zip(range(questions), made, strict=False):
-                for condition in conditions.split(","):
-                    if (row.number, distance, condition) in done:
-                        continue
-                    if (found := answer(model, row, condition)) is not None:
-                        measured.append(_scored(row, condition, found))
-                        file.write(json.dumps(asdict(measured[-1]), ensure_ascii=False) + "\n")
-                        file.flush()
-    console.print(_table(measured))
+    with _opened(bundle, context) as model, _opened(bundle, WHOLE_CONTEXT) as whole, out.open("a") as file:
+        for number in map(int, conversations.split(",")):
+            talk, saved = sources.talk(number, far, model.bundle.tokenizer.count), out.with_suffix(f".{number}.m3chat")
+            session = model.load_session(saved) if saved.is_file() else model.session()
+            for distance in far:
+                waiting = [asked for asked in talk.asked if (number, distance, asked.turn) not in done]
+                if waiting:
+                    grow(session, talk, distance)
+                for asked in waiting:
+                    for condition, (found, has) in answers(model, whole, session, asked).items():
+                        f1, exact = token_f1(found.text, asked.answer), exact_match(found.text, asked.answer)
+                        row = Measured(
+                            number, distance, condition, asked.kind, asked.turn, found.text, asked.answer, f1, exact,
+                            found.refused, has,
+                        )  # fmt: skip
+                        measured.append(row)
+                        file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+                    file.flush()
+                    if asked == waiting[0]:
+                        session.save(saved)  # with the memories that this answer waited for
+                console.print(_table(measured))
+    if plot is not None:
+        plot.write_text(_drawn(measured))
 
 
-def _told(title: str, line: str, rng: random.Random) -> list[Message]:
-    said = {"role": "user", "content": factbook.sentence(title, line, rng)}
-    return [said, {"role": "assistant", "content": rng.choice(REPLIES)}]
+def grow(session: ChatSession, talk: Talk, distance: int) -> None:
+    """Append what is said up to a distance, as if it had been typed and answered."""
+    held = session.conversation.messages
+    held += talk.messages[len(held) : talk.ends[distance]]
+
+
+def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Asked) -> dict[str, tuple[Result, bool]]:
+    """By condition the answer, and whether it had before it what was told. whole: with a cache for `everything`."""
+    turn, messages, recent = 2 * asked.turn, session.messages, _recent(model, session.messages)
+    remembered = session.send(asked.question, max_tokens=ANSWER_TOKENS).result()
+    session.take_back()
+    left = session.conversation.left
+    if left and remembered.errors:
+        raise InvalidInput(f"the conversation's memories were not read: {remembered.errors[0]}")
+    read = session.conversation.sequence.held.read  # where turns left, the background read them and the question
+    has = turn > left or f"turn {asked.turn}" in {m.title for m in read}
+    before = "\n\n".join(m.text for m in read if m.text)
+
+    def text(reader: EdgeModel, said: Sequence[Message], references: str = "") -> Result:
+        question = f"{references}\n\n{asked.question}" if references else asked.question
+        return reader.ask([*said, {"role": "user", "content": question}], memory="off", max_tokens=ANSWER_TOKENS)
+
+    window = text(model, recent)
+    found = {
+        "memories": (remembered, has), "window": (window, turn > len(messages) - len(recent)),
+        "retrieved": (text(model, messages[left:], before), has),
+    }  # fmt: skip
+    if len(recent) == len(messages):
+        found["everything"] = (window, True)
+    elif _tokens(whole, messages) + _ROOM < whole.decoder.room:
+        found["everything"] = (text(whole, messages), True)
+    return found
+
+
+def _opened(bundle: Path, context: int) -> EdgeModel:
+    trained = Bundle.open(bundle).config.positions
+    tokens = min(context, trained or context)
+    return EdgeModel.open(
+        bundle, offline=True, memory="exact", context=tokens, deadline_s=600, local=Path("build/none")
+    )  # fmt: skip
+
+
+def _recent(model: EdgeModel, messages: list[Message]) -> list[Message]:
+    """The last turns that fit, with room for any question."""
+    start = len(messages)
+    while start and _tokens(model, messages[start - 2 :]) + _ROOM < model.decoder.room:
+        start -= 2
+    return messages[start:]
+
+
+def _tokens(model: EdgeModel, messages: Sequence[Message]) -> int:
+    return len(model.bundle.chat.prompt(messages).ids)
+
+
+def _turn(said: str, rng: random.Random) -> list[Message]:
+    return [{"role": "user", "content": said}, {"role": "assistant", "content": rng.choice(REPLIES)}]
+
+
+def _passage(title: str, text: str) -> str:
+    return f"I read about {title}: {text}"
 
 
 def _field(line: str) -> str:
     return line.partition(": ")[0]
 
 
-def _turns(messages: Sequence[Message]) -> list[tuple[int, Sequence[Message]]]:
-    return [(n // 2 + 1, messages[n : n + 2]) for n in range(0, len(messages), 2)]
-
-
-def _nearest(model: EdgeModel, past: Past, question: str) -> list[str]:
-    assert model.recaller is not None
-    found = model.recaller.recall([question], also=past.base)[0]
-    return [m.text for m in found.read if m.text]
-
-
-def _scored(row: Row, condition: str, found: Result) -> Measured:
-    s = found.statistics
-    resident_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Measured(
-        row.number, row.distance, condition, found.text, row.answer, token_f1(found.text, row.answer),
-        exact_match(found.text, row.answer), s.prompt_tokens, s.first_token_ms, s.tokens_per_s, resident_mb,
-    )  # fmt: skip
-
-
 def _read(path: Path) -> list[Measured]:
     """What was measured before; a last line that was cut is left out."""
     if not path.is_file():
         return []
-    *whole, rest = path.read_text(encoding="utf-8").split("\n")
+    *lines, rest = path.read_text(encoding="utf-8").split("\n")
     if rest:
-        path.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
-    return [Measured(**json.loads(line)) for line in whole]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return [Measured(**json.loads(line)) for line in lines]
 
 
 def _table(measured: Sequence[Measured]) -> Table:
     table = Table(
-        "tokens between", *CONDITIONS, title="F1 (standard error), answers; none: not measured, or it does not fit"
+        "tokens between", "asked", *CONDITIONS, "found", title="F1 (standard error), answers; -: does not fit"
     )
-    for distance in sorted({m.distance for m in measured}):
+    for distance, kind in product(sorted({m.distance for m in measured}), ("fact", "passage", "")):
+        rows = [m for m in measured if m.distance == distance and kind in ("", m.kind)]
         cells = []
         for condition in CONDITIONS:
-            scores = [m.f1 for m in measured if (m.distance, m.condition) == (distance, condition)]
+            scores = [m.f1 for m in rows if m.condition == condition]
             mean = Mean.of(scores) if scores else None
-            cells.append(f"{mean.mean:.2f} ({mean.error:.2f}), {mean.n}" if mean else "none")
-        table.add_row(f"{distance:,}", *cells)
+            cells.append(f"{mean.mean:.2f} ({mean.error:.2f}), {mean.n}" if mean else "-")
+        has = [m.found for m in rows if m.condition == "memories"]
+        table.add_row(f"{distance:,}", kind or "all", *cells, f"{sum(has)}/{len(has)}")
     return table
+
+
+_COLOURS = {"memories": "#0b6e4f", "window": "#b3543a", "everything": "#555", "retrieved": "#2c5fa8"}
+_WIDE, _HIGH, _LEFT, _TOP = 480, 240, 48, 16
+
+
+def _drawn(measured: Sequence[Measured]) -> str:
+    """An SVG: F1 by distance with standard errors, a line for each condition, side by side at each distance."""
+    far = sorted({m.distance for m in measured})
+    marks = ["".join(
+        f'<text x="{_LEFT - 6}" y="{_TOP + _HIGH * (1 - y) + 4:.0f}" text-anchor="end">{y}</text>'
+        f'<path d="M{_LEFT} {_TOP + _HIGH * (1 - y):.0f}h{_WIDE}" stroke="#ccc"/>' for y in (0, 0.25, 0.5, 0.75, 1)
+    )]  # fmt: skip
+    for place, distance in enumerate(far):
+        x = _LEFT + _WIDE * (place + 0.5) / len(far)
+        marks.append(f'<text x="{x:.0f}" y="{_TOP + _HIGH + 18}" text-anchor="middle">{distance:,}</text>')
+    for number, (condition, colour) in enumerate(_COLOURS.items()):
+        line = []
+        for place, distance in enumerate(far):
+            scores = [m.f1 for m in measured if (m.distance, m.condition) == (distance, condition)]
+            if scores:
+                mean, x = Mean.of(scores), _LEFT + _WIDE * (place + 0.5) / len(far) + 8 * (number - 1.5)
+                y, error = _TOP + _HIGH * (1 - mean.mean), _HIGH * mean.error
+                line.append(f"{x:.1f},{y:.1f}")
+                marks.append(
+                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
+                    f'<path d="M{x:.1f} {y - error:.1f}v{2 * error:.1f}" stroke="{colour}"/>'
+                )
+        marks.append(f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        y = _TOP + _HIGH + 44 + 18 * number
+        marks.append(f'<text x="{_LEFT}" y="{y}" fill="{colour}">{condition}: {CONDITIONS[condition]}</text>')
+    size = f'viewBox="0 0 {_LEFT + _WIDE + 12} {_TOP + _HIGH + 112}" font-family="sans-serif" font-size="12"'
+    title = "<title>F1 by tokens between what was told and the question; bars are standard errors</title>"
+    ground = '<rect width="100%" height="100%" fill="#fff"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{title}{ground}{"".join(marks)}</svg>\n'

@@ -4,26 +4,45 @@
     unanswerable   two references of the country without the field, two of others with it, one with neither
     twins          the same five references, and a question about that country which one of them answers
 
-All are drawn from the factbook, tests from held-out countries, development sets from the others, and fixed by seeds.
-Questions about paragraphs: `experiments.paragraphs`.
+All are drawn from the factbook, tests from held-out countries, and fixed by seeds. The countries of the development
+sets are invented and in no tuning either: countries of tuning hide what a model refuses wrongly of others. Questions
+about paragraphs: `experiments.paragraphs`.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from experiments.paragraphs import RowData, row_data
+from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
 from memory_model.data.factbook import Question
 from memory_model.eval.scores import normalise
 from memory_model.references import split
 
+PLACES = (
+    "Alaska", "Aragon", "Andalusia", "Bali", "Bavaria", "Bengal", "Bohemia", "Borneo", "Brittany", "Burgundy",
+    "California", "Castile", "Catalonia", "Corsica", "Crete", "Crimea", "Dalmatia", "Flanders", "Gaul", "Galicia",
+    "Hawaii", "Hokkaido", "Java", "Kashmir", "Kurdistan", "Lapland", "Lombardy", "Macedon", "Manchuria", "Mesopotamia",
+    "Moravia", "Normandy", "Nova Scotia", "Okinawa", "Oregon", "Patagonia", "Persia", "Prussia", "Punjab", "Quebec",
+    "Provence", "Sardinia", "Saxony", "Scotland", "Siam", "Siberia", "Sicily", "Silesia", "Sumatra", "Tasmania",
+    "Texas", "Tibet", "Transylvania", "Tuscany", "Umbria", "Virginia", "Wales", "Yugoslavia", "Yukon", "Zanzibar",
+)  # fmt: skip
+"""Places that everybody knows and the factbook has no document of: the countries of the development sets."""
 _BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
+_NUMBER = re.compile(  # of two digits or more, no year, day or "1,000 births"
+    r"(?<![\d.,])(?!1,000\b|(?:1[6-9]|20)\d\d(?!\d|[.,]\d))\d[\d.,]*\d(?! [A-Z][a-z]+ \d{4})"
+)
 
 
 @dataclass(frozen=True)
@@ -44,16 +63,66 @@ def holders(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], i
     ]
 
 
+def invented_documents(
+    documents: Sequence[dict[str, Any]], names: Sequence[str] = (), count: int = 600
+) -> list[dict[str, Any]]:
+    """Countries that do not exist, in the form of `data/factbook.jsonl`; nothing of a held-out country is in them.
+
+    names: theirs; none: of `count` provinces and counties. Each has the fields of a real country. Every value is
+    another one's, under the new name; the digits of its numbers are drawn anew, the first and the years aside.
+    """
+    rng = random.Random("invented")
+    real = [d for d in documents if not factbook.held_out(d["key"])]
+    words = {word for d in documents for word in re.findall(r"\w+", _plain(d["title"]).lower())}
+    values: dict[str, list[tuple[str, str]]] = {}
+    named: dict[str, dict[str, Any]] = {}
+    for document in real:
+        for field, value, _ in factbook.facts(document["text"]):
+            values.setdefault(field, []).append((document["title"], value))
+            if field == "Administrative divisions":
+                for name in re.split(r", |; ", value)[1:]:
+                    if re.fullmatch(r"[A-Z][a-z]{3,}( [A-Z][a-z]{3,})?", name) and not words & {*name.lower().split()}:
+                        named[name] = document
+
+    def redrawn(number: re.Match[str]) -> str:
+        return number[0][0] + re.sub(r"\d", lambda _: str(rng.randrange(10)), number[0][1:])
+
+    made = []
+    named = {name: rng.choice(real) for name in names} or named
+    for title in rng.sample(sorted(named), min(count, len(named))):
+        lines = []
+        for field, *_ in factbook.facts(named[title]["text"]):
+            donor, value = rng.choice(values[field])
+            lines.append(f"{field}: {_NUMBER.sub(redrawn, value.replace(donor, title))}")
+        key = f"invented {title}"
+        made.append({"key": key, "title": title, "text": "\n".join(lines), "metadata": {"code": key}})
+    return made
+
+
+def invent_countries(
+    data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK,
+    out: Annotated[Path, typer.Option(help="JSONL to write: the same and the invented ones.")] = Path(
+        "build/countries.jsonl"
+    ),
+) -> None:
+    """Invent countries to tune on beside the real ones, so that a model reads what it cannot remember."""
+    real = factbook.read_jsonl(data)
+    made = invented_documents(real)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in [*real, *made]), encoding="utf-8")
+    console.print(f"{len(made)} invented countries in {out}")
+
+
 def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]) -> dict[str, list[RowData]]:
-    """Every factbook file of `data/` by name: tests about held-out countries, development sets about the others."""
+    """Every factbook file of `data/` by name: tests about held-out countries, development sets about invented ones."""
     kept = [d for d in documents if factbook.held_out(d["key"])]
-    others = [d for d in documents if not factbook.held_out(d["key"])]
+    others = invented_documents(documents, PLACES)
     test, dev = holders(kept, count_tokens), holders(others, count_tokens)
     found = {
         "heldout_questions": evaluation_rows(kept, count_tokens, 200),
         "heldout_hard": hard_rows(test, 100), "unanswerable": unanswerable_rows(test, 60),
         "facts_dev": evaluation_rows(others, count_tokens, 100, seed=1),
-        "hard_dev": hard_rows(dev, 60), "unanswerable_dev": unanswerable_rows(dev, 60),
+        "hard_dev": hard_rows(dev, 100), "unanswerable_dev": unanswerable_rows(dev, 100),
     }  # fmt: skip
     twins = {"unanswerable_twins": test, "unanswerable_dev_twins": dev}
     return found | {

@@ -1,6 +1,6 @@
 """The model that keeps its knowledge outside: shapes, tokenizer, embedder, explicit memory, codec, bundle.
 
-This package's top level is torch-free; `nn`, `training`, `evaluation` and `export` need the `train` or `service` extra.
+The top level is torch-free; `nn`, `models`, `train`, `eval` and `export` need the `train` or `service` extra.
 """
 
 __version__ = "0.1.0"

@@ -15,8 +15,7 @@ from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled
 from edge_client.events import Statistics
 from edge_client.recall.recaller import Recaller
-from edge_client.wire.client import MemoryClient
-from edge_client.wire.retrieval import Answer
+from edge_client.wire.client import Answer, MemoryClient
 
 NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""

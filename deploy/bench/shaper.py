@@ -84,7 +84,7 @@ async def serve(target: str, link: Link, ready: Ready, seed: int = 0) -> None:
         try:
             await asyncio.gather(forward(reader, far_writer, up), forward(far_reader, writer, down))
         except OSError:
-            pass  # one side is gone: the other is told by closing
+            pass  # one side is gone: closing ends the other
         finally:
             for side in (writer, far_writer):
                 side.close()

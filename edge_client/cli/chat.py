@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -30,8 +29,7 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
-from edge_client.wire.client import MemoryClient
-from edge_client.wire.retrieval import names_of
+from edge_client.wire.client import MemoryClient, names_of
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable, shown_on
@@ -44,7 +42,11 @@ HELP = {
     "/memory MODE": "overlap or exact reads memories, off does not, compare answers both ways",
     "/retry": "answer the last question again",
     "/edit TEXT": "ask this instead of the last question",
+    "/continue": "go on with an answer that was cut or stopped",
+    "/system TEXT": "a new conversation in which the model is told this first",
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
+    "/documents": "what this device remembers, by knowledge base and key",
+    "/forget KEY": "forget a document of mine, as /documents names it",
     "/memories": "the memories that the last answer read, with their text",
     "/stats": "what the last answer cost",
     "/history [WORDS]": "the conversation, or the messages that hold these words",
@@ -102,6 +104,10 @@ class TerminalChat:
         self._last: Result | None = None
         self._unanswered = ""  # a question that was stopped before the first word of its answer
 
+    @property
+    def _mode(self) -> str | None:
+        return None if self._memory in (None, Memory.compare) else str(self._memory.value)
+
     def _answer(self, text: str) -> None:
         mode = self._memory
         if mode is Memory.compare:
@@ -111,9 +117,8 @@ class TerminalChat:
                 self._unanswered = text
                 return
             self._err.rule("with memory", align="left")
-        memory = None if mode is None or mode is Memory.compare else mode.value
         before = len(self._session.messages)
-        self._last = self._follow(self._session, self._session.send(text, memory=memory, **self._options))
+        self._last = self._follow(self._session, self._session.send(text, memory=self._mode, **self._options))
         self._unanswered = text if len(self._session.messages) == before else ""
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
         if self._tables or self._last.without_memory or refused:
@@ -142,7 +147,7 @@ class TerminalChat:
         recaller = self._model.recaller
         if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
             raise InvalidInput("the service is not called (--offline): start without it to choose a knowledge base")
-        known = recaller.client.knowledge_bases()
+        known = [base.name for base in recaller.client.knowledge_bases()]
         if not name:
             for each in known:
                 self._say(f"{'*' if each in names_of(recaller.client.knowledge_base) else ' '} {each}")
@@ -172,6 +177,22 @@ class TerminalChat:
         if not self._unanswered:
             self._session.take_back()
         self._answer(question)
+
+    def _do_continue(self, _: str) -> None:
+        self._last = self._follow(self._session, self._session.go_on(memory=self._mode, **self._options))
+
+    def _do_system(self, text: str) -> None:
+        self._new(self._model.session(_given("/system TEXT", text)))
+        self._say("a new conversation")
+
+    def _do_documents(self, _: str) -> None:
+        for name, documents in self._model.local.documents().items():
+            for one in documents:
+                self._say(f"{name}: {one.key}, memories: {one.references}")
+
+    def _do_forget(self, key: str) -> None:
+        known = self._model.forget(_given("/forget KEY", key))
+        self._say(f"forgotten: {key}" if known else f"there is no {key}; /documents lists what there is")
 
     def _do_add(self, path: str) -> None:
         sources = find_sources([Path(_given("/add FILE", path)).expanduser()])
@@ -273,12 +294,6 @@ def typed_at_terminal(
             return None
 
     return typed
-
-
-def history_file() -> Path:
-    """`memory3-edge/chat-history` in the user's state folder (XDG_STATE_HOME)."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "memory3-edge" / "chat-history"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edge_client.cli import show
-from edge_client.cli.chat import TerminalChat, history_file, typed_at_terminal, typed_lines
+from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
 from edge_client.cli.doctor import build, doctor
 from edge_client.cli.options import Memory, with_options
 from edge_client.cli.pull import pull
@@ -23,6 +23,7 @@ from edge_client.errors import MENDABLE, described
 from edge_client.events import Result
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
+from edge_client.serve.access import state_folder
 from edge_client.serve.command import serve
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
@@ -139,7 +140,7 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
     an answer stands which memories it read. /help lists the commands, such as /retry, /edit, /add, /save, /kb.
     """
     memory, at_terminal = _memory(given), sys.stdin.isatty() and sys.stdout.isatty()
-    typed = typed_at_terminal(history_file()) if at_terminal else typed_lines
+    typed = typed_at_terminal(state_folder() / "chat-history") if at_terminal else typed_lines
     conversation = TerminalChat(EdgeModel.open(**given), drawn, memory, err, tables=at_terminal)
     try:
         conversation.run(typed)

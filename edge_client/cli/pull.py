@@ -14,10 +14,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from edge_client.cli.options import with_options
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import path_of
-from edge_client.pull.bundle import pull_bundle
+from edge_client.pull.bundle import Progress as ShowProgress
+from edge_client.pull.bundle import Staging, pull_bundle
 from edge_client.pull.pack import pull_pack
-from edge_client.pull.staging import Progress as ShowProgress
-from edge_client.pull.staging import Staging
 from edge_client.settings import EdgeSettings
 from memory_model.bundle import MANIFEST, Manifest
 from memory_model.codec.payload import Identity

@@ -19,9 +19,8 @@ from threading import Condition
 
 import numpy as np
 
-from edge_client.decoder.graph import DecoderGraph, Threads
+from edge_client.decoder.graph import DecoderGraph, Row, Runner, Threads
 from edge_client.decoder.kv import Rows
-from edge_client.decoder.runner import Row, Runner
 from edge_client.decoder.sequence import NOTHING, Sequence
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle

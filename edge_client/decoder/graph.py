@@ -1,7 +1,7 @@
-"""`DecoderGraph`: the decoder's weights on ONNX Runtime, opened once and shared by every conversation.
+"""`DecoderGraph`: the decoder's weights on ONNX Runtime, opened once; `Runner`: runs of it over the caches.
 
-Knows the file, its execution provider and how many threads run it; the key-values of a conversation are
-`edge_client.decoder.runner`'s.
+A graph knows the file, its execution provider and how many threads run it. A runner reads a prompt's tokens of one
+sequence, or one token of several; it knows tokens, positions and rows, and nothing about who they belong to.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import logging
 import math
 import os
 import platform
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime as ort
 
-from edge_client.decoder.huge_pages import in_huge_pages
+from edge_client.decoder.kv import BUCKET, Buffer, Caches
 from edge_client.decoder.providers import (
     CONTEXT,
     PARALLEL,
@@ -36,6 +38,7 @@ from edge_client.decoder.providers import (
     named_errors,
     open_session,
 )
+from memory_model.cache_layout import TEXT, mask_name, rows_name
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
@@ -47,6 +50,14 @@ GAIN = 0.1
 STEPS, WARM_UP = 12, 3
 MEASURED_ROWS = 256
 """Tokens of the text while threads are measured."""
+BINDINGS = 24
+"""Shapes of runs that stay bound; a prompt's last piece may have any length."""
+BIG_PAGE = 2 << 20
+ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *(?:\[heap\])?$", re.MULTILINE)
+
+# The flash attention of GroupQueryAttention makes a step on the CPU slower, by 5 to 8 % behind 255 tokens and by 20 %
+# behind 1,000, and no prompt faster. The runtime reads this when it makes the node.
+os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 
 log = logging.getLogger(__name__)
 
@@ -136,8 +147,6 @@ def physical_cores() -> int:
 
 def step_ms(graph: DecoderGraph) -> float:
     """Milliseconds of one decoding step behind some text: the median of some, after some to warm up."""
-    from edge_client.decoder.runner import Row, Runner  # which runs what is opened here
-
     runner, row, times = Runner(graph, MEASURED_ROWS, 1), Row([0], 0, MEASURED_ROWS - 1, False), []
     for _ in range(WARM_UP + STEPS):
         begun = time.perf_counter()
@@ -195,18 +204,135 @@ def _fastest(opened: Callable[[int], DecoderGraph], path: Path, file: Path) -> D
     return graph
 
 
+@dataclass(frozen=True)
+class Row:
+    """One sequence of a run: its new tokens, the position of the first, the text before them, whether it has memory."""
+
+    tokens: Sequence[int]
+    position: int
+    length: int
+    memory: bool
+
+
+@dataclass
+class _Binding:
+    """One shape of run, bound. small: arrays of the host's, by input; kept: what the binding has addresses of."""
+
+    io: ort.IOBinding
+    small: dict[str, np.ndarray]
+    rows: dict[int, np.ndarray]
+    logits: np.ndarray
+    kept: list[object]
+
+
+class Runner:
+    """One graph with its caches. One run at a time.
+
+    context: tokens of text, which the rotary tables cover.
+    """
+
+    def __init__(self, graph: DecoderGraph, context: int, parallel: int) -> None:
+        self.graph, self.config = graph, graph.config
+        self.caches = Caches(graph.config, context, parallel, graph.cache_dtype, graph.device)
+        self._layouts = self.caches.layout.numbers
+        self._bindings: dict[tuple[int, int, int, int, int], _Binding] = {}
+        positions = max(context + self.config.memory.reference_tokens, *(self.caches.rows(n) for n in self._layouts))
+        angles = np.arange(positions)[:, None] * self.config.frequencies
+        self._tables = {
+            name: ort.OrtValue.ortvalue_from_numpy(turn(angles).astype(np.float32), graph.device, 0)
+            for name, turn in (("rotary_cos", np.cos), ("rotary_sin", np.sin))
+        }
+
+    def run(self, first: int, rows: Sequence[Row], *, all_logits: bool = False) -> np.ndarray:
+        """Read new tokens of the sequences at the places from `first` on, as many of each.
+
+        Returns logits float32 [sequences, vocabulary] after each one's last token; `all_logits`: [tokens, vocabulary]
+        after every token. The next such run overwrites the array.
+        """
+        count, wanted = len(rows[0].tokens), len(rows[0].tokens) if all_logits else 1
+        seen = -(-max(row.length + count for row in rows) // BUCKET) * BUCKET if not self.graph.fused else 0
+        key = first, len(rows), count, wanted, seen
+        binding = self._bindings.get(key) or self._bind(*key)
+        small = binding.small
+        for number, row in enumerate(rows):
+            small["token_ids"][number] = row.tokens
+            small["position_ids"][number] = np.arange(row.position, row.position + count) if count > 1 else row.position
+            for layout, starts in binding.rows.items():
+                starts[number] = self.caches.first_row(layout, row.memory) + row.length
+        if self.graph.device != "cpu":  # the runtime copies them when they are bound
+            for name, array in small.items():
+                binding.io.bind_cpu_input(name, array)
+        self.graph.session.run_with_iobinding(binding.io)
+        return binding.logits
+
+    def release(self, place: int) -> None:
+        """The logits that the runs of this place alone returned are not overwritten any more."""
+        self._bindings = {key: b for key, b in self._bindings.items() if key[0] != place or key[1] > 1}
+
+    def _bind(self, first: int, sequences: int, count: int, wanted: int, seen: int) -> _Binding:
+        """Allocate and bind everything that a run of this shape reads and writes."""
+        each = np.arange(count - wanted, count) + count * np.arange(sequences)[:, None]
+        rows = {layout: np.zeros(sequences, np.int64) for layout in self._layouts}
+        small: dict[str, np.ndarray] = {
+            "token_ids": np.zeros((sequences, count), np.int64),
+            "position_ids": np.zeros((sequences, count), np.int64),
+            "output_rows": each.reshape(-1).astype(np.int64),
+            **{rows_name(layout): starts for layout, starts in rows.items()},
+            **{mask_name(n): self.caches.masks[n][first : first + sequences] for n in self._layouts if n != TEXT},
+        }
+        if not self.graph.fused:
+            small |= {"batch_ids": np.arange(sequences), "columns": np.arange(seen)}
+        io, kept = self.graph.session.io_binding(), []
+        for name, array in small.items():
+            kept.append(ort.OrtValue.ortvalue_from_numpy(array))
+            io.bind_ortvalue_input(name, kept[-1])
+        for name, buffer in self.caches.buffers.items():  # written where it is read
+            buffer.part(first, first + sequences).bind(io, read=name, write=f"{name}_out")
+        for name, table in self._tables.items():
+            io.bind_ortvalue_input(name, table)
+        logits = Buffer.zeros((each.size, self.config.vocabulary), np.float32)
+        logits.bind(io, write="logits")
+        kept.append(logits)
+        binding = _Binding(io, small, rows, logits.array, kept)
+        if len(self._bindings) >= BINDINGS:
+            del self._bindings[next(iter(self._bindings))]
+        self._bindings[first, sequences, count, wanted, seen] = binding
+        return binding
+
+
 def return_free_memory() -> None:
     """Give the heap's free pages back to the system, where the C library is glibc (decision 0029). Never raises.
 
     glibc keeps what is freed for allocations to come: of a model that was closed, most of its weights.
     """
-    if not sys.is_finalizing() and (trim := _malloc_trim()) is not None:
-        trim(0)
+    if not sys.is_finalizing() and sys.platform.startswith("linux") and hasattr(_libc(), "malloc_trim"):
+        _libc().malloc_trim(ctypes.c_size_t(0))
+
+
+@contextmanager
+def in_huge_pages() -> Iterator[None]:
+    """Memory that is allocated meanwhile gets pages of 2 MB, where Linux has them. Never raises.
+
+    A step reads all weights, and with pages of 4 KB a fifth of it is page walks. Linux gives big pages to whoever asks
+    (`madvise`, the setting of most distributions), and the runtime does not ask.
+    """
+    before = _big_pages()
+    yield
+    for page in sorted(_big_pages() - before):
+        for advice in (14, 25):  # MADV_HUGEPAGE: from now on; MADV_COLLAPSE: at once, Linux 6.1
+            _libc().madvise(ctypes.c_void_p(page), ctypes.c_size_t(BIG_PAGE), advice)
+
+
+def _big_pages() -> set[int]:
+    """Addresses of 2 MB that lie in writable memory of this process which belongs to no file."""
+    try:
+        found = ANONYMOUS.findall(Path("/proc/self/maps").read_text())
+    except OSError:  # no Linux
+        return set()
+    ranges = ((int(start, 16), int(end, 16)) for start, end in found)
+    return {p for start, end in ranges for p in range(-(-start // BIG_PAGE) * BIG_PAGE, end - BIG_PAGE + 1, BIG_PAGE)}
 
 
 @cache  # every CDLL makes a class of its own, which waits for Python's collector
-def _malloc_trim() -> Any:
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
-    if trim is not None:
-        trim.argtypes = (ctypes.c_size_t,)
-    return trim
+def _libc() -> Any:
+    return ctypes.CDLL(None)

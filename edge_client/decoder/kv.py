@@ -3,22 +3,147 @@
 Every `CacheTensor` has two buffers [sequences, heads, rows, d], as long as the context. A sequence has one place of
 the outermost axis, so what it owns is contiguous. Its text begins behind the memory slots, or, in a sequence without
 memory, at row 0; nothing ever moves. On the CPU, memory that no row was written to is never taken.
+
+A `Buffer` stays on its device. Runs bind it, or a part of it, by address; only rows of memories, snapshots and logits
+cross between host and device.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import DTypeLike
 
-from edge_client.decoder.tensors import Buffer, RowCopies
+from edge_client.decoder.providers import named_errors
 from edge_client.errors import ProviderError
 from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+"""The provider that copies on a device; TensorRT's tensors are CUDA's."""
+ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int64): 7}
+"""ONNX's numbers of element types."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A C-contiguous tensor, or a part of one, on a device. Freed with the last Buffer of it.
+
+    device: "cpu" or "cuda". pointer: the device's address of the first element. owner: keeps the memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: str
+    pointer: int
+    owner: Any
+
+    @classmethod
+    def zeros(cls, shape: Sequence[int], dtype: Any = np.float32, device: str = "cpu") -> Buffer:
+        """Zeroed memory; on the CPU physical pages are taken when they are written. Raises OutOfMemory."""
+        with named_errors(f"the decoder's caches of {math.prod(shape) * np.dtype(dtype).itemsize / 1e6:.0f} MB"):
+            array = np.zeros(shape, dtype)
+            if device == "cpu":
+                return cls(array.shape, array.dtype, device, int(array.ctypes.data), array)
+            value = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), array.dtype.type, device, 0)
+            value.update_inplace(array)
+            return cls(array.shape, array.dtype, device, int(value.data_ptr()), value)
+
+    def part(self, start: int, stop: int) -> Buffer:
+        """`[start:stop]` of the outermost axis, in the same memory."""
+        if not 0 <= start <= stop <= self.shape[0]:
+            raise IndexError(f"{start}:{stop} of {self.shape[0]}")
+        offset = start * math.prod(self.shape[1:]) * self.dtype.itemsize
+        return replace(self, shape=(stop - start, *self.shape[1:]), pointer=self.pointer + offset)
+
+    def flat(self) -> Buffer:
+        """The same memory as rows [n, d]."""
+        return replace(self, shape=(math.prod(self.shape[:-1]), self.shape[-1]))
+
+    @property
+    def array(self) -> np.ndarray:
+        """The memory as an array, writable; only on the CPU."""
+        if not isinstance(self.owner, np.ndarray):
+            raise TypeError(f"memory of {self.device} is no array of the host's: use RowCopies")
+        size = math.prod(self.shape)
+        first = (self.pointer - int(self.owner.ctypes.data)) // self.dtype.itemsize
+        return self.owner.reshape(-1)[first : first + size].reshape(self.shape)
+
+    def bind(self, io: ort.IOBinding, *, read: str = "", write: str = "") -> None:
+        """Bind as the graph's input `read` and output `write`; with both it is updated in place.
+
+        The binding holds an address: keep this Buffer as long as the binding.
+        """
+        place = (self.device, 0, self.dtype.type, list(self.shape), self.pointer)
+        if read:
+            io.bind_input(read, *place)
+        if write:
+            io.bind_output(write, *place)
+
+
+class RowCopies:
+    """Copies rows between arrays of the host and buffers of one device, by a graph of one operator there. Thread-safe.
+
+    So no CUDA package is needed, and the CPU runs the same code. A row is the innermost axis; rows are counted over
+    all the others: in a cache [B, h, R, d], row r of head i of sequence b is `(b * h + i) * R + r`.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+        self._sessions: dict[tuple[str, int], ort.InferenceSession] = {}
+
+    def write(self, buffer: Buffer, rows: np.ndarray, values: np.ndarray) -> None:
+        """buffer.row[rows[i]] = values[i]: rows int64 [n], each once; values [n, d], cast to the buffer's dtype."""
+        self._run("ScatterND", buffer, rows.reshape(-1, 1), buffer, np.ascontiguousarray(values, buffer.dtype))
+
+    def read(self, buffer: Buffer, rows: np.ndarray) -> np.ndarray:
+        """A copy of these rows: [n, d] in the buffer's dtype."""
+        result = Buffer.zeros((len(rows), buffer.shape[-1]), buffer.dtype)
+        self._run("Gather", buffer, rows, result)
+        return result.array
+
+    def _run(self, operator: str, data: Buffer, rows: np.ndarray, out: Buffer, *values: np.ndarray) -> None:
+        if not len(rows):
+            return
+        key = operator, ELEMENT_TYPES[data.dtype]
+        if key not in self._sessions:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = 1
+            options.log_severity_level = 3
+            self._sessions[key] = ort.InferenceSession(_graph(*key), options, providers=[PROVIDERS[self.device]])
+        io = self._sessions[key].io_binding()
+        data.flat().bind(io, read="data")
+        out.flat().bind(io, write="out")
+        io.bind_cpu_input("rows", np.ascontiguousarray(rows, np.int64))
+        for array in values:
+            io.bind_cpu_input("values", array)
+        self._sessions[key].run_with_iobinding(io)
+
+
+def _graph(operator: str, element: int) -> bytes:
+    """An ONNX file of one operator on `data` [N, d], in protobuf's wire format (field numbers of onnx.proto)."""
+
+    def field(number: int, *parts: bytes) -> bytes:  # its length as a varint of two bytes
+        data = b"".join(parts)
+        return bytes([number << 3 | 2, len(data) & 0x7F | 0x80, len(data) >> 7]) + data
+
+    def tensor(number: int, name: bytes, kind: int) -> bytes:
+        return field(number, field(1, name), field(2, field(1, bytes([8, kind]))))
+
+    inputs = [(b"data", element), (b"rows", 7)] + [(b"values", element)] * (operator == "ScatterND")
+    node = field(1, *(field(1, name) for name, _ in inputs), field(2, b"out"), field(4, operator.encode()))
+    declared = (tensor(11, *given) for given in inputs)
+    graph = field(7, node, field(2, b"rows"), *declared, tensor(12, b"out", element))
+    return bytes([8, 8]) + graph + field(8, bytes([16, 16]))
+
 
 BUCKET = 64
 """Rows are a multiple of it."""

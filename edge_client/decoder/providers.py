@@ -53,6 +53,7 @@ OUT_OF_MEMORY = ("bad_alloc", "out of memory", "failed to allocate", "cuda failu
 
 log = logging.getLogger(__name__)
 Shape = tuple[int | str, ...]
+Range = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -118,36 +119,26 @@ def open_session(
     OUT_OF_MEMORY, UNSUPPORTED_GRAPH, NOT_BUILT, LOAD_FAILED), CorruptFile, InvalidInput.
     """
     check_name(wanted)
-    if wanted != "auto":
-        if reason := missing(wanted):
-            raise ProviderError(f"provider {wanted}: {reason}", reason="NOT_INSTALLED")
-        return OpenedSession(_open(decoder, options, wanted, engines), wanted)
     reasons: list[str] = []
-    for name in ORDER:
-        if reason := missing(name) or _not_ready(name, engines):
-            reasons.append(f"{name}: {reason}")
-            continue
+    for name in ORDER if wanted == "auto" else (wanted,):
         try:
+            if reason := missing(name):
+                raise ProviderError(f"provider {name}: {reason}", reason="NOT_INSTALLED")
+            if name == "tensorrt" and (engines is None or (wanted == "auto" and not engines.ready)):
+                why = "no engine was built for this GPU: run `edge-client build`" if engines else "needs a bundle"
+                raise ProviderError(f"provider {name}: {why}", reason="NOT_BUILT")
             session = _open(decoder, options, name, engines)
         except Memory3Error as error:
-            if name == "cpu":
+            if name in (wanted, "cpu"):
                 raise
-            reasons.append(f"{name}: {error}")
+            reasons.append(str(error))
             continue
-        idle = gpu() is not None and name == "cpu"
+        idle = gpu() is not None and name == "cpu" and wanted == "auto"
         warning = f"provider_inactive active={name} reason={'; '.join(reasons)!r}" if idle else ""
         if warning:
             log.warning(warning)
         return OpenedSession(session, name, warning)
     raise AssertionError("the CPU is the last one, and it opens or raises")
-
-
-def _not_ready(name: str, engines: EngineCache | None) -> str:
-    if name != "tensorrt":
-        return ""
-    if engines is None:
-        return "not a bundle"
-    return "" if engines.ready else "no engine was built for this GPU: run `edge-client build`"
 
 
 def _open(decoder: Path, options: ort.SessionOptions, name: str, engines: EngineCache | None) -> ort.InferenceSession:
@@ -158,11 +149,10 @@ def _open(decoder: Path, options: ort.SessionOptions, name: str, engines: Engine
         if hasattr(ort, "preload_dlls"):  # CUDA's libraries from PyPI, where they are installed
             ort.preload_dlls()
         chain.insert(0, (RUNTIME_NAMES["cuda"], CUDA_OPTIONS))
-    if name == "tensorrt":
-        if engines is None:
-            raise ProviderError("TensorRT needs a bundle: its manifest has the shapes", reason="NOT_BUILT")
+    built = False
+    if name == "tensorrt" and engines is not None:
+        built = engines.ready
         chain.insert(0, (RUNTIME_NAMES["tensorrt"], engines.options()))
-    built = engines is not None and name == "tensorrt" and engines.ready
     try:
         with named_errors(str(path)):
             # Without `enable_fallback=0` the runtime would go to the CPU and only print it.
@@ -198,7 +188,7 @@ class EngineCache:
     """
 
     folder: Path
-    profile: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    profile: Mapping[str, Range]
 
     @classmethod
     def of(cls, decoder: Path, cache: Path, context: int = CONTEXT, parallel: int = PARALLEL) -> EngineCache | None:
@@ -270,9 +260,7 @@ def decoder_inputs(config: ModelConfig) -> dict[str, Shape]:
     return inputs
 
 
-def decoder_profile(
-    config: ModelConfig, context: int, parallel: int
-) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+def decoder_profile(config: ModelConfig, context: int, parallel: int) -> dict[str, Range]:
     """TensorRT's optimization profile: (least, typical, most) of every input of the standard spelling.
 
     One profile for steps and prompts: ONNX Runtime does not choose between several. Kernels are chosen for a step.
@@ -288,12 +276,10 @@ def decoder_profile(
     for number in layout.numbers:
         slots = layout.slots(number)
         ranges[f"R_{number + 1}"] = (1 + slots, rows + slots, rows + slots)
-    found = {}
-    for name, shape in decoder_inputs(config).items():
-        each = [(n, n, n) if isinstance(n, int) else ranges[n] for n in shape]
-        least, usual, most = (tuple(dimension[which] for dimension in each) for which in range(3))
-        found[name] = (least, usual, most)
-    return found
+    return {
+        name: tuple(tuple(n if isinstance(n, int) else ranges[n][which] for n in shape) for which in range(3))
+        for name, shape in decoder_inputs(config).items()
+    }
 
 
 def cache_folder(decoder: Path) -> Path:

@@ -10,6 +10,7 @@ So what is in the cache is always as if the conversation had begun with what is 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from edge_client.cancellation import Cancellation, Cancelled
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ModelClosed, described
 from edge_client.events import Remembered
-from edge_client.generate.chunk_recalls import ChunkRecalls
-from edge_client.generate.past import Past
+from edge_client.generate.loop import ChunkRecalls
+from edge_client.generate.past import Past, turn_key
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from memory_model.chat import Message, Prompt
 from memory_model.errors import Memory3Error
@@ -115,6 +116,18 @@ class Conversation:
         self.news.append(Remembered(eviction.turns, references, error))
         return True
 
+    def take_back(self) -> str:
+        """Drop the last turn, its memories included if it has left, and return its question."""
+        *self.messages, question, _ = self.messages
+        self.spelled.pop(len(self.messages) + 1, None)
+        stays = len(self.messages) - self.turns[0] if self.turns else 0
+        if self.left > stays:
+            self.settle(Cancellation())
+            self.left = stays
+            if self.past is not None:
+                self.past.base.delete(turn_key(len(self.turns) + 1))
+        return question["content"]
+
     def remembers(self, saved: bytes = b"") -> Past:
         """The conversation's own memories, made at the first need. Raises StorageError."""
         if self.past is None:
@@ -155,12 +168,15 @@ class Conversation:
         said: tokens of the answer under way.
         """
         turns, mark = self.turns, self._model.mark
-        for start in turns[:-1]:
-            left = start - turns[0]
+        first = turns[0] if turns else 0
+
+        def fits(start: int) -> bool:
             bound = mark if start in turns[-PINNED:] else int(KEPT_SHARE * mark)
-            if left >= self.left and len(self._kept(left).ids) + said < bound:
-                return left
-        return turns[-1] - turns[0] if turns else 0
+            return len(self._kept(start - first).ids) + said < bound
+
+        may = [start for start in turns[:-1] if start - first >= self.left]
+        place = bisect_left(may, True, key=fits)
+        return [*may, *turns[-1:], first][place] - first
 
     def _kept(self, left: int) -> Prompt:
         """The conversation without so many messages behind the system's."""

@@ -13,7 +13,7 @@ from edge_client.local.database import disk_errors
 from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
-from edge_client.local.writer import MemoryWriter
+from edge_client.local.writer import MemoryWriter, Written
 from memory_model.chat import Message
 from memory_model.errors import InvalidInput
 from memory_model.formats import FileDocument
@@ -21,6 +21,9 @@ from memory_model.references import turn_references
 
 NAME = "conversation"
 """`MemoryRead.knowledge_base` of what is read of it. The title is "turn 3" then, or that of a text."""
+
+PIECE = 16
+"""Turns that are written and stored together."""
 
 Progress = Callable[[int, int], None]
 """Called with the references that are written and with all of them."""
@@ -55,14 +58,22 @@ class Past:
         What fails leaves the others written.
         """
         memory, count = self._writer.bundle.config.memory, self._writer.bundle.tokenizer.count
-        written = 0
+        waiting: list[tuple[LocalDocument, list[str]]] = []
         for number, messages in turns:
             said = [(m["role"], m["content"]) for m in messages if m["content"].strip()]
-            references = turn_references(said, count, memory.reference_tokens)
-            turn = LocalDocument(f"turn {number}", f"turn {number}", "\n".join(references))
-            if references and not self.base.has(turn):
-                self.base.add(turn, references, self._writer.write(references))
-                written += len(references)
+            key = turn_key(number)
+            turn = LocalDocument(key, key, "\n".join(f"{who}: {what}" for who, what in said))
+            if said and not self.base.has(turn):
+                waiting.append((turn, turn_references(said, count, memory.reference_tokens)))
+        written = 0
+        for start in range(0, len(waiting), PIECE):  # a pass over few tokens takes nearly as long as over many
+            piece, first = waiting[start : start + PIECE], 0
+            found = self._writer.write([text for _, references in piece for text in references])
+            for turn, references in piece:
+                end = first + len(references)
+                self.base.add(turn, references, Written(found.payloads[first:end], found.vectors[first:end]))
+                first = end
+            written += first
         return written
 
     def remember(self, text: str, title: str = "", progress: Progress | None = None) -> int:
@@ -78,3 +89,8 @@ class Past:
     def saved(self) -> bytes:
         """The file, whole."""
         return self.base.content()
+
+
+def turn_key(number: int) -> str:
+    """Key and title of a turn's memories, from 1."""
+    return f"turn {number}"

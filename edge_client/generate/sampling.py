@@ -1,7 +1,8 @@
-"""How a token is chosen: the options of an answer as one checked value, and logits to one token.
+"""How a token is chosen and shown: the options of an answer, logits to one token, tokens to text.
 
 Bias, penalties, constraint, temperature, top-k, top-p, min-p, and a draw. Greedy is one argmax; nothing here sorts
-the whole vocabulary where a few tokens are likely.
+the whole vocabulary where a few tokens are likely. Of the text only whole characters leave, and stop strings are found
+across tokens.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic import ConfigDict, Field, SkipValidation, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from memory_model.errors import InvalidInput
+from memory_model.tokenizer import Tokenizer
 
 MOST_LOGPROBS = 20
 """Likeliest tokens that can be requested, as in OpenAI's interface."""
@@ -109,11 +111,6 @@ class Sampling:
         if self.logit_bias and (highest := max(self.logit_bias)) >= vocabulary:
             raise InvalidInput(f"logit_bias names token {highest}, the model's ids are 0 to {vocabulary - 1}")
 
-    @property
-    def penalises(self) -> bool:
-        """Whether any penalty has an effect."""
-        return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1, 0, 0)
-
 
 @dataclass(frozen=True)
 class Picked:
@@ -131,12 +128,12 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, vocabulary: int, text: Sequence[int] = ()) -> None:
-        sampling.check_vocabulary(vocabulary)
         self.sampling = sampling
+        penalises = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty) != (1, 0, 0)
         self._random = np.random.default_rng(sampling.seed)
         self._biased = np.fromiter(sampling.logit_bias, np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
-        self._counts = np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if sampling.penalises else None
+        self._counts = np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if penalises else None
 
     def pick(self, logits: np.ndarray, bias: tuple[int, float] | None = None) -> Picked:
         """A token from logits float32 [vocabulary], which are not changed. bias: of one token, this once."""
@@ -223,3 +220,56 @@ def _with_logprobs(logits: np.ndarray, token: int, count: int) -> Picked:
     top = likeliest(logits, count) if count else np.empty(0, np.int64)
     top = top[np.argsort(-logits[top], kind="stable")]
     return Picked(token, float(logits[token]) - total, tuple((int(t), float(logits[t]) - total) for t in top))
+
+
+_INCOMPLETE = "\ufffd"
+_LONGEST_CHARACTER = 4
+"""Bytes of UTF-8's longest character: more tokens than this without one are really broken bytes."""
+
+
+class StreamText:
+    """The growing text of one answer. `push` returns what may be shown; `flush` the rest at the end."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._pending: list[int] = []
+        self._before: list[int] = []
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """Add a token; returns new text, which may be empty. After a stop string `stopped` is True."""
+        self._pending.append(token)
+        piece = self._decoded()
+        if piece.endswith(_INCOMPLETE) and len(self._pending) < _LONGEST_CHARACTER:
+            return ""
+        # A special token has no text, and what follows it would lose its space as at the beginning of a text.
+        self._before, self._pending = self._pending if piece else [*self._before, *self._pending], []
+        return self._release(self._held + piece)
+
+    def flush(self) -> str:
+        """The end of the answer: everything that was held back."""
+        rest = self._held + (self._decoded() if self._pending else "")
+        self._pending.clear()
+        self._held = ""
+        return "" if self.stopped else rest
+
+    def _decoded(self) -> str:
+        """Text of the pending tokens; SentencePiece drops a leading space, so they are read behind the last ones."""
+        if not self._before or not self._tokenizer.opens_with_space:
+            return self._tokenizer.decode(self._pending)
+        whole = self._tokenizer.decode([*self._before, *self._pending])
+        return whole[len(self._tokenizer.decode(self._before)) :]
+
+    def _release(self, text: str) -> str:
+        """Show `text` up to a stop string, or up to what might become one."""
+        ends = [place for s in self._stop if (place := text.find(s)) >= 0]
+        if ends:
+            self.stopped = True
+            self._held = ""
+            return text[: min(ends)]
+        starts = (n for s in self._stop for n in range(1, min(len(text) + 1, len(s))) if text.endswith(s[:n]))
+        shown = len(text) - max(starts, default=0)
+        self._held = text[shown:]
+        return text[:shown]

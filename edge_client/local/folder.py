@@ -14,7 +14,7 @@ from edge_client.local.database import disk_errors
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
-from edge_client.wire.retrieval import Answer, merged, names_of
+from edge_client.wire.client import Answer, merged, names_of
 from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, InvalidInput, MissingFile
 from memory_model.formats import FileDocument

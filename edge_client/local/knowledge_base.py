@@ -30,7 +30,7 @@ from edge_client.local.database import connected, disk_errors
 from edge_client.local.records import Head, LocalDocument, Reference
 from edge_client.local.vectors import BLOCK, NearVectors
 from edge_client.local.writer import Written
-from edge_client.wire.retrieval import Answer, Hit
+from edge_client.wire.client import Answer, Hit
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.words import LARGEST_DROP, order, query_words, text_words

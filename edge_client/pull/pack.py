@@ -18,7 +18,7 @@ from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import path_of, remove
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head, Reference
-from edge_client.pull.staging import CALL_S, Progress, Staging, messages, resumed, silent
+from edge_client.pull.bundle import CALL_S, Progress, Staging, messages, resumed, silent
 from edge_client.wire.channel import ChannelSettings, open_channel
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile

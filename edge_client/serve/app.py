@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -31,13 +30,18 @@ from edge_client.serve.guard import DOCUMENTS, Guard
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
-from edge_client.wire.admin import ServiceLink
-from edge_client.wire.retrieval import names_of
+from edge_client.wire.client import MemoryClient, names_of
 from memory_model.errors import InvalidInput
 from memory_model.formats import SUFFIXES, read_documents
+from protos.memory.v1 import knowledge_bases_pb2 as bases
 
 PAGE = Path(__file__).parent / "page"
 FILE_NAME = r"^[^/\x00]{1,200}$"
+_STATES = {
+    bases.KNOWLEDGE_BASE_STATE_READY: "ready",
+    bases.KNOWLEDGE_BASE_STATE_DAMAGED: "damaged",
+    bases.KNOWLEDGE_BASE_STATE_MISMATCHED: "mismatched",
+}
 
 
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, access: Access) -> ASGIApp:
@@ -46,19 +50,11 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, acce
     recaller = model.recaller
     if not isinstance(recaller, Recaller):
         raise InvalidInput("the server needs a model made by EdgeModel.open")
-    link = None if recaller.client is None else ServiceLink(edge.channel)
-
-    @asynccontextmanager
-    async def running(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        if link is not None:
-            await link.close()
-
-    app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None, lifespan=running)
+    app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
     app.include_router(completion_routes(answering))
     app.include_router(model_routes(answering, recaller))
-    app.include_router(knowledge_routes(link, edge))
+    app.include_router(knowledge_routes(recaller.client, edge))
     app.include_router(local_routes(model))
     app.mount("/", _Page(directory=PAGE, html=True))
     guarded = Guard(app, settings, access)
@@ -124,8 +120,8 @@ def model_routes(answering: Answering, recaller: Recaller) -> APIRouter:
     return router
 
 
-def knowledge_routes(link: ServiceLink | None, edge: EdgeSettings) -> APIRouter:
-    """/v1/knowledge_bases: the service's, which are only read here. link: None where no service is called."""
+def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRouter:
+    """/v1/knowledge_bases: the service's, which are only read here. client: None where no service is called."""
     router = APIRouter()
 
     @router.get("/v1/knowledge_bases")
@@ -133,10 +129,13 @@ def knowledge_routes(link: ServiceLink | None, edge: EdgeSettings) -> APIRouter:
         """All of the service, or why it does not answer; itself always answers."""
         first, *also = names_of(edge.knowledge_base)
         found: dict[str, Any] = {"default": first, "also": also, "address": "", "error": "", "data": []}
-        if link is not None:
+        if client is not None:
             found["address"] = edge.service
             try:
-                found["data"] = await link.knowledge_bases()
+                found["data"] = [
+                    {"name": base.name, "description": base.description, "state": _STATES.get(base.state, "unknown")}
+                    for base in await anyio.to_thread.run_sync(client.knowledge_bases)
+                ]
             except RetrievalError as error:
                 found["error"] = str(error)
         return found
@@ -148,7 +147,11 @@ def knowledge_routes(link: ServiceLink | None, edge: EdgeSettings) -> APIRouter:
         count: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> dict[str, Any]:
         """A page of its documents, by key."""
-        return {"data": [], "next": ""} if link is None else await link.documents(name, page, count)
+        if client is None:
+            return {"data": [], "next": ""}
+        found, following = await anyio.to_thread.run_sync(client.documents, name, page, count)
+        data = [{"key": d.document_key, "title": d.title, "references": len(d.references)} for d in found]
+        return {"data": data, "next": following}
 
     return router
 

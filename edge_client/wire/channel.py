@@ -1,7 +1,7 @@
 """The one place that makes gRPC channels: addresses, TLS, API key, keepalive, limits, retries. Knows no message.
 
-ChannelSettings --open_channel--------> grpc.Channel         every call adds `metadata` and a timeout
-                --open_async_channel--> grpc.aio.Channel
+ChannelSettings --open_channel--> grpc.Channel         every call adds `metadata` and a timeout
+gRPC's errors   --named_errors--> RetrievalError       status, google.rpc details and failed handshakes
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import ipaddress
 import json
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
 from pydantic import SecretStr
 
+from edge_client.errors import RetrievalError
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 KEEPALIVE_TIME_MS = 30_000
@@ -141,14 +145,6 @@ def open_channel(settings: ChannelSettings) -> grpc.Channel:
     return grpc.insecure_channel(settings.target, options=options)
 
 
-def open_async_channel(settings: ChannelSettings) -> grpc.aio.Channel:
-    """A channel for the running event loop; as open_channel."""
-    options = channel_options(settings)
-    if settings.encrypted:
-        return grpc.aio.secure_channel(settings.target, _credentials(settings), options=options)
-    return grpc.aio.insecure_channel(settings.target, options=options)
-
-
 def _service_config(attempts: int) -> str:
     config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
     if attempts > 1:
@@ -194,3 +190,118 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise MissingFile(f"TLS file {path} cannot be read: {error.strerror}") from error
+
+
+DETAILS_KEY = "grpc-status-details-bin"
+_Code = grpc.StatusCode
+BY_STATUS = {
+    **dict.fromkeys((_Code.CANCELLED, _Code.UNAVAILABLE), "UNREACHABLE"),
+    **dict.fromkeys((_Code.UNKNOWN, _Code.INTERNAL, _Code.DATA_LOSS), "SERVICE_FAILED"),
+    **dict.fromkeys((_Code.PERMISSION_DENIED, _Code.UNAUTHENTICATED), "ACCESS_REFUSED"),
+    **dict.fromkeys((_Code.FAILED_PRECONDITION, _Code.UNIMPLEMENTED), "INCOMPATIBLE"),
+    **dict.fromkeys(
+        (_Code.INVALID_ARGUMENT, _Code.NOT_FOUND, _Code.ALREADY_EXISTS, _Code.ABORTED, _Code.OUT_OF_RANGE),
+        "INVALID_REQUEST",
+    ),
+    _Code.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
+    _Code.RESOURCE_EXHAUSTED: "OVERLOADED",
+}
+"""The reason of an error to which the service gives none itself."""
+UNAVAILABLE = frozenset({_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE})
+"""The service gave no answer: it is left alone for a while, and a pack may answer instead."""
+_HELP_BY_REASON = {
+    "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --knowledge-base, or ingest into it first",
+    "KNOWLEDGE_BASE_DAMAGED": "its operator restores a backup (`memory-service kb show` has the problem)",
+    **dict.fromkeys(
+        (f"{what}_MISMATCH" for what in ("MODEL", "CODEC", "FORMAT", "EMBEDDER")),
+        "fetch the bundle that this service offers with `edge-client pull`",
+    ),
+    "BUNDLE_NOT_CONFIGURED": "copy a bundle made with `memory-model export`",
+    "OVERLOADED": "ask again a little later",
+}
+_HELP_BY_STATUS = {
+    _Code.UNAUTHENTICATED: "give the API key with EDGE_CLIENT_API_KEY",
+    _Code.PERMISSION_DENIED: "ask the service's operator to permit it for this API key",
+    _Code.UNIMPLEMENTED: "the service is older than this client: update it",
+    _Code.INTERNAL: "the service's log has the cause",
+}
+_NAME_CA = "name the authority's file (EDGE_CLIENT_CA)"
+# What BoringSSL and gRPC say in the details of UNAVAILABLE when a handshake fails, and what it means.
+_HANDSHAKES = (
+    ("certificate has expired", "its certificate has expired", "have it renewed, or set this device's clock"),
+    ("certificate is not yet valid", "its certificate is not valid yet", "set this device's clock"),
+    ("Hostname Verification", "its certificate is for another name",
+     "use a name that the certificate has, or say it (EDGE_CLIENT_SERVER_NAME)"),
+    ("unable to get local issuer", "its certificate's issuer is unknown here", _NAME_CA),
+    ("self signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
+    ("self-signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not accepted", _NAME_CA),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS there", "leave TLS off, or name its TLS port"),
+    ("CERTIFICATE_REQUIRED", "it asks for this device's certificate", "set EDGE_CLIENT_CERTIFICATE, EDGE_CLIENT_KEY"),
+    ("handshake failed", "the TLS handshake failed", "see `edge-client doctor`"),
+)  # fmt: skip
+
+
+@contextmanager
+def named_errors(address: str, timeout_s: float) -> Iterator[None]:
+    """Raises what gRPC raises in the block as a RetrievalError. address, timeout_s: of the calls in the block."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise call_error(error, address, timeout_s) from error
+    except ValueError as error:  # what gRPC raises for a channel that is closed
+        raise _unanswered("UNREACHABLE", f"the connection to {address} was closed here") from error
+
+
+def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> RetrievalError:
+    """The error of a call to `address` that had `timeout_s` seconds."""
+    call: Any = error
+    # A call raises itself, so it would hold the frames it was raised in, and these hold it: everything that the recall
+    # had in hand, the embedder's session too, would wait for the next run of Python's collector.
+    error.__traceback__ = None
+    code, message = call.code(), call.details() or ""
+    reason, help, retry_after_s = _details(call)
+    if code is _Code.DEADLINE_EXCEEDED and not reason:
+        return _unanswered(BY_STATUS[code], f"the service at {address} did not answer within {timeout_s:.3g} s")
+    if code is _Code.CANCELLED:
+        return _unanswered(BY_STATUS[code], f"the call to {address} was cancelled")
+    if code is _Code.UNAVAILABLE and not reason:
+        return _unreachable(address, message)
+    return RetrievalError(
+        f"the service at {address} refused ({reason or code.name}): {message}",
+        reason=reason or BY_STATUS.get(code, "SERVICE_FAILED"), unavailable=code in UNAVAILABLE,
+        help=help or _HELP_BY_REASON.get(reason) or _HELP_BY_STATUS.get(code, ""), retry_after_s=retry_after_s,
+    )  # fmt: skip
+
+
+def _unanswered(reason: str, message: str, help: str = "") -> RetrievalError:
+    return RetrievalError(message, reason=reason, unavailable=True, help=help)
+
+
+def _unreachable(address: str, said: str) -> RetrievalError:
+    for mark, meaning, help in _HANDSHAKES:
+        if mark.lower() in said.lower():
+            return _unanswered("CERTIFICATE", f"no trust in the service at {address}: {meaning}", help)
+    help = "start it with `memory-service serve`, or name another with --service"
+    if "Socket closed" in said:
+        help = (
+            "it closed the connection at once, as one does that requires TLS (EDGE_CLIENT_TLS=1) or this device's"
+            f" certificate; otherwise {help}"
+        )
+    return _unanswered("UNREACHABLE", f"no service at {address} ({said})", help)
+
+
+def _details(call: Any) -> tuple[str, str, float | None]:
+    """(reason, help, seconds to wait before a retry) of the google.rpc.Status in a call's trailing metadata."""
+    reason, help, retry_after_s = "", "", None
+    info, links, retry = error_details_pb2.ErrorInfo(), error_details_pb2.Help(), error_details_pb2.RetryInfo()
+    with suppress(DecodeError):  # its sender is broken, the status code still counts
+        value = dict(call.trailing_metadata() or ()).get(DETAILS_KEY, b"")
+        for detail in status_pb2.Status.FromString(value).details:
+            if detail.Unpack(info):
+                reason = info.reason
+            elif detail.Unpack(links):
+                help = "; ".join(" ".join(filter(None, (link.description, link.url))) for link in links.links)
+            elif detail.Unpack(retry):
+                retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+    return reason, help, retry_after_s

@@ -1,28 +1,123 @@
-"""Query vectors to hits over gRPC, from threads. Knows the wire and nothing about models: payloads stay bytes here."""
+"""Query vectors to hits over gRPC, from threads. Knows the wire and nothing about models: payloads stay bytes here.
+
+Of several knowledge bases each gets one call, at the same time. A query's hits are then ordered by vector and words as
+the service orders those of one (`memory_model.words`), so that the k best of all are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import google_crc32c
 import grpc
 import numpy as np
 
 from edge_client.cancellation import Cancellation
 from edge_client.errors import RetrievalError
-from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, open_channel
-from edge_client.wire.errors import named_errors
-from edge_client.wire.retrieval import Answer, RetrieveTemplate, joined, merged, names_of
+from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, named_errors, open_channel
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
 from protos.memory.v1 import (
+    ingestion_pb2,
+    ingestion_pb2_grpc,
     knowledge_bases_pb2,
     knowledge_bases_pb2_grpc,
     models_pb2,
     models_pb2_grpc,
+    retrieval_pb2,
     retrieval_pb2_grpc,
 )
+
+MOST = 8
+"""Knowledge bases read together: each costs a call and up to k payloads."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One memory that was found.
+
+    payload: its bytes; empty if held, by us or by an earlier hit of the same answer. knowledge_base: named where
+    several were asked, or where it is one of this device.
+    """
+
+    memory_id: int
+    score: float
+    document_key: str
+    title: str
+    chunk_number: int
+    text: str | None
+    payload: bytes
+    crc32c: int
+    held: bool = False
+    knowledge_base: str = ""
+
+    def check(self) -> None:
+        """Raise RetrievalError (DAMAGED_MEMORY) if the payload's checksum is not the one made at writing."""
+        found = google_crc32c.value(self.payload)
+        if found != self.crc32c:
+            raise RetrievalError(
+                f"memory {self.memory_id:016x} of {self.document_key!r} arrived damaged: "
+                f"CRC-32C {found:08x}, written as {self.crc32c:08x}",
+                reason="DAMAGED_MEMORY",
+            )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Hits of every query, best first, and the milliseconds that the server says it took."""
+
+    hits: tuple[tuple[Hit, ...], ...]
+    server_ms: float = 0.0
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The names in "atlas,firm", each once; raises InvalidInput."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if "" in names:
+        raise InvalidInput(f"a knowledge base in {text!r} has no name: name them as atlas or as atlas,firm")
+    if len(names) > MOST:
+        raise InvalidInput(f"{len(names)} knowledge bases are named; {MOST} can be read together")
+    return names
+
+
+def merged(answers: Sequence[Answer], k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
+    """The k best hits of every query from the answers of several knowledge bases.
+
+    Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once.
+    The time is that of the slowest, because all were called at the same time.
+    """
+    if len(answers) == 1:
+        return answers[0]
+    payloads = {h.memory_id: h.payload for a in answers for hits in a.hits for h in hits if h.payload}
+    carried: set[int] = set()
+    found = []
+    for query in range(len(answers[0].hits)):
+        hits = [hit for answer in answers for hit in answer.hits[query]]
+        distinct = {hit.text or hit.memory_id: hit for hit in reversed(hits)}.values()
+        best = _ordered(distinct, words[query] if words else ())[:k]
+        # The hit that carried a memory's bytes may be another query's, or left out now.
+        for place, hit in enumerate(best):
+            payload = b"" if hit.memory_id in carried else payloads.get(hit.memory_id, b"")
+            best[place] = replace(hit, payload=payload, held=not payload)
+            carried.add(hit.memory_id)
+        found.append(tuple(best))
+    return Answer(tuple(found), max(a.server_ms for a in answers))
+
+
+def _ordered(found: Collection[Hit], words: Sequence[int]) -> list[Hit]:
+    hits = sorted(found, key=lambda hit: -hit.score)
+    texts = [hit.text for hit in hits if hit.text is not None]
+    if not words or not hits or len(texts) < len(hits):
+        return hits
+    places = order(
+        words, [hit.score for hit in hits], [text_words(text) for text in texts],
+        [query_words(hit.title) for hit in hits], LARGEST_DROP,
+    )  # fmt: skip
+    return [hits[place] for place in places]
+
 
 QUERIES_PER_CALL = 16
 """At most; a service takes 256 (`memory.v1.Limits`)."""
@@ -46,7 +141,10 @@ class MemoryClient:
         self.settings, self.address, self.deadline_s = channel, channel.address, deadline_s
         self._names, self._payload_bytes = names_of(knowledge_base), payload_bytes
         self.knowledge_base = ",".join(self._names)
-        self._template = RetrieveTemplate("", identity, embedder_id, minimum_score)
+        self._template = retrieval_pb2.RetrieveRequest(
+            model_id=identity.model_id, codec_id=identity.codec_id, memory_format_id=identity.memory_format_id,
+            embedder_id=embedder_id, return_text=True, minimum_score=minimum_score,
+        )  # fmt: skip
         self._channel = open_channel(channel)
         self._retrieval = retrieval_pb2_grpc.RetrievalStub(self._channel)
 
@@ -60,14 +158,7 @@ class MemoryClient:
         leaves out those that lie far below the best. held_ids: memories whose payloads need not be sent.
         timeout_s: instead of the client's deadline. cancellation: ends the call, which then raises reason CANCELLED.
         """
-        fits = RECEIVE_LIMIT_BYTES // (k * (self._payload_bytes + _HIT_BYTES))
-        most = max(min(QUERIES_PER_CALL, fits), 1)
-        each = [
-            replace(self._template, knowledge_base=name).requests(
-                vectors, k=k, words=words, held_ids=held_ids, most=most
-            )
-            for name in self._names
-        ]
+        requests = [r for name in self._names for r in self._requests(name, vectors, k, words, held_ids)]
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
         calls: list[grpc.Future] = []
 
@@ -78,7 +169,7 @@ class MemoryClient:
         cancelled = False
         try:
             with named_errors(self.address, timeout_s):
-                for request in (request for requests in each for request in requests):
+                for request in requests:
                     calls.append(
                         self._retrieval.Retrieve.future(request, timeout=timeout_s, metadata=self.settings.metadata)
                     )
@@ -91,11 +182,17 @@ class MemoryClient:
             cancel()
         if cancelled:  # here, so that it holds no frames by way of gRPC's error
             raise RetrievalError("nobody waits for the memories any more", reason="CANCELLED")
-        answers = []
-        for name, requests in zip(self._names, each, strict=True):
-            own, responses = responses[: len(requests)], responses[len(requests) :]
-            answers.append(joined(requests, own, name if len(each) > 1 else ""))
-        return merged(answers, k, words)
+        hits: dict[str, list[tuple[Hit, ...]]] = {name: [] for name in self._names}
+        times_us = dict.fromkeys(self._names, 0)
+        for request, response in zip(requests, responses, strict=True):
+            name, queries = request.knowledge_base, len(request.query_vectors) // (4 * request.dimension)
+            if len(response.results) != queries:
+                message = f"{queries} queries were answered by {len(response.results)} results"
+                raise RetrievalError(f"{message}: it is no service of this contract")
+            shown = name if len(self._names) > 1 else ""
+            hits[name] += [tuple(_hit(hit, shown) for hit in result.hits) for result in response.results]
+            times_us[name] += response.server_times.total_us
+        return merged([Answer(tuple(hits[name]), times_us[name] / 1000) for name in self._names], k, words)
 
     def describe(self) -> models_pb2.DescribeResponse:
         """What the service runs; raises a RetrievalError."""
@@ -104,11 +201,26 @@ class MemoryClient:
         )
         return described
 
-    def knowledge_bases(self) -> list[str]:
-        """Names of those that the service has, in order; raises a RetrievalError."""
+    def knowledge_bases(self) -> list[knowledge_bases_pb2.KnowledgeBase]:
+        """Those that the service has, by name; raises a RetrievalError."""
         stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self._channel)
         listed = self._call(stub.ListKnowledgeBases, knowledge_bases_pb2.ListKnowledgeBasesRequest())
-        return sorted(base.name for base in listed.knowledge_bases)
+        return sorted(listed.knowledge_bases, key=lambda base: base.name)
+
+    def documents(
+        self, knowledge_base: str, page_token: str = "", count: int = 20
+    ) -> tuple[list[ingestion_pb2.GetDocumentResponse], str]:
+        """A page of documents by key, and where the next one begins ("" on the last); raises a RetrievalError."""
+        stub = ingestion_pb2_grpc.IngestionStub(self._channel)
+        page = self._call(
+            stub.ListDocuments,
+            ingestion_pb2.ListDocumentsRequest(knowledge_base=knowledge_base, page_token=page_token, count=count),
+        )
+        keys = [listed.document_key for listed in page.documents]
+        wanted = [ingestion_pb2.GetDocumentRequest(knowledge_base=knowledge_base, document_key=key) for key in keys]
+        calls = [self._call(stub.GetDocument.future, request) for request in wanted]
+        with named_errors(self.address, self.deadline_s):
+            return [call.result() for call in calls], page.next_page_token
 
     def close(self) -> None:
         """Close the connection; calls under way end with a RetrievalError."""
@@ -117,3 +229,33 @@ class MemoryClient:
     def _call(self, method: Any, request: Any) -> Any:
         with named_errors(self.address, self.deadline_s):
             return method(request, timeout=self.deadline_s, metadata=self.settings.metadata)
+
+    def _requests(
+        self, name: str, vectors: np.ndarray, k: int, words: Sequence[Sequence[int]], held_ids: Collection[int]
+    ) -> Iterator[retrieval_pb2.RetrieveRequest]:
+        """Requests to one knowledge base, each of so many vectors that its answer can come; raises InvalidInput."""
+        if vectors.ndim != 2 or not len(vectors) or not np.isfinite(vectors).all():
+            raise InvalidInput(f"query vectors must be finite [n, dim] with n > 0, not {vectors.shape}")
+        if words and len(words) != len(vectors):
+            raise InvalidInput(f"words of {len(words)} queries for {len(vectors)} query vectors")
+        most = min(QUERIES_PER_CALL, RECEIVE_LIMIT_BYTES // (k * (self._payload_bytes + _HIT_BYTES)))
+        for start in range(0, len(vectors), max(most, 1)):
+            part = slice(start, start + max(most, 1))
+            request = retrieval_pb2.RetrieveRequest(
+                knowledge_base=name, k=k, dimension=vectors.shape[1], held_ids=held_ids,
+                query_vectors=np.ascontiguousarray(vectors[part], "<f4").tobytes(),
+                query_words=[retrieval_pb2.QueryWords(hashes=w) for w in words[part]],
+                maximum_drop=LARGEST_DROP if words else None,
+            )  # fmt: skip
+            request.MergeFrom(self._template)
+            yield request
+
+
+def _hit(hit: retrieval_pb2.Hit, name: str) -> Hit:
+    # A bytes field is copied whenever it is read, so each is read once.
+    held = hit.held
+    return Hit(
+        memory_id=hit.memory_id, score=hit.score, document_key=hit.document_key, title=hit.title,
+        chunk_number=hit.chunk_number, text=hit.text if hit.HasField("text") else None,
+        payload=b"" if held else hit.payload, crc32c=hit.payload_crc32c, held=held, knowledge_base=name,
+    )  # fmt: skip

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
+from memory_model.cli.cost import cost
 from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
@@ -44,7 +45,7 @@ app = typer.Typer(
     """,
 )
 
-for command in (rank_heads, adapt, fit_codec, evaluate, calibrate, new, export):
+for command in (rank_heads, adapt, fit_codec, evaluate, calibrate, new, export, cost):
     app.command("eval" if command is evaluate else None)(command)
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 import yaml
 
 from deploy.kube_tools import ROOT, tool
+from deploy.processes import ServiceProcess
 from memory_model import __version__ as VERSION
 from memory_service.access.keys import KeyFile
 from memory_service.settings import CONFIG_VARIABLE, Settings
@@ -315,3 +318,17 @@ def test_settings_reach_the_service_as_it_reads_them(tmp_path: Path, monkeypatch
 )
 def test_other_shapes_of_a_release_are_accepted_too(values: dict[str, Any]) -> None:
     accepted(render({"backup": {"enabled": True, "target": "s3://b"}, **values}))
+
+
+@pytest.mark.slow
+def test_what_helm_test_runs_passes_against_a_service(bundle: Path, tmp_path: Path) -> None:
+    (script,) = of_kind(render(), "Pod")["spec"]["containers"][0]["args"]
+    with ServiceProcess.start(tmp_path, bundle) as service:
+        given = {"MEMORY_SERVICE_ADDRESS": service.address, "EDGE_CLIENT_SERVICE": service.address, "HOSTNAME": "pod"}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh", "-ec", script], env={**os.environ, **given, "EDGE_CLIENT_BUNDLE": str(bundle), "PATH": path},
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "47" in done.stdout

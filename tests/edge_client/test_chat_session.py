@@ -180,6 +180,21 @@ def test_an_answer_that_nobody_reads_is_ended_by_the_next_one(model: EdgeModel) 
     assert [m["content"] for m in session.messages][::2] == [QUESTION, "And?"]
 
 
+def test_an_answer_that_was_cut_goes_on_and_is_read_whole_by_the_next_turn(model: EdgeModel) -> None:
+    whole, cut = model.session(memory="off"), model.session(memory="off")
+    with pytest.raises(InvalidInput, match="ask a question first"):
+        cut.go_on()
+    said = whole.send(QUESTION, max_tokens=8).text()
+    begun = cut.send(QUESTION, max_tokens=5).text()
+    stopped = cut.go_on(max_tokens=3)
+    stopped.cancel()
+    assert (stopped.text(), cut.messages[-1]["content"]) == ("", begun)
+    assert begun + cut.go_on(max_tokens=3).text() == said
+    assert cut.messages == whole.messages
+    first, second = (session.send("And Rome?", max_tokens=4).result() for session in (whole, cut))
+    assert (second.text, second.statistics.prompt_tokens) == (first.text, first.statistics.prompt_tokens)
+
+
 def test_one_line_gives_the_text_the_memories_and_what_it_cost(model: EdgeModel) -> None:
     result = model.ask(QUESTION, max_tokens=9)
     stream = model.generate(QUESTION, max_tokens=9)

@@ -56,5 +56,5 @@ def test_the_tutorial_runs_from_its_first_block_to_its_last(
     blocks = re.findall(r"^```python\n(.*?)^```", (GUIDES / "tutorial.md").read_text(), re.M | re.S)
     exec(compile("\n".join(blocks), "tutorial.md", "exec"), {})
     said = capsys.readouterr().out
-    for words in ("Title", "tokens/s", "chunk 0: ", "ended by length", "assistant said the last word", "CONTEXT_FULL"):
+    for words in ("Title", "tokens/s", "chunk 0: ", "ended by length", "is the last word;", "CONTEXT_FULL"):
         assert words in said

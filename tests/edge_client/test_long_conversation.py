@@ -16,7 +16,7 @@ from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Re
 from edge_client.cancellation import Cancellation
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import StorageError
-from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.loop import ChunkRecalls
 from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
@@ -126,6 +126,19 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
     assert 0 < evicted_after < 280
     said = talked.sequence.tokens[-200:]
     assert said == talked.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
+
+
+def test_turns_that_left_can_be_taken_back(model: EdgeModel) -> None:
+    session = model.session(SYSTEM)
+    talk(session, 9)
+    taken = [session.take_back() for _ in range(5)]
+    talk(session, 1)
+    assert session.messages[-2]["content"] in text_in_cache(model, session), "the new question is read"
+    past = session.conversation.past
+    assert past is not None
+    assert not {d.title for d in past.base.documents()} & {f"turn {n}" for n in (5, 6, 7, 8, 9)}, taken
+    assert session.messages[1]["content"] not in text_in_cache(model, session), "what left before them is a memory"
+    assert past_turns(talk(session, 1)) <= {f"turn {n}" for n in range(1, 6)}
 
 
 def test_a_saved_conversation_is_encrypted_with_the_key_that_is_named(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.question_sets import fact_sets, holders, twin_rows, unanswerable_rows
+from experiments.question_sets import fact_sets, holders, invented_documents, twin_rows, unanswerable_rows
 from memory_model.data import factbook
 from memory_model.eval.rows import read_rows
 from memory_model.models.folder import ModelFolder
@@ -61,8 +62,8 @@ def test_a_twin_reads_the_same_references_and_exactly_one_of_them_answers() -> N
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("heldout_hard", 100), ("hard_dev", 60), ("unanswerable", 60), ("unanswerable_dev", 60),
-     ("unanswerable_twins", 59), ("unanswerable_dev_twins", 60)],
+    [("heldout_hard", 100), ("hard_dev", 100), ("unanswerable", 60), ("unanswerable_dev", 100),
+     ("unanswerable_twins", 59), ("unanswerable_dev_twins", 99)],
 )  # fmt: skip
 def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> None:
     rows = list(read_rows(committed(name)))
@@ -74,11 +75,35 @@ def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> Non
 
 
 @pytest.mark.parametrize(("name", "held_out"), [("heldout_hard", True), ("facts_dev", False), ("hard_dev", False)])
-def test_only_tests_are_about_countries_held_out_of_tuning(name: str, held_out: bool) -> None:
-    titles = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
+def test_tests_are_about_held_out_countries_and_development_sets_about_none_that_there_is(
+    name: str, held_out: bool
+) -> None:
+    kept = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
+    real = {d["title"] for d in factbook.read_jsonl(DATA / "factbook.jsonl")}
     for row in committed(name):
         for text in (row["knowledge"], *row.get("distractors", [])):
-            assert (text.split("\n")[0] in titles) == held_out
+            title = text.split("\n")[0]
+            assert title in kept if held_out else title not in real
+
+
+def test_an_invented_country_has_the_values_of_others_and_nothing_of_a_held_out_one() -> None:
+    text = "Climate: mild in {0}\nAdministrative divisions: 1 county; Shire{1}\nCoastline: {1}\nArea: 1,{2}43 km (2015)"
+    real = [
+        {"key": f"key {n}", "title": f"Land{n}", "text": text.format(f"Land{n}", letter, n)}
+        for n, letter in enumerate("abcdefgh")
+    ]
+    letters = {letter for n, letter in enumerate("abcdefgh") if not factbook.held_out(f"key {n}")}
+    assert len(letters) < len(real)
+    made = invented_documents(real)
+    assert made == invented_documents(real)
+    assert [d["title"] for d in invented_documents(real, ["Siam"])] == ["Siam"]
+    assert {d["title"] for d in made} == {f"Shire{letter}" for letter in letters}
+    for document in made:
+        climate, _, coast, area = document["text"].splitlines()
+        assert climate == f"Climate: mild in {document['title']}"
+        assert coast[-1] in letters
+        assert re.fullmatch(r"Area: 1,\d{3} km \(2015\)", area)
+    assert any("43 km" not in document["text"] for document in made)
 
 
 @pytest.mark.slow

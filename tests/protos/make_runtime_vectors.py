@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from edge_client.generate.prompt import OWN_SHARE, asks, cut
-from edge_client.generate.text import StreamText
+from edge_client.generate.sampling import StreamText
 from memory_model.chat import ChatTemplate, prefix_ids, text_start
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat

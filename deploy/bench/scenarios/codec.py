@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -176,6 +175,3 @@ SCENARIO = Scenario(
     sheets=sheets,
     quick={"rounds": 5},
 )
-
-if __name__ == "__main__":  # the paper's codec into a file, for a model whose memories mean nothing
-    ProductCodec(tables_of_index(paper_index(PAPER_CODEC))).save(sys.argv[1])

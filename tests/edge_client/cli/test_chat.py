@@ -75,14 +75,17 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object]
     note.write_text("The key of room 3 is under the mat.")
     lines = [
         "hello", "/memories", "/stats", "/what", "/help", "", "x" * 3000, "and Rome?", "/edit and Paris?", "/history",
-        "/history HELL", f"/add {note}", "/add", "/reset", "/edit hello", note.read_text(),
-        "/memories", "/quit", "never",
+        "/history HELL", f"/add {note}", "/add", "/reset", "/edit hello", "/continue", note.read_text(), "/continue",
+        "/memories", "/documents", f"/forget {note}", "/forget it", "/system Be brief.", "/history BRIEF", "/quit",
+        "never",
     ]  # fmt: skip
     result = run("chat", *places, "--max-tokens", 4, stdin="\n".join(lines))
     assert result.exit_code == 0, result.output
     for said in ("Memories read", "reused", "there is no command /what; there are: /kb, /memory, ", "/save FILE",
                  "CONTEXT_FULL", "user> and Paris?", "stored: ", "/add needs a file: /add FILE", "a new conversation",
-                 "there is no question to take back", "mine: note"):  # fmt: skip
+                 "there is no question to take back", "there is no answer to continue", "mine: note",
+                 f"mine: {note}, memories: ", f"forgotten: {note}", "there is no it",
+                 "system> Be brief."):  # fmt: skip
         assert said in result.stderr
     assert "user> and Rome?" not in result.stderr
     assert "could not be remembered" not in result.stderr, "a question that is too long makes no turn leave"

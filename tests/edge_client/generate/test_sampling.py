@@ -125,4 +125,4 @@ def test_an_option_that_does_not_exist_and_a_token_that_does_not_are_refused() -
     with pytest.raises(InvalidInput, match="no option topp"):
         Sampling.of({"topp": 0.5})
     with pytest.raises(InvalidInput, match="token 12"):
-        Sampler(Sampling(logit_bias={SIZE: 1.0}), SIZE)
+        Sampling(logit_bias={SIZE: 1.0}).check_vocabulary(SIZE)

@@ -17,12 +17,11 @@ from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head
+from edge_client.pull import bundle as pull_staging
 from edge_client.pull import pack as pull_pack_module
-from edge_client.pull import staging as pull_staging
 from edge_client.pull.pack import pull_pack
 from edge_client.wire.channel import ChannelSettings
-from edge_client.wire.client import MemoryClient
-from edge_client.wire.retrieval import Hit
+from edge_client.wire.client import Hit, MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput, ModelMismatch

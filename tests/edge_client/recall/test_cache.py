@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.recall.cache import CachedMemory, MemoryCache
+from edge_client.recall.recaller import CachedMemory, MemoryCache
 
 LIMIT = 100
 STEPS = st.lists(

@@ -63,7 +63,7 @@ def test_a_recall_that_hangs_keeps_nobody_waiting_and_too_many_are_skipped(
     recalling.wait_begun()
     (skipped,) = worker.submit(["b"], deadline_s=LONG_S).result(0)
     assert (skipped.state, skipped.error) == ("skipped", "BUSY: 2 recalls are under way already")
-    hanging.cancel()
+    hanging.end()
     assert hanging.result(0)[0].reason == "CANCELLED"
     recalling.go.release()
     assert other.result()[0].state == "fetched"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
-from edge_client.wire.client import QUERIES_PER_CALL, MemoryClient
-from edge_client.wire.retrieval import Answer
+from edge_client.wire.client import QUERIES_PER_CALL, Answer, MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
 from tests.edge_client.conftest import TEXTS

@@ -8,7 +8,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from edge_client import errors
-from edge_client.wire.errors import BY_STATUS, DETAILS_KEY, UNAVAILABLE, call_error
+from edge_client.wire.channel import BY_STATUS, DETAILS_KEY, UNAVAILABLE, call_error
 
 
 class Failed(grpc.RpcError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_client.wire.retrieval import Answer, Hit, merged
+from edge_client.wire.client import Answer, Hit, merged
 from memory_model.words import query_words
 
 

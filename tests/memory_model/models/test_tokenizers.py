@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from edge_client.generate.text import StreamText
+from edge_client.generate.sampling import StreamText
 from memory_model.chat import ChatTemplate
 from memory_model.data.batches import IGNORE, conversation_tokens
 from memory_model.errors import InvalidInput

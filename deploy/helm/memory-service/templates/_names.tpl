@@ -56,7 +56,7 @@ app.kubernetes.io/component: {{ last . }}
 {{- default (printf "%s-keys" (include "ms.fullname" .)) .Values.auth.existingSecret -}}
 {{- end -}}
 
-{{/* The Secret with a key for the chart's own clients; empty when nobody is asked for one. */}}
+{{/* The Secret with a key for the chart's own clients; empty without authentication. */}}
 {{- define "ms.clientSecret" -}}
 {{- if .Values.auth.enabled -}}
 {{- if .Values.auth.existingClientSecret -}}

@@ -7,17 +7,12 @@ reference as text (RAG), 2.24 to train it into the weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 
-from experiments.shapes import SHAPES
-from memory_model.cli.options import console
+from memory_model.cli.options import ModelOption, console
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.models.folder import ModelFolder
 
 _TRAIN_TOKENS = 2048
 
@@ -68,9 +63,11 @@ def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
     return KnowledgeCosts(*(flop / 1e12 for flop in (implicit_write, memory_write, memory_read, text_read)))
 
 
-def cost(model: Annotated[str, typer.Argument(help=f"Model folder, or {', '.join(SHAPES)}.")] = "") -> None:
+def cost(model: ModelOption = None) -> None:
     """Print from which usage count on knowledge is cheapest as memory (paper, appendix A)."""
-    config = SHAPES[model] if model in SHAPES else ModelFolder.open(Path(model) if model else None).config()
+    from memory_model.models.folder import ModelFolder
+
+    config = ModelFolder.open(model).config()
     costs = knowledge_costs(config)
     table = Table("format", "write", "read", title=f"{config.name}: TFLOP")
     for label, write, read in (
