@@ -42,8 +42,8 @@ class Runtime:
         self.encoder = encoder
         self.draining = draining
         counts: dict[Work, int] = {
-            **dict.fromkeys(("read", "filter"), settings.read_connections),
-            **dict.fromkeys(("write", "prepare", "encode", "embed"), 1),
+            "read": settings.read_connections, "filter": settings.read_connections,
+            "write": 1, "prepare": 1, "encode": 1, "embed": 1,
         }  # fmt: skip
         self._threads = {work: ThreadPoolExecutor(count, work) for work, count in counts.items()}
         self._known: set[str] = set()
