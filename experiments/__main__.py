@@ -5,22 +5,26 @@ from __future__ import annotations
 import typer
 
 from experiments.conversation_times import conversation_times
+from experiments.corpus.filtering import filter_corpus
 from experiments.corpus.preparing import prepare_data
 from experiments.device_quality import device_quality
 from experiments.factbook import build_factbook
 from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
 from experiments.paragraphs import split_questions
+from experiments.pretraining import two_stages
+from experiments.professional import professional
 from experiments.quality import quality
 from experiments.question_sets import invent_countries
 from experiments.random_base import random_base
+from experiments.vocabulary import vocabulary
 from memory_model.cli.options import console
 from memory_model.errors import Memory3Error
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
     prepare_data, build_factbook, invent_countries, split_questions, quality, device_quality, mean_adapter,
-    random_base, long_conversation, conversation_times,
+    random_base, long_conversation, conversation_times, two_stages, filter_corpus, vocabulary, professional,
 ):  # fmt: skip
     app.command()(study)
 

@@ -136,6 +136,7 @@ def long_conversation(
     conversations: Annotated[str, typer.Option(help="Numbers, each of one with eight questions.")] = "0,1,2",
     context: Annotated[int, typer.Option(help="Tokens in the cache; 0: the default.")] = 0,
     test: Annotated[bool, typer.Option("--test", help="The test questions instead of those for development.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Where to draw F1 by distance, as SVG.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of factbook.jsonl, squad_dev.json and others.")] = FACTBOOK.parent,
 ) -> None:
     """Asks for facts that were told thousands of tokens ago: with memories, a sliding window, and as text."""
@@ -164,6 +165,8 @@ def long_conversation(
                     if asked == waiting[0]:
                         session.save(saved)  # with the memories that this answer waited for
                 console.print(_table(measured))
+    if plot is not None:
+        plot.write_text(_drawn(measured))
 
 
 def grow(session: ChatSession, talk: Talk, distance: int) -> None:
@@ -203,7 +206,9 @@ def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Ask
 def _opened(bundle: Path, context: int) -> EdgeModel:
     trained = Bundle.open(bundle).config.positions
     tokens = min(context, trained or context)
-    return EdgeModel.open(bundle, offline=True, memory="exact", context=tokens, local=Path("build/none"))
+    return EdgeModel.open(
+        bundle, offline=True, memory="exact", context=tokens, deadline_s=600, local=Path("build/none")
+    )  # fmt: skip
 
 
 def _recent(model: EdgeModel, messages: list[Message]) -> list[Message]:
@@ -254,3 +259,38 @@ def _table(measured: Sequence[Measured]) -> Table:
         has = [m.found for m in rows if m.condition == "memories"]
         table.add_row(f"{distance:,}", kind or "all", *cells, f"{sum(has)}/{len(has)}")
     return table
+
+
+_COLOURS = {"memories": "#0b6e4f", "window": "#b3543a", "everything": "#555", "retrieved": "#2c5fa8"}
+_WIDE, _HIGH, _LEFT, _TOP = 480, 240, 48, 16
+
+
+def _drawn(measured: Sequence[Measured]) -> str:
+    """An SVG: F1 by distance with standard errors, a line for each condition, side by side at each distance."""
+    far = sorted({m.distance for m in measured})
+    marks = ["".join(
+        f'<text x="{_LEFT - 6}" y="{_TOP + _HIGH * (1 - y) + 4:.0f}" text-anchor="end">{y}</text>'
+        f'<path d="M{_LEFT} {_TOP + _HIGH * (1 - y):.0f}h{_WIDE}" stroke="#ccc"/>' for y in (0, 0.25, 0.5, 0.75, 1)
+    )]  # fmt: skip
+    for place, distance in enumerate(far):
+        x = _LEFT + _WIDE * (place + 0.5) / len(far)
+        marks.append(f'<text x="{x:.0f}" y="{_TOP + _HIGH + 18}" text-anchor="middle">{distance:,}</text>')
+    for number, (condition, colour) in enumerate(_COLOURS.items()):
+        line = []
+        for place, distance in enumerate(far):
+            scores = [m.f1 for m in measured if (m.distance, m.condition) == (distance, condition)]
+            if scores:
+                mean, x = Mean.of(scores), _LEFT + _WIDE * (place + 0.5) / len(far) + 8 * (number - 1.5)
+                y, error = _TOP + _HIGH * (1 - mean.mean), _HIGH * mean.error
+                line.append(f"{x:.1f},{y:.1f}")
+                marks.append(
+                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
+                    f'<path d="M{x:.1f} {y - error:.1f}v{2 * error:.1f}" stroke="{colour}"/>'
+                )
+        marks.append(f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        y = _TOP + _HIGH + 44 + 18 * number
+        marks.append(f'<text x="{_LEFT}" y="{y}" fill="{colour}">{condition}: {CONDITIONS[condition]}</text>')
+    size = f'viewBox="0 0 {_LEFT + _WIDE + 12} {_TOP + _HIGH + 112}" font-family="sans-serif" font-size="12"'
+    title = "<title>F1 by tokens between what was told and the question; bars are standard errors</title>"
+    ground = '<rect width="100%" height="100%" fill="#fff"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{title}{ground}{"".join(marks)}</svg>\n'

@@ -89,7 +89,8 @@ class Decoder:
         self._step_s = self._free_since = 0.0
         self._prompt_next = True
         self.caches.begin(0, memory=False)
-        self._checked(self._runner.run(0, [Row(self.prefix, 0, 0, False)]))
+        if (error := _broken(self._runner.run(0, [Row(self.prefix, 0, 0, False)]))) is not None:
+            raise error
         self._prefix_rows = self.caches.read(0, False, len(self.prefix))
 
     @classmethod
@@ -277,24 +278,14 @@ class Decoder:
             self._finish(request, row.copy() if len(rows) > 1 else row)
 
     def _finish(self, request: _Request, logits: np.ndarray) -> None:
-        try:
-            self._checked(logits)
-        except ProviderError as error:
-            request.error = error
+        request.error = _broken(logits)
+        if request.error is not None:
             return
         sequence = request.sequence
         sequence.tokens.extend(request.tokens)
         sequence.reads += 1
         sequence.last_read = time.monotonic()
         request.logits = logits.copy() if request.all_logits else logits
-
-    @staticmethod
-    def _checked(logits: np.ndarray) -> np.ndarray:
-        if np.isnan(logits[-1, 0]):
-            raise ProviderError(
-                "the decoder's logits are NaN: the file or the execution provider is damaged", reason="WRONG_RESULT"
-            )
-        return logits
 
     # Places.
 
@@ -354,6 +345,11 @@ class Decoder:
             self._places[holes[0]] = weakref.ref(moved)
             self._runner.release(places[-1])
             self._lay(moved, holes[0], rows)
+
+
+def _broken(logits: np.ndarray) -> ProviderError | None:
+    said = "the decoder's logits are NaN: the file or the execution provider is damaged"
+    return ProviderError(said, reason="WRONG_RESULT") if np.isnan(logits[-1, 0]) else None
 
 
 def _row(sequence: Sequence, tokens: Tokens[int]) -> Row:

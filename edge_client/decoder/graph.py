@@ -66,7 +66,7 @@ class DecoderGraph:
     """An opened `decoder.onnx`. Thread-safe: any number of decoders may run it at the same time.
 
     config: the shape in the file's properties. precision: of the weights. fused: whether it is the spelling for the
-    CPU provider. inputs: their names. provider: what runs it (cpu, cuda, tensorrt); warning: why that is not a better
+    CPU provider. provider: what runs it (cpu, cuda, tensorrt); warning: why that is not a better
     one, or "". device: where caches lie, "cpu" or "cuda"; cache_dtype: float32 or float16. threads: of its products.
     """
 
@@ -79,7 +79,6 @@ class DecoderGraph:
         except (KeyError, ValueError, InvalidInput) as error:
             raise CorruptFile(f"decoder.onnx is not a decoder of ours, by its properties: {error}") from error
         self.fused = properties.get("operators") == "fused"
-        self.inputs = frozenset(given.name for given in self.session.get_inputs())
         half = properties.get("compute") == "float16"
         self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
         self.provider, self.warning, self.device = opened.provider, opened.warning, opened.device
@@ -155,17 +154,6 @@ def step_ms(graph: DecoderGraph) -> float:
     return 1e3 * sorted(times[WARM_UP:])[STEPS // 2]
 
 
-def fastest(counts: Sequence[int], measure: Callable[[int], float]) -> int:
-    """The count after which more threads gain less than a tenth. measure: milliseconds of a step with so many."""
-    chosen, best = counts[0], measure(counts[0])
-    for count in counts[1:]:
-        found = measure(count)
-        if found > best * (1 - GAIN):
-            break
-        chosen, best = count, found
-    return chosen
-
-
 def _fastest(opened: Callable[[int], DecoderGraph], path: Path, file: Path) -> DecoderGraph:
     """A graph with as many threads as was measured now or before; `file` keeps the results."""
     cores = physical_cores()
@@ -180,18 +168,14 @@ def _fastest(opened: Callable[[int], DecoderGraph], path: Path, file: Path) -> D
     graph = opened(1)
     if graph.provider != "cpu" or cores == 1:
         return graph  # an accelerator leaves the CPU nothing to divide
-    counts = sorted({*(2**n for n in range(int(math.log2(cores)) + 1)), cores})
-    measured: dict[int, float] = {}
-
-    def measure(threads: int) -> float:
-        nonlocal graph
-        if graph.threads != threads:
-            del graph  # one at a time: a large model does not fit twice
-            graph = opened(threads)
-        measured[threads] = step_ms(graph)
-        return measured[threads]
-
-    chosen = fastest(counts, measure)
+    chosen, measured = 1, {1: step_ms(graph)}
+    for count in sorted({*(2**n for n in range(1, int(math.log2(cores)) + 1)), cores}):
+        del graph  # one at a time: a large model does not fit twice
+        graph = opened(count)
+        measured[count] = step_ms(graph)
+        if measured[count] > measured[chosen] * (1 - GAIN):
+            break
+        chosen = count
     log.info(f"threads_measured chosen={chosen} ms_by_threads={measured}")
     if graph.threads != chosen:
         del graph

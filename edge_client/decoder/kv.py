@@ -20,15 +20,13 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import DTypeLike
 
-from edge_client.decoder.providers import named_errors
+from edge_client.decoder.providers import RUNTIME_NAMES, named_errors
 from edge_client.errors import ProviderError
 from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-"""The provider that copies on a device; TensorRT's tensors are CUDA's."""
 ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int64): 7}
 """ONNX's numbers of element types."""
 
@@ -118,7 +116,7 @@ class RowCopies:
             options = ort.SessionOptions()
             options.intra_op_num_threads = 1
             options.log_severity_level = 3
-            self._sessions[key] = ort.InferenceSession(_graph(*key), options, providers=[PROVIDERS[self.device]])
+            self._sessions[key] = ort.InferenceSession(_graph(*key), options, providers=[RUNTIME_NAMES[self.device]])
         io = self._sessions[key].io_binding()
         data.flat().bind(io, read="data")
         out.flat().bind(io, write="out")

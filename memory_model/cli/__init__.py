@@ -13,6 +13,7 @@ from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
 from memory_model.cli.options import console
+from memory_model.cli.pretraining import pretrain
 from memory_model.cli.tuning import adapt
 from memory_model.errors import Memory3Error
 
@@ -45,7 +46,7 @@ app = typer.Typer(
     """,
 )
 
-for command in (rank_heads, adapt, fit_codec, evaluate, calibrate, new, export, cost):
+for command in (rank_heads, adapt, fit_codec, evaluate, calibrate, new, export, pretrain, cost):
     app.command("eval" if command is evaluate else None)(command)
 
 if __name__ == "__main__":

@@ -75,7 +75,9 @@ def mixture_of(
             raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
         passages = training_passages(corpus, data)
     folder = corpus or Path()
-    sequences = functools.cache(lambda: prepared_sequences(loaded, folder, data, sequence, embedder))
+    sequences = functools.cache(
+        lambda: prepared_sequences(loaded.config.memory, loaded.tokenizer, folder, data, sequence, embedder)
+    )
     options: dict[str, Any] = {"distil": distil, "longest": loaded.config.memory.reference_tokens}
 
     def source(task: str) -> Any:
@@ -121,12 +123,13 @@ def held_out_titles(data: Path) -> Any:
     return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
-def prepared_sequences(loaded: Any, corpus: Path, data: Path, sequence: int, embedder: Path | None) -> Any:
+def prepared_sequences(
+    memory: Any, tokenizer: Any, corpus: Path, data: Path, sequence: int, embedder: Path | None
+) -> Any:  # fmt: skip
     """The corpus as sequences with retrieved references, from the cache as far as they are there."""
     from memory_model.data.passages import corpus_files
     from memory_model.data.retrieved import RetrievalPlan, prepare
 
-    memory = loaded.config.memory
     plan = RetrievalPlan(
         tokens=sequence, chunk_tokens=memory.chunk_tokens, reference_tokens=memory.reference_tokens,
         shared=memory.memories_per_chunk,
@@ -141,7 +144,7 @@ def prepared_sequences(loaded: Any, corpus: Path, data: Path, sequence: int, emb
             progress.update(tasks[what], completed=done, total=total)
 
         without = held_out_titles(data)
-        return prepare(corpus_files(corpus), loaded.tokenizer, opened, CACHE, plan, report, without)
+        return prepare(corpus_files(corpus), tokenizer, opened, CACHE, plan, report, without)
 
 
 def codec_texts(loaded: Any, data: Path, corpus: Path | None, references: int, seed: int) -> tuple[Any, list[str]]:

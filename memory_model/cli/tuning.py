@@ -105,7 +105,7 @@ def adapt(
     from memory_model.nn.adapter import Adapter
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.distributed import rank as own_rank
-    from memory_model.train.tuner import Step, Tuner, TuningPlan
+    from memory_model.train.tuner import Tuner, TuningPlan
 
     folder = ModelFolder.open(model)
     if out is None and folder.packaged:
@@ -136,28 +136,38 @@ def adapt(
             loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,
             checkpoint=checkpoint_layers, most_tokens=pass_tokens,
         )  # fmt: skip
-        resumed = tuner.resume()
-        if own_rank():
-            tuner.run(limit_s=60 * minutes or float("inf"))
-            return
-        if resumed:
-            console.print(f"resuming at step {tuner.step}")
-        with progress_bars() as progress:
-            task = progress.add_task("tuning", total=steps, completed=tuner.step)
-            smooth: dict[str, float] = {}
-
-            def report(done: Step) -> None:
-                smooth[done.task] = 0.9 * smooth.get(done.task, done.loss) + 0.1 * done.loss
-                losses = ", ".join(f"{name} {loss:.2f}" for name, loss in sorted(smooth.items()))
-                speed = f"{done.tokens / done.seconds:,.0f} tokens/s"
-                progress.update(task, completed=done.step, description=f"{losses}; {speed}")
-
-            adapter = tuner.run(report, limit_s=60 * minutes or float("inf"))
+        follow(tuner, minutes)
+    if own_rank():
+        return
     console.print(f"adapter in {run / 'adapter.safetensors'}, metrics in {run / 'metrics.jsonl'}")
     if not tuner.finished:
         console.print(f"stopped at step {tuner.step} of {steps}: the same command goes on")
     elif out is None:
-        install(adapter, folder)
+        install(tuner.adapter(), folder)
+
+
+def follow(tuner: Any, minutes: float) -> None:
+    """Resume or begin a run, with a progress bar in its first process; minutes: as long at most, 0 to the end."""
+    from memory_model.train.distributed import rank
+    from memory_model.train.tuner import Step
+
+    resumed, limit_s = tuner.resume(), 60 * minutes or float("inf")
+    if rank():
+        tuner.run(limit_s=limit_s)
+        return
+    if resumed:
+        console.print(f"resuming at step {tuner.step}")
+    with progress_bars() as progress:
+        task = progress.add_task("tuning", total=tuner.plan.steps, completed=tuner.step)
+        smooth: dict[str, float] = {}
+
+        def report(done: Step) -> None:
+            smooth[done.task] = 0.9 * smooth.get(done.task, done.loss) + 0.1 * done.loss
+            losses = ", ".join(f"{name} {loss:.2f}" for name, loss in sorted(smooth.items()))
+            speed = f"{done.tokens / done.seconds:,.0f} tokens/s"
+            progress.update(task, completed=done.step, description=f"{losses}; {speed}")
+
+        tuner.run(report, limit_s=limit_s)
 
 
 def install(adapter: Any, folder: Any) -> None:

@@ -119,14 +119,17 @@ def batch_gradients(
                     continue
                 needed = (start_B[row] + column)[here]
                 states = _read_packed(model, batch.ids, lengths, prefix, parts, needed, own, batch, leaf)
-                answers, divergence, gradient = _head_gradient(
+                answers, divergence, gradient, head = _head_gradient(
                     model, states.detach(), target[here], taught[here], seen, answer_weight, teacher_weight
                 )  # fmt: skip
                 own.answers += answers / max(1, labels)
                 own.teacher += divergence / max(1, matched)
             if states.requires_grad:
                 with own.timed("backward"):
-                    found = torch.autograd.grad(states, inputs, gradient, allow_unused=True)
+                    found: list[Tensor | None] = [*torch.autograd.grad(states, inputs, gradient, allow_unused=True)]
+                    if head is not None:
+                        place = next(n for n, p in enumerate(parameters) if p is model.head_weight)
+                        found[place] = _added([head, found[place]])
                     sums = [_added(pair) for pair in zip(sums, found, strict=True)]
         return sums
 
@@ -169,14 +172,16 @@ def _wanted(batch: Batch, teacher: Teacher | None) -> tuple[Tensor, Tensor, Tens
 def _head_gradient(
     model: Decoder, states_KD: Tensor, target_K: Tensor, taught_K: Tensor, seen_MD: Tensor | None,
     answer_weight: float, teacher_weight: float,
-) -> tuple[float, float, Tensor]:  # fmt: skip
-    """Sums of cross-entropy and divergence, and the gradient [K, D] of their weighted sum; none for the head's weight.
+) -> tuple[float, float, Tensor, Tensor | None]:  # fmt: skip
+    """Sums of cross-entropy and divergence, and gradients of their weighted sum: of the states [K, D] and of the head.
 
+    The head's weight [V, D] has one where it is trained.
     By hand, because autograd keeps several float32 tensors over the whole vocabulary. Of logits l and a teacher's r:
     softmax(l) - onehot(target) and softmax(l) - softmax(r).
     """
     answers = divergence = 0.0
     gradients = []
+    head = torch.zeros_like(model.head_weight) if model.head_weight.requires_grad else None
     for states, target, taught in zip(*(x.split(_HEAD_ROWS) for x in (states_KD, target_K, taught_K)), strict=True):
         log_p = model.head(states).float().log_softmax(-1)
         asked, led = (target >= 0).nonzero()[:, 0], (taught >= 0).nonzero()[:, 0]
@@ -191,7 +196,9 @@ def _head_gradient(
         if right is not None:
             gradient.index_add_(0, led, right, alpha=-teacher_weight)
         gradients.append(gradient.to(model.head_weight.dtype) @ model.head_weight)
-    return answers, divergence, torch.cat(gradients)
+        if head is not None:
+            head += gradient.T @ states
+    return answers, divergence, torch.cat(gradients), head
 
 
 def _shares(lengths: Sequence[int], threads: int) -> list[list[int]]:

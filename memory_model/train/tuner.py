@@ -14,10 +14,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -33,7 +33,7 @@ from memory_model.train.losses import Pass, batch_gradients, with_codec_noise
 class TuningPlan:
     """How long and how hard to tune.
 
-    The learning rate rises over `warmup` steps, stays, and falls to a tenth over the last `decay` share of the steps
+    The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
     (paper 5.1). codec_noise: a share of variance. distillation: weight of the teacher's divergence, 0 takes no teacher.
     accumulate: batches of a step, over all processes.
     """
@@ -51,6 +51,7 @@ class TuningPlan:
     seed: int = 0
     checkpoint_every: int = 50
     accumulate: int = 1
+    lowest: ClassVar[float] = 0.1
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (0-based)."""
@@ -59,7 +60,8 @@ class TuningPlan:
         stable = self.steps * (1 - self.decay)
         if step < stable:
             return self.learning_rate
-        return self.learning_rate * (0.1 + 0.9 * (self.steps - step) / max(1.0, self.steps - stable))
+        left = (self.steps - step) / max(1.0, self.steps - stable)
+        return self.learning_rate * (self.lowest + (1 - self.lowest) * left)
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ class Tuner:
     Of several processes (`memory_model.train.distributed`) all make the same calls; the first one writes the files.
     """
 
+    shares_rows: ClassVar[bool] = True
+    """Whether threads take a batch's rows each, with one core; else all cores share every product."""
+
     def __init__(
         self, model: Decoder, prefix: Sequence[int], batches: BatchSource, plan: TuningPlan, folder: Path,
         base_sha256: str, *, start: Adapter | None = None, device: str = "cpu", checkpoint: bool = False,
@@ -106,19 +111,32 @@ class Tuner:
                 f"--accumulate {plan.accumulate} cannot be shared by {processes()} processes: give a multiple"
             )
         torch.manual_seed(plan.seed)
-        self.parameters = attach(model, plan.rank, float(plan.rank), plan.first_layer)
+        self.plan = plan
+        self.parameters = self.trained(model)
         if start is not None:
             load_start(model, start)
         if checkpoint:
             checkpoint_layers(model)
-        self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
+        self.model, self.prefix, self.batches = model.to(device), prefix, batches
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
         self.most_tokens = most_tokens
         self.optimizer = torch.optim.AdamW(
-            self.parameters, plan.learning_rate, (0.9, 0.98), weight_decay=plan.weight_decay, fused=True
+            self.groups(), plan.learning_rate, (0.9, 0.98), weight_decay=plan.weight_decay, fused=True
         )
         self.metrics = Path(os.devnull) if rank() else folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
+
+    def trained(self, model: Decoder) -> list[torch.nn.Parameter]:
+        """Prepare the model and return what is trained."""
+        return attach(model, self.plan.rank, float(self.plan.rank), self.plan.first_layer)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimizer's groups of what is trained."""
+        return [{"params": self.parameters}]
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """What a step's gradients are computed in."""
+        return unchanging(self.model)
 
     @property
     def finished(self) -> bool:
@@ -154,7 +172,7 @@ class Tuner:
         self.optimizer.zero_grad(set_to_none=True)
         drawn = [self.batches.next() for _ in range(self.plan.accumulate)]
         parts: list[Pass] = []
-        with unchanging(self.model):
+        with self.computing():
             for number in range(rank(), len(drawn), processes()):
                 # The noise of a batch is the same whoever computes it, and again after a resume.
                 torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
@@ -162,7 +180,7 @@ class Tuner:
                     self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
                     coding=lambda written: with_codec_noise(written, self.plan.codec_noise),
                     weight=1 / len(drawn), most_tokens=self.most_tokens,
-                    threads=torch.get_num_threads() if self.device == "cpu" else 1,
+                    threads=torch.get_num_threads() if self.device == "cpu" and self.shares_rows else 1,
                 )  # fmt: skip
                 parts.append(done)
         n = len(drawn)
@@ -192,11 +210,15 @@ class Tuner:
         details: dict[str, Any] = {"plan": asdict(self.plan), "steps_done": self.step}
         return collect(self.model, self.model.config.memory, self.base, details)
 
+    def write_weights(self) -> None:
+        """Write what was trained."""
+        self.adapter().save(self.folder / "adapter.safetensors")
+
     def save(self) -> None:
-        """Write adapter and state of the run, so that `resume` continues exactly here."""
+        """Write weights and state of the run, so that `resume` continues exactly here."""
         if rank():
             return
-        self.adapter().save(self.folder / "adapter.safetensors")
+        self.write_weights()
         state = {
             "step": self.step, "plan": asdict(self.plan), "optimizer": self.optimizer.state_dict(),
             "parameters": [p.detach() for p in self.parameters], "batches": self.batches.state(),

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Playwright, expect
 from deploy.processes import AppProcess
 from tests.browser.chat_page import ANSWER, QUESTION, answer_without_end, ask_and_wait, set_settings
 from tests.browser.conftest import CHROMIUM, OPTIONS, pages
-from tests.browser.day import Day
+from tests.browser.day import PATIENT, Day
 
 pytestmark = [
     pytest.mark.browser,
@@ -57,7 +57,7 @@ def test_the_page_of_another_machine_does_all_that_needs_a_secure_context_elsewh
     other_machine: Browser, day: Day, bundle: Path, tmp_path: Path, scheme: str, picture: Callable[[Page, str], None]
 ) -> None:  # fmt: skip
     tls = ["--tls"] if scheme == "https" else []
-    with AppProcess.start(tmp_path, bundle, day.service.address, "--lan", *tls) as app:
+    with AppProcess.start(tmp_path, bundle, day.service.address, "--lan", *tls, environment=PATIENT) as app:
         url = f"{scheme}://{OWN}:{app.port}"
         with pages(other_machine, app, url) as open_page:
             page = open_page(path=f"#key={app.key}", ignore_https_errors=True)

@@ -171,7 +171,7 @@ def answered(case: Case) -> dict[str, Any]:
         })  # fmt: skip
     said = [t for t, content in zip(prompt.ids, prompt.content, strict=True) if content]
     stream, ends = StreamText(tokenizer, case.stop), tokenizer.stop_ids
-    tokens: list[int] = []
+    shown, tokens = "", list[int]()
     steps: list[dict[str, Any]] = []
     while True:
         second, first = np.sort(logits)[-2:]
@@ -179,7 +179,7 @@ def answered(case: Case) -> dict[str, Any]:
         token = int(logits.argmax())
         tokens.append(token)
         if token not in ends:
-            stream.push(token)
+            shown += stream.push(token)
         reason = (
             "end" if token in ends else "stop" if stream.stopped
             else "length" if len(tokens) == case.max_tokens else ""
@@ -196,11 +196,11 @@ def answered(case: Case) -> dict[str, Any]:
         logits = reference.read([token], read)
         if swap or len(tokens) <= 2:
             steps.append({"after_tokens": len(tokens), **swap, "logits": _rounded(logits)})
-    stream.flush()
+    shown += stream.flush()
     return {
         "name": case.name, "messages": case.messages, "memory": case.memory, "max_tokens": case.max_tokens,
         "stop": list(case.stop), "prompt": {"tokens": prompt.ids, "content": [int(c) for c in prompt.content]},
-        "chunks": chunks, "steps": steps, "tokens": tokens, "text": stream.text, "reason": reason,
+        "chunks": chunks, "steps": steps, "tokens": tokens, "text": shown, "reason": reason,
     }  # fmt: skip
 
 

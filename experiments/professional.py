@@ -1,0 +1,108 @@
+"""Memory beside RAG with 3, 5 and 7 references: accuracy of choices against time (paper 7.3, 7.4).
+
+Every question retrieves from one knowledge base of all rows' texts, once. A row with choices is answered by the
+likeliest of them: by its first token where it is yes, no or maybe, else in nats a token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from memory_model.cli.options import EmbedderOption, ModelOption, console, open_embedder, progress_bar, write_json
+from memory_model.errors import InvalidInput
+from memory_model.eval.retrieval import KnowledgeBase, query_of
+from memory_model.eval.scores import Mean
+from memory_model.eval.subject import Subject
+from memory_model.models.folder import ModelFolder
+from memory_model.models.tensor_files import read_json
+from memory_model.nn.generate import answer_nll, first_logits
+from memory_model.references import split
+
+REFERENCES = (3, 5, 7)
+MEMORY = "memory"
+DECISIONS = ("yes", "no", "maybe")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A question with its choices, the right one's number, and the texts that it was made from."""
+
+    question: str
+    choices: tuple[str, ...]
+    right: int
+    texts: tuple[str, ...]
+
+
+def read_choices(path: Path) -> list[Choice]:
+    """Rows of PubMedQA {question, contexts, final_decision}, or of HaluEval; raises InvalidInput for others."""
+    rows = []
+    for row in read_json(path, list):
+        try:
+            if "final_decision" in row:
+                asked = f"{row['question']} Answer yes, no or maybe."
+                right = DECISIONS.index(row["final_decision"])
+                rows.append(Choice(asked, DECISIONS, right, tuple(row["contexts"])))
+            else:
+                answers = (row["right_answer"], row["hallucinated_answer"])
+                rows.append(Choice(row["question"], answers, 0, (row["knowledge"],)))
+        except (KeyError, ValueError) as error:
+            raise InvalidInput(f"{path}: row {len(rows)} is neither of PubMedQA nor of HaluEval: {error!r}") from error
+    return rows
+
+
+def answered(subject: Subject, rows: Sequence[Choice], reads: Sequence[Sequence[str]], memory: bool) -> dict[str, Any]:
+    """Share answered rightly, and processor seconds of reading and scoring a question; memories are written before."""
+    loaded, right, seconds = subject.loaded, [], []
+    with progress_bar("questions", len(rows)) as advance:
+        for row, references in zip(rows, reads, strict=True):
+            memories = subject.bank.read([references]) if memory else None  # written beforehand: not counted
+            before = "" if memory else "".join(f"{text.strip()}\n\n" for text in references)
+            began = time.process_time()
+            prompt = subject.prompt(before + row.question)
+            ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
+            if row.choices == DECISIONS:
+                logits = first_logits(loaded.model, [prompt], subject.prefix, memories)[0]
+                chosen = int(logits[[answer[0] for answer in ids]].argmax())
+            else:
+                end = [loaded.tokenizer.end_of_turn_id]
+                nll = [answer_nll(loaded.model, [prompt], [a + end], subject.prefix, memories)[0] for a in ids]
+                chosen = nll.index(min(nll))
+            seconds.append(time.process_time() - began)
+            right.append(float(chosen == row.right))
+            advance()
+    return {"accuracy": vars(Mean.of(right)), "seconds": vars(Mean.of(seconds))}
+
+
+def professional(
+    data: Annotated[Path, typer.Argument(help="PubMedQA's rows, or HaluEval's.")],
+    out: Annotated[Path, typer.Option(help="JSON of the result.")] = Path("build/professional.json"),
+    model: ModelOption = None,
+    embedder: EmbedderOption = None,
+    limit: Annotated[int, typer.Option(help="Rows that are asked; the knowledge base has the texts of all.")] = 1000,
+) -> None:
+    """Compare memory with RAG of 3, 5 and 7 references on questions with choices: accuracy, and seconds a question."""
+    subject, rows = Subject.open(model), read_choices(data)
+    loaded, memory = subject.loaded, subject.loaded.config.memory
+    texts = dict.fromkeys(text for row in rows for text in row.texts)
+    references = [r for t in texts for r in split(t, "", loaded.tokenizer.count, memory.reference_tokens)]
+    with progress_bar("embedding", len(references)) as advance:
+        base = KnowledgeBase.of(references, open_embedder(embedder, ModelFolder.open(model).embedder), advance)
+    rows = rows[:limit]
+    found = base.nearest([query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows], max(REFERENCES))
+    result: dict[str, Any] = {"rows": len(rows), "references": len(references), "model": loaded.config.name}
+    table = Table("reads", "accuracy", "seconds a question", title=data.name)
+    for count, as_memory in ((0, False), (memory.memories_per_chunk, True), *((n, False) for n in REFERENCES)):
+        reads = [[references[n] for n in numbers[:count]] for numbers in found]
+        name = MEMORY if as_memory else f"rag_{count}" if count else "none"
+        result[name] = measured = answered(subject, rows, reads, as_memory)
+        accuracy, seconds = measured["accuracy"], measured["seconds"]
+        table.add_row(name, f"{accuracy['mean']:.3f} ± {accuracy['error']:.3f}", f"{seconds['mean']:.3f}")
+        write_json(out, result)
+    console.print(table)

@@ -1,0 +1,78 @@
+"""Pretrain a model of explicit memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memory_model.cli.options import (
+    FACTBOOK,
+    DeviceOption,
+    EmbedderOption,
+    SeedOption,
+    ThreadsOption,
+    console,
+    use_threads,
+)
+from memory_model.cli.training_data import prepared_sequences
+from memory_model.cli.tuning import follow
+
+
+def pretrain(
+    base: Annotated[Path, typer.Argument(help="Hugging Face folder: random weights, or those of the stage before.")],
+    corpus: Annotated[Path, typer.Option(help="Folder of passages (docs/data.md).")],
+    out: Annotated[Path, typer.Option(help="Hugging Face folder of the result; an interrupted run goes on.")],
+    stage: Annotated[str, typer.Option(help="warmup: without memory; continual: with it (paper 3.6).")] = "warmup",
+    heads: Annotated[str, typer.Option(help="Memory budget: paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…")] = "paper",
+    steps: Annotated[int, typer.Option(help="Steps of the run.")] = 1000,
+    rows: Annotated[int, typer.Option(help="Sequences of a batch.")] = 2,
+    accumulate: Annotated[int, typer.Option(help="Batches of a step, over all processes; default: one a process.")] = 0,
+    sequence: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    seen: Annotated[int, typer.Option(help="Sequences that the stage before has seen, which are left out.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 3e-3,
+    decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls to near zero.")] = 0.1,
+    weight_decay: Annotated[float, typer.Option(help="Of AdamW, for matrices.")] = 0.1,
+    embedder: EmbedderOption = None,
+    checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="As of adapt.")] = False,
+    pass_tokens: Annotated[int, typer.Option(help="As of adapt.")] = 8192,
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
+    minutes: Annotated[float, typer.Option(help="Save and stop after so long; 0: no limit.")] = 0.0,
+    seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Train all weights of a base on text whose chunks read retrieved references, in the paper's two stages.
+
+    Warmup first, then `--stage continual` from its result, with `--seen` so that no text comes twice.
+    Then `memory-model new OUT` makes a model folder of it.
+    """
+    from memory_model.config import parse_budget
+    from memory_model.errors import InvalidInput
+    from memory_model.models.folder import open_checkpoint
+    from memory_model.tokenizer import Tokenizer
+    from memory_model.train.distributed import first_process_first, process_group, processes
+    from memory_model.train.pretrainer import PretrainingPlan, pretrainer
+
+    if stage not in ("warmup", "continual"):
+        raise InvalidInput(f"no stage is called {stage!r}: give warmup or continual")
+    use_threads(threads)
+    checkpoint = open_checkpoint(base)
+    shape = checkpoint.config(base.name)
+    config = shape.with_memory(parse_budget(heads, shape))
+    tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json, checkpoint.special_tokens)
+    with process_group(device):
+        with first_process_first():
+            data = prepared_sequences(config.memory, tokenizer, corpus, FACTBOOK, sequence, embedder)
+        plan = PretrainingPlan(
+            steps=steps, learning_rate=learning_rate, decay=decay, weight_decay=weight_decay, seed=seed,
+            warmup=max(1, min(2000, steps // 20)), checkpoint_every=checkpoint_every,
+            accumulate=accumulate or processes(),
+        )  # fmt: skip
+        trainer = pretrainer(
+            checkpoint, out, config, data, plan, rows=rows, seen=seen, warmup=stage == "warmup", device=device,
+            checkpoint=checkpoint_layers, most_tokens=pass_tokens,
+        )  # fmt: skip
+        follow(trainer, minutes)
+    console.print(f"weights in [bold]{out}[/bold], metrics in {out / 'metrics.jsonl'}")

@@ -1,0 +1,83 @@
+"""Train all weights of a base, from random ones on: the paper's pretraining (sections 3.6 and 5)."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from memory_model.chat import prefix_ids
+from memory_model.config import ModelConfig
+from memory_model.data.retrieved import RetrievedSequences
+from memory_model.data.running_text import ContinualBatches
+from memory_model.models.folder import Checkpoint
+from memory_model.nn.decoder import Decoder
+from memory_model.tokenizer import Tokenizer
+from memory_model.train.tuner import Tuner, TuningPlan
+
+
+@dataclass(frozen=True)
+class PretrainingPlan(TuningPlan):
+    """Warmup, stable, decay: the rate falls to near zero over the last tenth (paper 5.1)."""
+
+    decay: float = 0.1
+    codec_noise: float = 0.0
+    distillation: float = 0.0
+    weight_decay: float = 0.1
+    lowest: ClassVar[float] = 0.01
+
+
+class Pretrainer(Tuner):
+    """Trains every weight: float32 weights and moments, products in bfloat16. Writes `model.safetensors`."""
+
+    shares_rows = False  # autocast is a thread's own
+
+    def trained(self, model: Decoder) -> list[nn.Parameter]:
+        """All weights; matrices first, because only they decay."""
+        model.float().requires_grad_(True)
+        return sorted(model.parameters(), key=lambda weight: weight.ndim < 2)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Matrices, and norms and biases, which do not decay."""
+        vectors = [weight for weight in self.parameters if weight.ndim < 2]
+        matrices = self.parameters[: -len(vectors)]
+        return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Products in bfloat16."""
+        return torch.autocast(self.device, torch.bfloat16)
+
+    def write_weights(self) -> None:
+        """The weights of a Hugging Face folder, in float32, to a temporary name first."""
+        named = self.model.state_dict()
+        stored = {n if n.startswith("lm_head") else f"model.{n}": x.cpu().contiguous() for n, x in named.items()}
+        partial = self.folder / "model.partial"
+        save_file(stored, partial, metadata={"format": "pt"})
+        partial.chmod(0o644)  # safetensors makes it readable for its owner only
+        partial.replace(self.folder / "model.safetensors")
+
+
+def pretrainer(
+    base: Checkpoint, out: Path, config: ModelConfig, data: RetrievedSequences, plan: PretrainingPlan, *, rows: int,
+    seen: int, warmup: bool, **options: Any,
+) -> Pretrainer:  # fmt: skip
+    """The run of one stage from a base's weights, in the folder `out` that becomes a base too.
+
+    config: the base's shape with a memory budget; seen: sequences of the data that are left out; options: of `Tuner`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for file in base.files:
+        if file.suffix in (".json", ".jinja") and not file.name.endswith(".index.json"):
+            shutil.copyfile(file, out / file.name)
+    weights, model = base.weights(), Decoder(config)
+    model.load_state_dict({name: weights.read(name).float() for name in weights.shapes}, strict=False)
+    tokenizer = Tokenizer.from_json(base.tokenizer_json, base.special_tokens)
+    batches = ContinualBatches(data, plan.seed, rows=rows, warmup=warmup)
+    batches.drawn = seen
+    return Pretrainer(model, prefix_ids(tokenizer, config.memory), batches, plan, out, "", **options)
