@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     store_max_threads: int = Field(0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server")
     store_insert_quorum: str = Field("auto", description="of a cluster: replicas that must have an insert; auto: most")
     store_sweep_after_s: float = Field(3600.0, ge=60, description="age at which rows of no document are removed")
-    read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
+    read_connections: int = Field(2, ge=1, le=64, description="retrievals at once; as many more with filters")
 
     keys: Path | None = Field(
         None, description="file of keys and certificates (`memory-service keys`); none: callers are not checked"

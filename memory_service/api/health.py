@@ -75,9 +75,8 @@ class Health:
         if folder is not None:
             with contextlib.suppress(OSError):  # the store itself says what is wrong with its folder
                 DISK_FREE_BYTES.set(shutil.disk_usage(folder).free)
-        serving = {"": up, **dict.fromkeys(SERVICES, up), MODELS: True}
-        for service, serves in serving.items():
-            await self.servicer.set(service, SERVING if serves else NOT_SERVING)
+        for service in ("", *SERVICES):
+            await self.servicer.set(service, SERVING if up or service == MODELS else NOT_SERVING)
         if up:
             states = Counter(
                 "damaged" if base.problem else "mismatched" if runtime.problem_of(base) else "ready"

@@ -139,7 +139,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
                     return pb.ListDocumentsResponse(documents=documents, next_page_token=token)
                 after = keys[-1]  # all of them were deleted meanwhile, which is no end of the list
 
-        return await self._runtime.run("read", page, first)
+        return await self._runtime.run("filter" if condition else "read", page, first)
 
 
 async def _stream_of_one(request: pb.UpsertRequest) -> AsyncIterator[pb.IngestRequest]:

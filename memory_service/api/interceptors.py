@@ -122,7 +122,8 @@ class Calls(grpc.aio.ServerInterceptor):
         async def streaming(raw: Any, context: grpc.aio.ServicerContext) -> None:
             async with self._accounted(method, request_id, context) as call:
                 self._enter(call, access)
-                request = _decoded(raw, decode) if handler.request_streaming else _named(decode(raw), call)
+                many = handler.request_streaming
+                request = (decode(one) async for one in raw) if many else _named(decode(raw), call)
                 async with contextlib.aclosing(behaviour(request, call)) as responses:
                     async for response in responses:
                         if self._keys is not None:
@@ -223,11 +224,6 @@ def _decoder(deserializer: Callable[[bytes], Any] | None, method: str) -> Callab
             ) from None
 
     return decode
-
-
-async def _decoded(raws: AsyncIterator[bytes], decode: Callable[[bytes], Any]) -> AsyncIterator[Any]:
-    async for raw in raws:
-        yield decode(raw)
 
 
 def _named(request: Any, call: Call) -> Any:

@@ -63,7 +63,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             return self._runtime.store.retrieve(base, query), time.perf_counter_ns() - began_ns
 
         asked_ns = time.perf_counter_ns()
-        retrieved, in_store_ns = await self._runtime.run("read", search)
+        retrieved, in_store_ns = await self._runtime.run("filter" if query.filter else "read", search)
         return retrieved, (time.perf_counter_ns() - asked_ns - in_store_ns) // 1000
 
 

@@ -99,8 +99,7 @@ class Server:
         guard = WriteGuard(store, self._quota_of)
         runtime = Runtime(settings, store, guard, encoder, self._draining)
         self._closing.callback(runtime.close)
-        there = {base.name for base in store.knowledge_bases()}
-        if DEFAULT_KNOWLEDGE_BASE not in there:
+        if DEFAULT_KNOWLEDGE_BASE not in {base.name for base in store.knowledge_bases()}:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(runtime)

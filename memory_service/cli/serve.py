@@ -44,9 +44,7 @@ def serve(
         settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
         configure_logs(settings.log_level)
         address = parse_address(settings.store)
-        logger().info(
-            "loading", model=str(settings.model or "packaged"), store=str(address)
-        )  # takes seconds: do not be silent
+        logger().info("loading", model=str(settings.model or "packaged"), store=str(address))  # which takes seconds
         run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
 
 

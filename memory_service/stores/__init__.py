@@ -350,11 +350,11 @@ def unknown_document(base: KnowledgeBase, key: str) -> DocumentNotFound:
 class StoreOptions:
     """What an address does not say; all of it is for engines.
 
-    password: in place of the address's own. cluster: name of a cluster in the server's configuration; tables are then
-    replicated and distributed over it. max_threads: of one search, 0 for 1 embedded and 4 on a server. insert_quorum:
-    replicas of a cluster that have an insert before it is acknowledged, 'auto' for most of them. sweep_after_s: age at
-    which rows of replaced, deleted and unfinished documents are removed; a write that takes longer than half of it
-    fails.
+    read_connections: for searches with filters, and as many for others. password: in place of the address's own.
+    cluster: name of a cluster in the server's configuration; tables are then replicated and distributed over it.
+    max_threads: of one search, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an
+    insert before it is acknowledged, 'auto' for most of them. sweep_after_s: age at which rows of replaced, deleted and
+    unfinished documents are removed; a write that takes longer than half of it fails.
     """
 
     read_connections: int = 2

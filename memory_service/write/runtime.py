@@ -18,10 +18,11 @@ from memory_service.write.encoder import Encoder
 
 _REMEDY = "start the service with that model, or delete the knowledge base and ingest it again"
 
-Work = Literal["read", "write", "prepare", "encode", "embed"]
+Work = Literal["read", "filter", "write", "prepare", "encode", "embed"]
 """Kinds of threads. `write` and `encode` have one thread each: the store's writer and the model.
 
-embed: texts of queries, so that they delay neither documents nor searches by vector.
+embed: texts of queries, so that they delay neither documents nor searches by vector. filter: searches and lists with
+filters, which may read every document, so that they delay only each other.
 """
 Result = TypeVar("Result")
 
@@ -41,7 +42,8 @@ class Runtime:
         self.encoder = encoder
         self.draining = draining
         counts: dict[Work, int] = {
-            "read": settings.read_connections, "write": 1, "prepare": 1, "encode": 1, "embed": 1
+            "read": settings.read_connections, "filter": settings.read_connections,
+            "write": 1, "prepare": 1, "encode": 1, "embed": 1,
         }  # fmt: skip
         self._threads = {work: ThreadPoolExecutor(count, work) for work, count in counts.items()}
         self._known: set[str] = set()

@@ -108,7 +108,7 @@ def run(
         stack.callback(lambda: server.close())
         port = server.enter_context(clickhouse_server(folder))
         url = f"clickhouse://127.0.0.1:{port}/memories"
-        options = StoreOptions(password=PASSWORD, timeout_s=60.0, sweep_after_s=sweep_after_s)
+        options = StoreOptions(password=PASSWORD, timeout_s=60.0 + 2 * stall_s, sweep_after_s=sweep_after_s)
         store = stack.enter_context(contextlib.closing(open_store(url, options)))
         base = store.create("kb", "", IDENTITY)
         seeds = itertools.count(1 + 1000 * seed)

@@ -16,6 +16,7 @@ from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
 from memory_service.stores.local.store import LocalStore
 from tests.memory_service.encoders import DIMENSION
+from tests.memory_service.running import eventually
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 
@@ -140,3 +141,26 @@ def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch
     assert not list(store.path.rglob("*index.faiss*"))
     store.write(base, [document("b", "two")])
     assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
+
+
+def test_vectors_of_replaced_documents_leave_memory_while_the_store_is_read_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knowledge_base, "SAVE_ROWS", 64)
+    vectors, living = clustered(300, seed=2), np.ones(300, bool)
+    with closing(LocalStore(tmp_path)) as store:
+        base = store.create("kb", "", IDENTITY)
+        opened = store._open[base.number]
+        for turn in range(6):
+            documents = [replace(one, content_hash=bytes([turn] * 32)) for one in documents_of(vectors)]
+            for first in range(0, 300, 30):
+                store.write(base, documents[first : first + 30])
+            assert found_share(store, base, vectors, living) >= 0.98
+            eventually(lambda: not opened._builder.is_alive())
+            assert opened._view.index.count <= 2 * 300
+        require_whole(store, base)
+        before = store.retrieve(base, Query(clustered(50, seed=3), 5)).hits
+    with closing(LocalStore(tmp_path)) as store:
+        assert store._open[base.number]._view.index.count <= 2 * 300
+        assert store.retrieve(base, Query(clustered(50, seed=3), 5)).hits == before
+        require_whole(store, base)

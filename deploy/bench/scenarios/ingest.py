@@ -7,18 +7,20 @@ import functools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
-import grpc
 import torch
 from pydantic import Field
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import FACTBOOK
+from deploy.bench.processes import side_process
 from deploy.bench.scenario import (
     BUILD,
     Keys,
@@ -30,26 +32,33 @@ from deploy.bench.scenario import (
     figure,
     with_intervals,
 )
+from deploy.bench.service.data import Collection
+from deploy.bench.service.stores import serve_store
 from deploy.processes import ServiceProcess
 from memory_model.formats import FileDocument
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model
 from memory_model.nn.writing import MemoryWriter
 from memory_model.references import split
+from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import ingestion_pb2_grpc
+from tests.memory_service.stored import PASSWORD, clickhouse_server
+
+_POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968  # of the default model
 
 
 class IngestSettings(Settings):
     """references: about so many a round. threads: of the model, in the services and alone. engines: of the stores.
 
-    The figures without a store's name are those of the first one.
+    The figures without a store's name are those of the first one. pod_references: a round of the pods.
     """
 
     rounds: int = 5
     threads: int = Field(default=2, ge=1, le=256)
     references: int = Field(default=150, ge=1, le=1000)
     engines: tuple[Literal["chdb", "file"], ...] = Field(default=("chdb", "file"), min_length=1)
+    pod_references: int = Field(default=2048, ge=64)
 
 
 def measure(settings: IngestSettings) -> Keys:
@@ -66,7 +75,7 @@ def measure(settings: IngestSettings) -> Keys:
     BUILD.mkdir(parents=True, exist_ok=True)
 
     def through(address: str, number: int) -> float:
-        return given[number].count / ingest(address, given[number])
+        return given[number].count / ingest(address, map(Row.of, given[number].documents))
 
     def model_alone(number: int) -> float:
         began = time.perf_counter()
@@ -93,11 +102,52 @@ def measure(settings: IngestSettings) -> Keys:
     }
     first = samples[settings.engines[0]]
     return with_intervals(
-        {"engine": settings.engines[0], "threads": settings.threads, "stores": stores},
+        {"engine": settings.engines[0], "threads": settings.threads, "stores": stores, "pods": measured_pods(settings)},
         references_per_s=median_interval(first),
         model_bound_references_per_s=median_interval(limit),
         ratio=ratio_interval(first, limit),
     )
+
+
+def measured_pods(settings: IngestSettings) -> Keys:
+    """References a second that one and two services write to one server store, in turn, where no model is the limit.
+
+    Clients send references with vectors and payloads made before, as workers do that have models of their own. The
+    server is the tests': chdb, the real engine, behind ClickHouse's HTTP interface.
+    """
+    rounds, half = settings.rounds + settings.warm_up, settings.pod_references // 2
+    collection = Collection(4 * half * rounds, _POD_DIMENSION, payload_bytes=_POD_PAYLOAD_BYTES)
+    blocks = collection.batches(half)
+
+    def documents() -> list[Row]:
+        """Of eight references each."""
+        first, vectors = next(blocks)
+        rows = []
+        for start in range(0, len(vectors), 8):
+            prepared = pb.PreparedDocument(key=f"d{first + start}")
+            for number, vector in enumerate(vectors[start : start + 8], first + start):
+                text, payload = collection.text(number), collection.payload(number)
+                prepared.references.add(text=text, embedding=vector.tobytes(), payload=payload)
+            rows.append(Row("", "", prepared.key, pb.IngestItem(prepared=prepared)))
+        return rows
+
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD)))
+        port = stack.enter_context(clickhouse_server(folder))
+        url = f"clickhouse://default:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/memories"
+        pods = [stack.enter_context(side_process(serve_store, url, _POD_DIMENSION)) for _ in range(2)]
+        callers = stack.enter_context(ThreadPoolExecutor(2))
+
+        def through(addresses: Sequence[str], _: int) -> float:
+            return 2 * half / max(callers.map(ingest, addresses, [documents(), documents()]))
+
+        variants = {"one": functools.partial(through, pods[:1] * 2), "two": functools.partial(through, pods)}
+        samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="pods")
+    return with_intervals(
+        {"references": 2 * half},
+        one=median_interval(samples["one"]), two=median_interval(samples["two"]),
+        ratio=ratio_interval(samples["two"], samples["one"]),
+    )  # fmt: skip
 
 
 @dataclass
@@ -129,21 +179,13 @@ def portions(count: Callable[[str], int], tokens: int, references: int) -> Itera
             portion = Portion()
 
 
-def ingest(address: str, portion: Portion) -> float:
+def ingest(address: str, rows: Iterable[Row]) -> float:
     """Seconds from the first document sent to the last acknowledgement; raises ScenarioFailed if one is refused."""
-    requests = [pb.IngestRequest(start=pb.IngestStart(knowledge_base="bench", create_if_missing=True))]
-    for number, one in enumerate(portion.documents, 1):
-        document = pb.Document(key=one.key, title=one.title, text=one.text)
-        requests.append(pb.IngestRequest(item=pb.IngestItem(sequence=number, document=document)))
-    with grpc.insecure_channel(address) as channel:
-        grpc.channel_ready_future(channel).result(60)
-        began = time.perf_counter()
-        answers = list(ingestion_pb2_grpc.IngestionStub(channel).Ingest(iter(requests), timeout=3600))
-        took = time.perf_counter() - began
-    acknowledged = sum(answer.WhichOneof("message") == "acknowledged" for answer in answers)
-    if acknowledged != len(portion.documents):
-        raise ScenarioFailed(f"{acknowledged} of {len(portion.documents)} documents were acknowledged")
-    return took
+    began = time.perf_counter()
+    for row in Ingestion(Destination(address, DEFAULT_KNOWLEDGE_BASE)).run(iter(rows)):
+        if row.outcome != "stored":
+            raise ScenarioFailed(f"document {row.key} is {row.outcome}: {row.message}")
+    return time.perf_counter() - began
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
@@ -155,7 +197,12 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     ]
     columns = ("store", "references/s", "forward pass alone", "ratio")
     note = "From the first document sent to the last acknowledgement of a durable, searchable memory."
-    return [Sheet(f"ingestion, {result['threads']} threads", columns, rows, note)]
+    pods = result["pods"]
+    written = (("one", figure(pods, "one"), "1"), ("two", figure(pods, "two"), figure(pods, "ratio")))
+    return [
+        Sheet(f"ingestion, {result['threads']} threads", columns, rows, note),
+        Sheet("Pods on one server store, memories sent by clients", ("pods", "references/s", "ratio"), written),
+    ]
 
 
 SCENARIO = Scenario(
@@ -163,8 +210,8 @@ SCENARIO = Scenario(
     summary="Documents into memories through a real service, against the model's own batched forward pass.",
     settings=IngestSettings,
     measure=measure,
-    promised=("references_per_s", "model_bound_references_per_s", "ratio"),
+    promised=("references_per_s", "model_bound_references_per_s", "ratio", "pods"),
     directions=directions(more="references_per_s ratio", none="model_bound_references_per_s"),
     sheets=sheets,
-    quick={"rounds": 1, "warm_up": 0},
+    quick={"rounds": 1, "warm_up": 0, "pod_references": 256},
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from shutil import which
 from statistics import median
@@ -30,24 +33,30 @@ from deploy.bench.scenario import (
 )
 from deploy.bench.service.data import PAYLOAD_BYTES, SHARES, Collection, K
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.load import Load, answers_of, h2load, load, recall_of, requests_of
+from deploy.bench.service.load import Load, answers_of, filtering_requests, h2load, load, recall_of, requests_of
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
 FOLDER = BUILD / "service"
+_BESIDE = "Beside filters: one more caller asks with filters that nearly all pass, no two alike."
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
 class ServiceSettings(Settings):
-    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round."""
+    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round.
+
+    keep: what was filled stays in build/bench/service for the next run of this size.
+    """
 
     references: int = Field(default=100_000, ge=100)
     dimension: int = Field(default=1024, ge=8)
+    payload_bytes: int = Field(default=PAYLOAD_BYTES, ge=8, lt=1 << 20)
     queries: int = Field(default=500, ge=10)
     callers: int = Field(default=8, ge=1)
     seconds: float = Field(default=2.0, gt=0)
     stores: tuple[str, ...] = ("file", "chdb")
     peers: tuple[str, ...] = tuple(PEERS)
+    keep: bool = False
 
 
 def measure(settings: ServiceSettings) -> Keys:
@@ -56,11 +65,9 @@ def measure(settings: ServiceSettings) -> Keys:
         raise ScenarioFailed(f"no peer {', '.join(sorted(unknown))}: there are {', '.join(PEERS)}")
     stores: dict[str, Keys] = {}
     peers: dict[str, Keys] = {}
-    with side_process(serve_echo) as echo:
+    with side_process(serve_echo, settings.payload_bytes) as echo:
         for engine in settings.stores:
-            url = f"{engine}://{FOLDER / 'store'}"
-            serving = partial(side_process, serve_store, url, settings.dimension)
-            stores[engine] = measured(engine, settings, echo, partial(fill, url), serving, is_store=True)
+            stores[engine] = measured_store(engine, settings, echo)
         for name in settings.peers:
             peers[name] = if_it_can(PEERS[name], partial(measured_peer, name, settings, echo))
     best = max(stores, key=lambda engine: float(stores[engine]["echo_ratio"]))
@@ -71,7 +78,7 @@ def measure(settings: ServiceSettings) -> Keys:
         if keys.get("echo_ratio")
     }
     return {
-        "references": settings.references, "dim": settings.dimension, "payload_bytes": PAYLOAD_BYTES, "k": K,
+        "references": settings.references, "dim": settings.dimension, "payload_bytes": settings.payload_bytes, "k": K,
         "callers": settings.callers, "stores": stores, "peers": peers, "echo": stores[best]["echo"],
         "best_store": best, "ratio": stores[best]["echo_ratio"], "recall_at_5": stores[best]["recall_at_5"],
         "times_a_peer": {name: round_figure(times) for name, times in ahead.items()},
@@ -80,17 +87,22 @@ def measure(settings: ServiceSettings) -> Keys:
 
 def measured(
     name: str, settings: ServiceSettings, echo: str, fill: Callable[..., None],
-    serving: Callable[[], AbstractContextManager[str]], *, is_store: bool = False,
+    serving: Callable[[Path], AbstractContextManager[str]], *, is_store: bool = False,
 ) -> Keys:  # fmt: skip
     """A store's or peer's keys: filled, asked for recall, then rounds in turn with the echo at this address.
 
-    fill(collection, progress) writes into FOLDER, which is removed at the end. serving: a server that answers from
-    it. is_store: whether it answers filtered requests too, and tells its times.
+    fill(folder, collection, progress) writes into a folder. serving: a server that answers from it. is_store: whether
+    it answers filtered requests too, tells its times, and goes on where filling was broken off.
     """
-    collection = Collection(settings.references, settings.dimension, settings.queries)
-    with _empty_folder():
-        fill_apart(name, collection.references, fill, collection)
-        with serving() as address:
+    collection = Collection(
+        settings.references, settings.dimension, settings.queries, payload_bytes=settings.payload_bytes
+    )
+    with _filled(
+        name, settings, partial(fill_apart, name, collection.references, fill), collection, is_store
+    ) as folder:
+        others = set(active_children())
+        with serving(folder) as address:
+            (server,) = set(active_children()) - others
             near = answers_of(address, requests_of(collection, words=False))
             requests = requests_of(collection)
             answers = answers_of(address, requests)
@@ -103,35 +115,50 @@ def measured(
                 name: asking(address, requests, settings.callers),
                 "alone": asking(address, requests, 1),
             }
-            for share in SHARES if is_store else ():
-                variants[f"1/{share}"] = asking(address, requests_of(collection, share), settings.callers)
+            if is_store:
+                for share in SHARES:
+                    variants[f"1/{share}"] = asking(address, requests_of(collection, share), settings.callers)
+                filters = filtering_requests(collection, SHARES[-1])
+                variants["beside"] = lambda _: load(address, requests, settings.callers, settings.seconds, filters)
             samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
             if is_store:  # one question again and again, which is all that h2load can send
                 one = {"ours": asking(address, requests[:1], settings.callers)}
                 if which("h2load"):
                     one["h2load"] = partial(h2load, address, requests[0], settings.callers, settings.seconds)
                 checked = interleave(one, settings.rounds, label=f"{name}: cross-check")
+            memory_mb = memory_of(server)
+        disk_mb = round(sum(file.stat().st_blocks for file in folder.rglob("*")) * 512 / 1e6)
     keys: Keys = {
         "references": collection.references, "dim": collection.dimension,
         "recall_at_5": round_figure(recall_of(near, collection.neighbours)),
         "echo": speed_of(samples["echo"]), "alone": speed_of(samples["alone"]),
+        "memory_mb": memory_mb, "disk_mb": disk_mb,
         "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
     }  # fmt: skip
     if is_store:
         rates = {of: round_figure(median(s.answered_per_s for s in found)) for of, found in checked.items()}
         keys["h2load"] = rates if "h2load" in rates else "not installed: Debian's nghttp2-client"
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
+        keys["beside_filters"] = speed_of(samples["beside"])
         times = [answer.server_times for answer in answers]
         keys["stages_ms"] = {s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES}
     speeds, echoed = ([s.answered_per_s for s in samples[of]] for of in (name, "echo"))
     return with_intervals({**keys, **speed_of(samples[name])}, echo_ratio=ratio_interval(speeds, echoed))
 
 
+def measured_store(engine: str, settings: ServiceSettings, echo: str) -> Keys:
+    """A store's keys."""
+
+    def serving(folder: Path) -> AbstractContextManager[str]:
+        return side_process(serve_store, f"{engine}://{folder}", settings.dimension)
+
+    return measured(engine, settings, echo, partial(fill, engine), serving, is_store=True)
+
+
 def measured_peer(name: str, settings: ServiceSettings, echo: str) -> Keys:
     """The same of a peer behind the echo's front."""
     peer = PEERS[name]
-    serving = partial(side_process, serve_searcher, peer.opened, FOLDER)
-    return measured(name, settings, echo, partial(peer.fill, FOLDER), serving)
+    return measured(name, settings, echo, peer.fill, partial(side_process, serve_searcher, peer.opened))
 
 
 def speed_of(rounds: Sequence[Load]) -> Keys:
@@ -156,14 +183,31 @@ def if_it_can(peer: Peer, measure_it: Callable[[], Keys]) -> Keys:
         return {"missing": f"failed: {said.splitlines()[-1]}"}
 
 
+def memory_of(process: BaseProcess) -> int:
+    """MB that a process has for itself, files that are mapped left out."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(encoding="ascii"))
+    return round(int(found[1]) / 1000) if found else 0
+
+
 @contextmanager
-def _empty_folder() -> Iterator[Path]:
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+def _filled(
+    name: str, settings: ServiceSettings, fill: Callable[[Path, Collection], None], collection: Collection, resume: bool
+) -> Iterator[Path]:
+    """A folder that has the collection, of an earlier run with `keep` or filled now."""
+    folder = FOLDER / f"{name}-{settings.references}x{settings.dimension}x{settings.payload_bytes}"
+    filled = folder.with_name(f"{folder.name}.filled")
     try:
-        yield FOLDER
+        if not filled.exists():
+            if not resume:
+                shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            fill(folder, collection)
+            filled.touch()
+        yield folder
     finally:
-        shutil.rmtree(FOLDER, ignore_errors=True)
+        if not settings.keep:
+            filled.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
@@ -171,12 +215,17 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     stores, speeds = result["stores"], ("qps", "p50_ms", "p99_ms")
     rows = [
         (name, figure(keys, "recall_at_5"), *(figure(keys, key) for key in speeds),
-         figure(keys.get("alone", {}), "p50_ms"), figure(keys, "echo_ratio"))
+         figure(keys.get("alone", {}), "p50_ms"), figure(keys, "echo_ratio"),
+         figure(keys, "memory_mb"), figure(keys, "disk_mb"))
         for name, keys in ({f"{engine}://": keys for engine, keys in stores.items()} | result["peers"]).items()
     ]  # fmt: skip
-    rows.append(("echo", "–", *(figure(result["echo"], key) for key in speeds), "–", "1"))
-    columns = ("", "recall@5", "questions/s", "p50, ms", "p99, ms", "alone p50, ms", "of the echo")
-    title = f"{result['references']:,} references x {result['dim']}, {result['callers']} callers"
+    rows.append(("echo", "–", *(figure(result["echo"], key) for key in speeds), "–", "1", "–", "–"))
+    columns = ("", "recall@5", "questions/s", "p50, ms", "p99, ms", "alone p50, ms", "of the echo",
+               "memory, MB", "disk, MB")  # fmt: skip
+    title = (
+        f"{result['references']:,} references x {result['dim']}, payloads of {result['payload_bytes']:,} bytes,"
+        f" {result['callers']} callers"
+    )
     note = (
         "As devices ask: 50 candidates by vector are ordered by words, five return with text and payload; recall by"
         " vector alone, over clustered synthetic vectors. The echo sends as many bytes without looking at the question."
@@ -190,12 +239,12 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     filtered = [
         (f"{name}://", share, *(figure(speed, key) for key in speeds))
         for name, keys in stores.items()
-        for share, speed in (("all", keys), *keys["filtered"].items())
+        for share, speed in (("all", keys), *keys["filtered"].items(), ("all, beside filters", keys["beside_filters"]))
     ]
     return [
         Sheet(title, columns, rows, " ".join([note, *absent, *crossed])),
         Sheet("Server times of one caller, ms (medians)", ("", *STAGES), stages),
-        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered),
+        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered, _BESIDE),
     ]
 
 

@@ -61,10 +61,10 @@ def as_response(neighbours: Sequence[Neighbour]) -> bytes:
     return response_of(Retrieved([hits], payloads, 0, 0)).SerializeToString()
 
 
-def serve_echo(ready: Callable[[int], None]) -> None:
+def serve_echo(ready: Callable[[int], None], payload_bytes: int = PAYLOAD_BYTES) -> None:
     """Answers every request with five payloads without looking at it: what the wire alone costs."""
     collection = Collection(K)
-    answer = as_response([(n + 1, 0.5, collection.text(n), bytes(PAYLOAD_BYTES)) for n in range(K)])
+    answer = as_response([(n + 1, 0.5, collection.text(n), bytes(payload_bytes)) for n in range(K)])
 
     async def retrieve(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return answer

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -20,7 +21,7 @@ from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import NewDocument, NewReference, WriterIdentity, open_store
 from memory_service.write.encoder import EncodedReferences, Encoder, EncoderDescription
 
-_BATCH = 512
+_BATCH = 4096
 _FILLED = "the benchmark's stores are filled directly: nothing is ingested or embedded here"
 
 
@@ -60,11 +61,17 @@ class NoEncoder:
         """See Encoder."""
 
 
-def fill(url: str, collection: Collection, progress: Callable[[int], None]) -> None:
-    """Writes the collection into a new store, a document a reference; memory ids are its number and one."""
-    with contextlib.closing(open_store(url)) as store:
-        base = store.create(DEFAULT_KNOWLEDGE_BASE, "", NoEncoder(collection.dimension).description.identity)
+def fill(engine: str, folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
+    """Writes what the store lacks of the collection, a document a reference; memory ids are its number and one."""
+    with contextlib.closing(open_store(f"{engine}://{folder}")) as store:
+        if not store.knowledge_bases():
+            store.create(DEFAULT_KNOWLEDGE_BASE, "", NoEncoder(collection.dimension).description.identity)
+        base = store.knowledge_base(DEFAULT_KNOWLEDGE_BASE)
+        there = store.statistics(base).references
         for first, vectors in collection.batches(_BATCH):
+            progress(len(vectors))
+            if first < there:  # each batch is there whole or not at all
+                continue
             documents = []
             for number, vector in enumerate(vectors, first):
                 payload, text = collection.payload(number), collection.text(number)
@@ -72,7 +79,6 @@ def fill(url: str, collection: Collection, progress: Callable[[int], None]) -> N
                 content_hash, metadata = hashlib.sha256(text.encode()).digest(), collection.metadata(number)
                 documents.append(NewDocument(f"d{number}", "", metadata, content_hash, [reference]))
             store.write(base, documents)
-            progress(len(vectors))
 
 
 def serve_store(ready: Callable[[int], None], url: str, dimension: int) -> None:

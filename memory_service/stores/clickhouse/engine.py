@@ -66,7 +66,7 @@ class Engine:
             self.writer = self.connect()
             if not self.dialect.shared:
                 self._require_tables()
-            for _ in range(options.read_connections):  # a client of a server may be used by several threads
+            for _ in range(2 * options.read_connections):  # a client of a server may be used by several threads
                 self._readers.put(self.writer if self.dialect.shared else self.connect())
         except StoreUnavailable:
             self.close()

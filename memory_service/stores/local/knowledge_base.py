@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from memory_model.errors import Memory3Error
 from memory_model.words import ranked
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.ops.logs import logger
@@ -28,8 +29,8 @@ START_CHECK_BYTES = 1 << 30
 """Up to this size everything in a file is compared before it is served; a payload is compared whenever it is read."""
 SAVE_ROWS, SAVE_SHARE = 1024, 0.25
 """So many vectors that were added since the index was saved, and such a share of it, make a batch save it."""
-LIVING_SHARE = 0.7
-"""An index of which fewer vectors belong to references is built again at the next start."""
+LIVING_SHARE = 0.6
+"""An index of which fewer vectors belong to references is built again, while it is used."""
 _DATA, _INDEX = "documents.sqlite3", "index.faiss"
 _KEPT_FILTERS = 32
 _PUBLISHED_SOON_S = 0.0005
@@ -70,6 +71,7 @@ class LocalKnowledgeBase:
         self._lock = threading.RLock()  # of writes
         self._closed = False
         self._saved_rows = 0
+        self._builder = threading.Thread()
         with disk_errors("opening the knowledge base"):
             self._database = Database(folder / _DATA)
             try:
@@ -98,14 +100,12 @@ class LocalKnowledgeBase:
         return cls(folder)
 
     def _loaded(self, data: Transaction) -> View:
-        """The saved index with what came since; one that is missing, harmed or half dead is built again."""
+        """The saved index with what came since; one that is missing or harmed is built again."""
         saved = VectorIndex.load(self._folder / _INDEX, self._dimension)
         if saved is not None and saved[1] <= data.revision().number:
             with contextlib.suppress(KnowledgeBaseDamaged):
                 self._saved_rows = saved[0].count
-                view = self._caught_up(saved[0], data)
-                if view.passing[None].count >= LIVING_SHARE * view.index.count:
-                    return view
+                return self._caught_up(saved[0], data)
         (self._folder / _INDEX).unlink(missing_ok=True)  # its rows may be used again
         self._saved_rows = 0
         return self._caught_up(VectorIndex(self._dimension), data)
@@ -208,6 +208,29 @@ class LocalKnowledgeBase:
         self._database.note_commit(view.revision)
         if index.count - self._saved_rows > max(SAVE_ROWS, SAVE_SHARE * self._saved_rows):
             self._save()
+        worn = view.passing[None].count < LIVING_SHARE * index.count >= LIVING_SHARE * SAVE_ROWS
+        if worn and not self._builder.is_alive():
+            self._builder = threading.Thread(target=self._rebuild, name="index-builder", daemon=True)
+            self._builder.start()
+
+    def _rebuild(self) -> None:
+        """Replaces the index by one without dead vectors; searches and writes go on while it is built."""
+        index, more = VectorIndex(self._dimension), True
+        try:
+            with disk_errors("building the index"):
+                while more and not self._closed:
+                    with self._database.reading() as data:
+                        rows, vectors = next(data.vectors(index.next_row, self._dimension), (np.zeros(0), np.zeros(0)))
+                    index.add(rows, vectors)
+                    more = len(rows) > SAVE_ROWS
+                with self._lock, self._database.reading() as data:
+                    if not self._closed:
+                        view = self._caught_up(index, data)
+                        (self._folder / _INDEX).unlink(missing_ok=True)  # its rows may be used again
+                        self._view = view
+                        self._save()
+        except Memory3Error as error:
+            logger().warning("index_not_rebuilt", problem=str(error))
 
     def _save(self) -> None:
         """Writes the index beside the data. It is a copy: where that fails it will be made again."""
@@ -220,6 +243,8 @@ class LocalKnowledgeBase:
     def close(self, *, keep: bool = True) -> None:
         """Closes the files. keep: the index is saved; else the knowledge base is deleted, as readers are told."""
         self._closed = True
+        if self._builder.is_alive():
+            self._builder.join()
         with self._lock:
             if keep and self._view.index.count != self._saved_rows:
                 self._save()

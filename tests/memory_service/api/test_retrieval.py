@@ -12,6 +12,8 @@ import pytest
 from google.rpc import error_details_pb2
 
 from memory_model.words import query_words
+from memory_service.stores import KnowledgeBase, Query, Retrieved
+from memory_service.stores.local.store import LocalStore
 from protos.memory.v1 import retrieval_pb2 as pb
 from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, Refusal, document, refused
@@ -152,6 +154,23 @@ def test_texts_that_are_embedded_slowly_do_not_hold_up_searches_by_vector(
     embed, going_on = encoder.embed, threading.Event()
     monkeypatch.setattr(encoder, "embed", lambda texts: going_on.wait(60) and embed(texts))
     request = pb.RetrieveRequest(knowledge_base="facts", query_texts=["a"])
+    waiting = [client.retrieval.Retrieve.future(request, timeout=60) for _ in range(4)]
+    assert client.hits("facts", "a")
+    assert not any(call.done() for call in waiting)
+    going_on.set()
+    assert all(call.result().results[0].hits for call in waiting)
+
+
+def test_searches_with_filters_hold_up_no_search_without(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrieve, going_on = LocalStore.retrieve, threading.Event()
+
+    def slow(store: LocalStore, base: KnowledgeBase, query: Query) -> Retrieved:
+        if query.filter:
+            going_on.wait(60)
+        return retrieve(store, base, query)
+
+    monkeypatch.setattr(LocalStore, "retrieve", slow)
+    request = pb.RetrieveRequest(knowledge_base="facts", query_vectors=X, metadata_filter={"colour": "red"})
     waiting = [client.retrieval.Retrieve.future(request, timeout=60) for _ in range(4)]
     assert client.hits("facts", "a")
     assert not any(call.done() for call in waiting)
