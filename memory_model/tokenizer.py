@@ -143,7 +143,7 @@ def without_word_cache(backend: Backend) -> Backend:
     """The same tokenizer, which no longer remembers words: what is opened and closed again must leave nothing behind.
 
     The library keeps up to 10,000 words in every thread that encodes, after the tokenizer is gone too. A question costs
-    4 µs more without, a long text nearly twice as much (decision 0024).
+    4 µs more without, a long text nearly twice as much.
     """
     resize = getattr(backend.model, "_resize_cache", None)
     if resize is not None:  # WordPiece has none

@@ -285,7 +285,7 @@ class Runner:
 
 
 def return_free_memory() -> None:
-    """Give the heap's free pages back to the system, where the C library is glibc (decision 0029). Never raises.
+    """Give the heap's free pages back to the system, where the C library is glibc: it kept 190 MB of 430. Never raises.
 
     glibc keeps what is freed for allocations to come: of a model that was closed, most of its weights.
     """
