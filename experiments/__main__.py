@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from experiments.conversation_times import conversation_times
+from experiments.conversations.times import conversation_times
+from experiments.conversations.told_early import long_conversation
 from experiments.corpus.filtering import filter_corpus
 from experiments.corpus.preparing import prepare_data
+from experiments.corpus.vocabulary import vocabulary
 from experiments.device_quality import device_quality
-from experiments.factbook import build_factbook
-from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
-from experiments.paragraphs import split_questions
 from experiments.pretraining import two_stages
 from experiments.professional import professional
 from experiments.quality import quality
-from experiments.question_sets import invent_countries
+from experiments.questions.countries import invent_countries
+from experiments.questions.factbook import build_factbook
+from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
-from experiments.vocabulary import vocabulary
 from memory_model.cli.options import console
 from memory_model.errors import Memory3Error
 

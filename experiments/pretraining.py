@@ -16,8 +16,8 @@ from matplotlib import pyplot as plt
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
+from experiments.corpus.vocabulary import train_bpe
 from experiments.random_base import write_random_folder
-from experiments.vocabulary import train_bpe
 from memory_model.cli.options import DeviceOption, EmbedderOption, console, open_embedder, write_json
 from memory_model.cli.tuning import follow
 from memory_model.config import ModelConfig, parse_budget

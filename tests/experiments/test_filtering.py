@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from experiments.__main__ import app
 from experiments.corpus.filtering import quality_scorer, refused_by_rule, with_test_questions, without_duplicates
 from experiments.corpus.preparing import write_rows
-from experiments.vocabulary import merged, train_bpe
+from experiments.corpus.vocabulary import merged, train_bpe
 from memory_model.data.passages import Passage, corpus_files, read_rows
 from memory_model.errors import InvalidInput
 

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from experiments.paragraphs import paragraph_documents, paragraph_rows, part_of, read_paragraphs, write_paragraph_sets
+from experiments.questions.paragraphs import (
+    paragraph_documents,
+    paragraph_rows,
+    part_of,
+    read_paragraphs,
+    write_paragraph_sets,
+)
 from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
 from memory_model.eval.rows import read_rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.question_sets import fact_sets, holders, invented_documents, twin_rows, unanswerable_rows
+from experiments.questions.countries import fact_sets, holders, invented_documents, twin_rows, unanswerable_rows
 from memory_model.data import factbook
 from memory_model.eval.rows import read_rows
 from memory_model.models.folder import ModelFolder

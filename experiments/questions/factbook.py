@@ -98,8 +98,8 @@ def build_factbook(
     ] = None,
 ) -> None:
     """Make the knowledge base, its held-out countries and the question sets from the World Factbook."""
-    from experiments.paragraphs import write_sets
-    from experiments.question_sets import evaluation_rows, fact_sets
+    from experiments.questions.countries import evaluation_rows, fact_sets
+    from experiments.questions.paragraphs import write_sets
     from memory_model.data import factbook
     from memory_model.models.folder import ModelFolder
     from memory_model.tokenizer import Tokenizer

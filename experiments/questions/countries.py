@@ -6,7 +6,7 @@
 
 All are drawn from the factbook, tests from held-out countries, and fixed by seeds. The countries of the development
 sets are invented and in no tuning either: countries of tuning hide what a model refuses wrongly of others. Questions
-about paragraphs: `experiments.paragraphs`.
+about paragraphs: `experiments.questions.paragraphs`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.paragraphs import RowData, row_data
+from experiments.questions.paragraphs import RowData, row_data
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL

@@ -1,0 +1,1 @@
+"""Conversations longer than the cache: what is still known, and what it costs."""
