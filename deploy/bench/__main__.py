@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from deploy.bench import report, results
+from deploy.bench import outcome, report
 from deploy.bench.scenario import SCENARIOS, ScenarioFailed, find_scenario
 from memory_model.errors import Memory3Error
 
@@ -31,7 +31,7 @@ def run(
         list[str] | None, typer.Option("--set", help="A setting instead of the default: name=value (YAML).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds: to try it out.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = results.RESULTS,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = outcome.RESULTS,
 ) -> None:
     """Measure scenarios one after the other, write their results, show their tables; exits with 2 if any failed."""
     failed = []
@@ -39,7 +39,7 @@ def run(
         try:
             found = find_scenario(name)
             settings = found.settings_of(assignments or [], quick=quick)
-            report.show(console, results.measure(found, settings, quick=quick, folder=out))
+            report.show(console, outcome.measure(found, settings, quick=quick, folder=out))
         except FAILURES as error:
             complain(error)
             failed.append(name)
@@ -56,18 +56,18 @@ def compare(
     after: Annotated[Path, typer.Argument(help="A later one of the same scenario.")],
 ) -> None:
     """Report what became better or worse; exits with 1 if anything became worse."""
-    one, other = results.read(before), results.read(after)
-    verdicts = results.compare(one, other)
+    one, other = outcome.read(before), outcome.read(after)
+    verdicts = outcome.compare(one, other)
     for result in (one, other):
         console.print(report.machine_line(result))
-    console.print(Markdown(report.as_markdown(results.sheet(verdicts))))
+    console.print(Markdown(report.as_markdown(outcome.sheet(verdicts))))
     if any(verdict.word == "worse" for verdict in verdicts):
         raise typer.Exit(1)
 
 
 @app.command("report")
 def write_report(
-    folder: Annotated[Path, typer.Option("--results", help="Folder of the results.")] = results.RESULTS,
+    folder: Annotated[Path, typer.Option("--results", help="Folder of the results.")] = outcome.RESULTS,
     page: Annotated[Path, typer.Option(help="Page whose marked part is written.")] = report.PAGE,
 ) -> None:
     """Write the tables of docs/benchmarks.md; what has no result keeps its figures."""

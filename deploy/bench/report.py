@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from deploy.bench import results
+from deploy.bench import outcome
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import SCENARIOS, ScenarioFailed, Sheet, find_scenario
 
@@ -36,7 +36,7 @@ def write(folder: Path, page: Path = PAGE) -> list[str]:
         raise ScenarioFailed(f"{page} lacks the lines {BEGIN!r} and {END!r} between which results are written")
     kept = {part.partition("`")[0]: _HEAD + part.strip() for part in middle.split(_HEAD)[1:]}
     measured = [name for name in SCENARIOS if (folder / f"{name}.json").is_file()]
-    sections = kept | {name: section(results.read(folder / f"{name}.json")) for name in measured}
+    sections = kept | {name: section(outcome.read(folder / f"{name}.json")) for name in measured}
     ordered = [sections[name] for name in SCENARIOS if name in sections]
     page.write_text(before + "\n\n".join([BEGIN, *ordered, END]) + after, encoding="utf-8")
     return measured

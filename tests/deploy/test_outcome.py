@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from deploy.bench import report, results
+from deploy.bench import outcome, report
 from deploy.bench.__main__ import app
-from deploy.bench.results import FORMAT_VERSION, compare
+from deploy.bench.outcome import FORMAT_VERSION, compare
 from deploy.bench.scenario import (
     SCENARIOS,
     Keys,
@@ -48,10 +48,10 @@ def made_result(low: float = 0.95, high: float = 0.99, date: str = "2026-11-21",
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch):
-    for module in (report, results):
+    for module in (report, outcome):
         monkeypatch.setattr(module, "find_scenario", lambda name: made_scenario())
     monkeypatch.setattr(report, "SCENARIOS", ("made", "other"))
-    monkeypatch.setattr(results.machine, "copy_gb_per_s", lambda threads: 1.0)
+    monkeypatch.setattr(outcome.machine, "copy_gb_per_s", lambda threads: 1.0)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -72,9 +72,9 @@ def test_a_mistake_in_a_setting_is_named_before_anything_is_measured(wrong):
 
 
 def test_a_result_holds_the_keys_the_machine_and_the_settings(tmp_path):
-    results.measure(made_scenario(ratio=0.5), Settings(), folder=tmp_path)
+    outcome.measure(made_scenario(ratio=0.5), Settings(), folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["made.json"], "no temporary file stays"
-    result = results.read(tmp_path / "made.json")
+    result = outcome.read(tmp_path / "made.json")
     assert (result["ratio"], result["settings"]["rounds"]) == (0.5, 7)
     assert {"cpu", "cores", "commit", "date", "versions"} <= set(result["machine"])
     for keys, reason in (
@@ -82,7 +82,7 @@ def test_a_result_holds_the_keys_the_machine_and_the_settings(tmp_path):
         ({"ratio": 1.0, "new": 1.0}, "direction of new"),
     ):
         with pytest.raises(ScenarioFailed, match=reason):
-            results.measure(made_scenario(**keys), Settings(), folder=tmp_path)
+            outcome.measure(made_scenario(**keys), Settings(), folder=tmp_path)
 
 
 @pytest.mark.parametrize("content", [None, [], {}, {"format_version": 1}])
@@ -90,7 +90,7 @@ def test_whatever_is_no_result_of_this_version_is_refused_by_name(tmp_path, cont
     path = tmp_path / "decode.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ScenarioFailed, match="make bench-decode"):
-        results.read(path)
+        outcome.read(path)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_whatever_is_no_result_of_this_version_is_refused_by_name(tmp_path, cont
     ],
 )
 def test_a_verdict_needs_intervals_apart_and_the_exit_code_is_for_ci(tmp_path, before, after, word):
-    results.write(made_result(*before), tmp_path / "before.json")
-    results.write(made_result(*after), tmp_path / "after.json")
+    outcome.write(made_result(*before), tmp_path / "before.json")
+    outcome.write(made_result(*after), tmp_path / "after.json")
     done = CliRunner().invoke(app, ["compare", str(tmp_path / "before.json"), str(tmp_path / "after.json")])
     assert done.exit_code == (word == "worse"), done.output
     assert word in done.output
@@ -128,7 +128,7 @@ def page(tmp_path):
 
 
 def test_the_report_writes_results_and_keeps_the_last_figures_of_other_scenarios(tmp_path, page):
-    results.write(made_result(), tmp_path / "made.json")
+    outcome.write(made_result(), tmp_path / "made.json")
     assert report.write(tmp_path, page) == ["made"]
     text = page.read_text()
     assert text.startswith("# By hand\n\n")
@@ -146,7 +146,7 @@ def test_the_report_writes_results_and_keeps_the_last_figures_of_other_scenarios
 
 def test_a_result_that_cannot_be_shown_and_a_page_without_marks_are_refused(tmp_path, page):
     broken = {name: value for name, value in made_result().items() if name != "machine"}
-    results.write(broken, tmp_path / "made.json")
+    outcome.write(broken, tmp_path / "made.json")
     with pytest.raises(ScenarioFailed, match="made lacks 'machine'"):
         report.write(tmp_path, page)
     page.write_text("nothing")
