@@ -77,6 +77,10 @@ def adapt(
     ] = -1,
     distillation: Annotated[float, typer.Option(help="Weight of the teacher's divergence; 0: none.")] = 0.5,
     codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.03,
+    through: Annotated[
+        Path | None,
+        typer.Option("--codec", help="codec.npz that memories go through in place of noise, e.g. that of --start."),
+    ] = None,
     checkpoint_layers: Annotated[
         bool, typer.Option("--checkpoint-layers", help="Recompute layers backward: less memory, a third slower.")
     ] = False,
@@ -99,6 +103,7 @@ def adapt(
     text with a memory for each chunk), warmup (the same text without memory), keeping (plain text and small talk, so
     that the model stays what it was). On several GPUs: torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
+    from memory_model.codec.codec import MemoryCodec
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
@@ -115,13 +120,14 @@ def adapt(
     run = out or folder.path / "adapt"
     use_threads(threads)
     begun = Adapter.load(start) if start else None
+    codec = MemoryCodec.load(through) if through else None
     with process_group(device):
         loaded = base_to_tune(heads, begun, folder)
         plan = TuningPlan(
             steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
             first_layer=loaded.config.layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
             distillation=distillation, weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
-            accumulate=accumulate or processes(),
+            accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "",
         )  # fmt: skip
         sizes = Sizes(
             written=conversations, conversations=conversations, unanswerable=unanswerable, refused=refused,
@@ -134,7 +140,7 @@ def adapt(
             )  # fmt: skip
         tuner = Tuner(
             loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,
-            checkpoint=checkpoint_layers, most_tokens=pass_tokens,
+            checkpoint=checkpoint_layers, most_tokens=pass_tokens, codec=codec,
         )  # fmt: skip
         follow(tuner, minutes)
     if own_rank():

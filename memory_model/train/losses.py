@@ -15,11 +15,15 @@ from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from typing import TypeVar, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from memory_model.chat import text_start
+from memory_model.codec.codec import MemoryCodec
+from memory_model.codec.payload import vector_rows
+from memory_model.config import MemoryConfig
 from memory_model.data.batches import IGNORE, Batch, Teacher, buckets
 from memory_model.nn.adapter import original
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
@@ -383,3 +387,20 @@ def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
         return x_NMd + noise.to(x_NMd.dtype)
 
     return MemoryBatch(noisy(memory.keys), noisy(memory.values), memory.valid)
+
+
+@torch.no_grad()
+def through_codec(memory: MemoryBatch, table: MemoryConfig, codec: MemoryCodec) -> MemoryBatch:
+    """Memories [N, budget, d] as readers get them, so that both sides learn to live with the codec's own errors."""
+    sides = torch.cat((memory.keys, memory.values), dim=1).float().cpu().numpy()
+    longest = max(range(len(table.heads)), key=lambda n: table.heads[n].tokens)
+    first = table.offsets[longest]
+    tokens = memory.valid[:, first : first + table.heads[longest].tokens].sum(1).tolist()
+    rows = [vector_rows(table, count, codec.together) for count in tokens]
+    vectors = np.concatenate([own[places] for own, places in zip(sides, rows, strict=True)])
+    codes = codec.encode(vectors.reshape(-1, codec.together * codec.head_dim))
+    read = codec.decode(codes).reshape(-1, codec.head_dim)
+    for own, places, coded in zip(sides, rows, np.split(read, np.cumsum([len(r) for r in rows])[:-1]), strict=True):
+        own[places] = coded
+    keys, values = torch.from_numpy(sides).to(memory.keys).split(table.budget, dim=1)
+    return MemoryBatch(keys, values, memory.valid)

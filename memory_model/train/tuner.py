@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from memory_model.codec.codec import MemoryCodec
 from memory_model.data.batches import BatchSource
 from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start, unchanging
-from memory_model.nn.decoder import Decoder
+from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.train.distributed import add_up, first_says, locked, processes, rank
-from memory_model.train.losses import Pass, batch_gradients, with_codec_noise
+from memory_model.train.losses import Pass, batch_gradients, through_codec, with_codec_noise
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class TuningPlan:
     """How long and how hard to tune.
 
     The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
-    (paper 5.1). codec_noise: a share of variance. distillation: weight of the teacher's divergence, 0 takes no teacher.
+    (paper 5.1). codec_noise: a share of variance; codec_id: of a codec that takes its place.
+    distillation: weight of the teacher's divergence, 0 takes no teacher.
     accumulate: batches of a step, over all processes.
     """
 
@@ -45,6 +47,7 @@ class TuningPlan:
     rank: int = 32
     first_layer: int = 6
     codec_noise: float = 0.03
+    codec_id: str = ""
     distillation: float = 0.5
     weight_decay: float = 0.0
     clip: float = 1.0
@@ -100,9 +103,11 @@ class Tuner:
     def __init__(
         self, model: Decoder, prefix: Sequence[int], batches: BatchSource, plan: TuningPlan, folder: Path,
         base_sha256: str, *, start: Adapter | None = None, device: str = "cpu", checkpoint: bool = False,
-        most_tokens: int = 8192,
+        most_tokens: int = 8192, codec: MemoryCodec | None = None,
     ) -> None:  # fmt: skip
         """checkpoint: keep only the layers' inputs and compute the rest again; most_tokens: of one pass.
+
+        codec: what memories go through on their way to readers, in place of noise; the plan names it.
 
         Raises InvalidInput where `accumulate` batches cannot be shared evenly, or the start does not fit.
         """
@@ -119,7 +124,7 @@ class Tuner:
             checkpoint_layers(model)
         self.model, self.prefix, self.batches = model.to(device), prefix, batches
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
-        self.most_tokens = most_tokens
+        self.most_tokens, self.codec = most_tokens, codec
         self.optimizer = torch.optim.AdamW(
             self.groups(), plan.learning_rate, (0.9, 0.98), weight_decay=plan.weight_decay, fused=True
         )
@@ -163,6 +168,12 @@ class Tuner:
             self.save()
         return self.adapter()
 
+    def coded(self, written: MemoryBatch) -> MemoryBatch:
+        """Memories as readers get them."""
+        if self.codec is not None:
+            return through_codec(written, self.model.config.memory, self.codec)
+        return with_codec_noise(written, self.plan.codec_noise)
+
     def one_step(self) -> Step:
         """Compute the step's batches, exchange gradients, update."""
         began = time.perf_counter()
@@ -178,7 +189,7 @@ class Tuner:
                 torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
                 done = batch_gradients(
                     self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
-                    coding=lambda written: with_codec_noise(written, self.plan.codec_noise),
+                    coding=self.coded,
                     weight=1 / len(drawn), most_tokens=self.most_tokens,
                     threads=torch.get_num_threads() if self.device == "cpu" and self.shares_rows else 1,
                 )  # fmt: skip

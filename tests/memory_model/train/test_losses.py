@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from memory_model.codec.codec import ExactCodec
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.data.batches import Batch
 from memory_model.data.conversations import Sizes
 from memory_model.nn.adapter import attach, checkpoint_layers
 from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.train.losses import batch_gradients, with_codec_noise
-from tests.edge_client.tiny_bundle import tiny_loaded
+from memory_model.train.losses import batch_gradients, through_codec, with_codec_noise
+from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import facts, keeping, people
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.plain import plain_losses
@@ -84,3 +86,18 @@ def test_codec_noise_has_the_asked_share_and_spares_rows_that_hold_nothing() -> 
     noise = (noisy.keys - x)[valid]
     assert float(noise.var() / x[valid].var()) == pytest.approx(0.04, rel=0.1)
     assert torch.equal(noisy.keys[~valid], x[~valid])
+
+
+def test_through_the_codec_memories_are_what_a_reader_decodes() -> None:
+    config, lengths = tiny_config(), torch.tensor([32, 10, 20])
+    kept = [torch.arange(head.tokens) < lengths[:, None] for head in config.memory.heads]
+    valid = torch.cat(kept, dim=1)
+    keys, values = (torch.randn(3, config.memory.budget, 8) * valid[..., None] for _ in range(2))
+    codec = ExactCodec(8, "float16")
+    coded = through_codec(MemoryBatch(keys, values, valid), config.memory, codec)
+    form = MemoryFormat(config, "11" * 32, codec)
+    written = [ExplicitMemory(*m) for m in zip(keys.numpy(), values.numpy(), lengths.tolist(), strict=True)]
+    for number, read in enumerate(form.decode(form.encode(written))):
+        assert torch.equal(coded.keys[number], torch.from_numpy(read.keys))
+        assert torch.equal(coded.values[number], torch.from_numpy(read.values))
+    assert not torch.equal(coded.keys, keys)
