@@ -65,6 +65,8 @@ def paragraph_documents(paragraphs: Sequence[dict[str, Any]]) -> list[dict[str, 
 def paragraph_rows(paragraphs: Sequence[dict[str, Any]], count: int | None = None) -> list[RowData]:
     """Rows {knowledge, question, right_answer, answers, title, answerable, distractors} of an article's parts.
 
+    Unanswerable ones have `plausible` too.
+
     knowledge: the part of a paragraph that holds an answer; of an unanswerable question, one that holds what a
     careless reader would say. The distractors do not hold it. count: of these rows, three answerable to two
     unanswerable, one from each article in turn; None: all.
@@ -84,6 +86,7 @@ def paragraph_rows(paragraphs: Sequence[dict[str, Any]], count: int | None = Non
                 continue
             row = row_data(right, asked["question"], (answers or [REFUSAL])[0], rng.sample(others, _BESIDE))
             row |= {"answers": answers[1:], "title": p["article"], "answerable": bool(answers)}
+            row |= {} if answers else {"plausible": named[0]}
             found[bool(answers)].setdefault(p["article"], []).append(row)
     drawn = {}
     for answerable, by_article in found.items():

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import os
 import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memory_model.cli.options import console, open_embedder, progress_bars
+from memory_model.cli.options import console, open_embedder, progress_bar, progress_bars, write_json
 
 CACHE = Path("build/continual")
-TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping"
-_WITHOUT_CORPUS = {"facts", "hard", "articles", "dialogue"}
+TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping, preferences"
+_WITHOUT_CORPUS = {"facts", "hard", "articles", "dialogue", "preferences"}
 QUESTIONS = Path("build/questions/squad_training.json")
 REQUESTS = Path("data/requests.jsonl")
 INTRODUCTIONS = Path("data/introductions.jsonl")
+_UNREAD = 240  # questions that the model answers without memory, for preferences: two minutes of one core
 
 
 def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
@@ -53,11 +55,12 @@ def fact_batches(
 def mixture_of(
     weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
     sequence: int = 512, rows: int = 2, embedder: Path | None = None, questions: Path = QUESTIONS,
+    unread: Callable[[Any], Mapping[str, str]] = lambda _: {},
 ) -> Any:  # fmt: skip
     """The mixture that `--mixture facts:4,hard:3,…` says; raises InvalidInput for a task that is none.
 
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, embedder: of the
-    tasks continual and warmup. questions: of articles.
+    tasks continual and warmup. questions: of articles. unread: wrong answers without memory (`unread_answers`).
     """
     from memory_model.data import factbook
     from memory_model.data.alike import Articles, read_questions
@@ -65,6 +68,7 @@ def mixture_of(
     from memory_model.data.conversations import AskedConversations, Sizes
     from memory_model.data.dialogue import Dialogues
     from memory_model.data.passages import ASKED, Asked, read_rows
+    from memory_model.data.preferences import Preferences
     from memory_model.data.running_text import ContinualBatches, KeepingBatches
     from memory_model.errors import InvalidInput
 
@@ -86,6 +90,11 @@ def mixture_of(
             return fact_batches(loaded, data, seed + 5 * hard, sizes, distil=distil, hard=hard)
         if task == "articles":
             return Articles(read_questions(questions), loaded.chat, seed + 6, sizes, **options)
+        if task == "preferences":
+            people = read_questions(questions)
+            facts = fact_batches(loaded, data, seed + 8, sizes, distil=False, hard=True)
+            articles = Articles(people, loaded.chat, seed + 9, sizes, longest=options["longest"])
+            return Preferences(facts, articles, unread(people), seed + 10)
         if task == "dialogue":
             return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, **options)
         if task == "keeping":
@@ -102,6 +111,36 @@ def mixture_of(
         return ContinualBatches(sequences(), seed + 3, rows=rows, warmup=task == "warmup")
 
     return Mixture({task: (share, source(task)) for task, share in shares.items()}, seed)
+
+
+def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[Any]) -> dict[str, str]:
+    """What a model with the adapter `start` answers wrongly without memory, by question; kept in `file`.
+
+    Raises InvalidInput without a start: preferences come after tuning.
+    """
+    from memory_model.errors import InvalidInput
+    from memory_model.eval.scores import token_f1
+    from memory_model.models.load import load_model
+    from memory_model.models.tensor_files import read_json
+    from memory_model.nn.generate import greedy
+    from memory_model.refusal import is_refusal
+
+    if start is None:
+        raise InvalidInput("task preferences needs --start: the adapter that it improves")
+    if not file.is_file():
+        loaded, wrong = load_model(folder, start), {}
+        rows = [row for row in rows if row["answerable"]]
+        rows = random.Random(0).sample(rows, min(_UNREAD, len(rows)))
+        with progress_bar("answers without memory", len(rows)) as advance:
+            for group in (rows[first : first + 16] for first in range(0, len(rows), 16)):
+                prompts = [loaded.chat.prompt([{"role": "user", "content": row["question"]}]).ids for row in group]
+                said = greedy(loaded.model, prompts, loaded.writer.prefix, None, loaded.tokenizer.stop_ids, 24)
+                for row, answer in zip(group, map(loaded.tokenizer.decode, said), strict=True):
+                    if token_f1(answer, row["right_answer"]) < 0.3 and not is_refusal(answer):
+                        wrong[row["question"]] = answer.strip()
+                advance(len(group))
+        write_json(file, wrong)
+    return {question: answer for question, answer in read_json(file, dict).items() if answer}
 
 
 def training_passages(corpus: Path, data: Path) -> Any:

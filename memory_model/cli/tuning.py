@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from memory_model.cli.options import (
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import QUESTIONS, TASKS, base_to_tune, mixture_of
+from memory_model.cli.training_data import QUESTIONS, TASKS, base_to_tune, mixture_of, unread_answers
 
 
 def adapt(
@@ -70,6 +71,10 @@ def adapt(
     embedder: EmbedderOption = None,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
+    cosine: Annotated[
+        bool, typer.Option("--cosine", help="The paper's schedule (6.1): a tenth warmup, then a half cosine to 0.")
+    ] = False,
+    beta: Annotated[float, typer.Option(help="DPO's inverse temperature, of preferences (paper 6.2).")] = 0.01,
     weight_decay: Annotated[float, typer.Option(help="Of AdamW; the paper's continual training has 0.1.")] = 0.0,
     rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
     first_layer: Annotated[
@@ -101,7 +106,8 @@ def adapt(
     different subjects), articles (what people asked about paragraphs, beside others of the same article), dialogue (who
     said what in conversations before), asked (what people asked about passages), continual (the paper's training on
     text with a memory for each chunk), warmup (the same text without memory), keeping (plain text and small talk, so
-    that the model stays what it was). On several GPUs: torchrun --nproc-per-node N -m memory_model.cli adapt …
+    that the model stays what it was), preferences (DPO with memories that are read). On several GPUs:
+    torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
     from memory_model.codec.codec import MemoryCodec
     from memory_model.data.conversations import Sizes
@@ -127,7 +133,8 @@ def adapt(
             steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
             first_layer=loaded.config.layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
             distillation=distillation, weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
-            accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "",
+            accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "", cosine=cosine,
+            warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta,
         )  # fmt: skip
         sizes = Sizes(
             written=conversations, conversations=conversations, unanswerable=unanswerable, refused=refused,
@@ -137,6 +144,7 @@ def adapt(
             source = mixture_of(
                 mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
                 sequence=sequence, rows=rows, embedder=embedder, questions=questions,
+                unread=partial(unread_answers, folder, start, run / "unread.json"),
             )  # fmt: skip
         tuner = Tuner(
             loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,

@@ -50,7 +50,7 @@ class AlikeConversations(Conversations):
         while len(rows) < self.sizes.conversations:
             none = self.unanswered(written) if rng.random() < self.refused_share else None
             if none is None:
-                read = rng.sample(self._places(written), min(self._reads(), len(self._places(written))))
+                read = rng.sample(self.places(written), min(self._reads(), len(self.places(written))))
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
                 continue
             read, question = none
@@ -58,7 +58,7 @@ class AlikeConversations(Conversations):
             rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
 
-    def _places(self, written: Sequence[Reference]) -> list[int]:
+    def places(self, written: Sequence[Reference]) -> list[int]:
         """References that may be read by a conversation about what is asked for."""
         return [n for n, reference in enumerate(written) if reference.questions]
 
@@ -129,7 +129,8 @@ class HardFacts(AlikeConversations, FactConversations):
         self.random.shuffle(read)
         return read, self.absent.question
 
-    def _places(self, written: Sequence[Reference]) -> list[int]:
+    def places(self, written: Sequence[Reference]) -> list[int]:
+        """Those that hold the topic."""
         return [n for n in range(len(written)) if n not in self.lacking]
 
     def _holders(self, topic: str) -> dict[int, int]:
@@ -159,9 +160,13 @@ class Articles(AlikeConversations):
         self, rows: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
         *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
-        """rows: {knowledge, question, right_answer, title, answerable}, as `split-questions` writes them."""
+        """rows: {knowledge, question, right_answer, title, answerable, plausible}, as `split-questions` writes them.
+
+        plausible: what seems to answer an unanswerable question.
+        """
         super().__init__(chat, seed, sizes, distil=distil)
         self.refused_share = self.sizes.refused_articles
+        self.plausible = {row["question"]: row["plausible"] for row in rows if row.get("plausible")}
         asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
         for row in rows:
             answers, refused = asked.setdefault((row["title"], row["knowledge"]), ([], []))
@@ -211,7 +216,8 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
     """Rows of a file of `split-questions`; raises CorruptFile."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return [{k: row[k] for k in ("knowledge", "question", "right_answer", "title", "answerable")} for row in rows]
+        needed = ("knowledge", "question", "right_answer", "title", "answerable")
+        return [{k: row[k] for k in needed} | {"plausible": row.get("plausible", "")} for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptFile(
             f"{path} has no rows of questions: `python -m experiments split-questions` makes them"

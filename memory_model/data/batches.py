@@ -54,7 +54,8 @@ class Batch(_Tensors):
 
     reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the prefix, of
     `lengths` [B] tokens (None: all T); labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into
-    the references, -1 for an empty slot; chunks [B, T] which of the C chunks a token belongs to.
+    the references, -1 for an empty slot; chunks [B, T] which of the C chunks a token belongs to. preferences: rows 2n
+    and 2n + 1 end in two answers to the same, of which the first is preferred.
     """
 
     reference_ids: Tensor
@@ -66,6 +67,7 @@ class Batch(_Tensors):
     teacher: Teacher | None = None
     task: str = ""
     lengths: Tensor | None = None
+    preferences: bool = False
 
 
 def buckets(lengths: Sequence[int], *, fixed: int = 0, most: int = 8192) -> list[list[int]]:

@@ -32,6 +32,9 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 class LowRankLinear(nn.Module):
     """A frozen linear layer plus a trainable product of two thin matrices."""
 
+    start_a: Tensor
+    start_b: Tensor
+
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
@@ -135,6 +138,21 @@ def original(model: Decoder) -> Iterator[None]:
 
 
 @contextmanager
+def at_start(model: Decoder) -> Iterator[None]:
+    """The model with the adapter that `load_start` gave it, for the time of a `with`; merged once."""
+    parts = [m for m in model.modules() if isinstance(m, LowRankLinear)]
+    now = [(m.a.data, m.b.data, m.merged) for m in parts]
+    for part in parts:
+        part.a.data, part.b.data = part.start_a, part.start_b
+    try:
+        with unchanging(model):
+            yield
+    finally:
+        for part, (a, b, merged) in zip(parts, now, strict=True):
+            part.a.data, part.b.data, part.merged = a, b, merged
+
+
+@contextmanager
 def unchanging(model: Decoder) -> Iterator[None]:
     """For the time of a `with` no factor changes, so weights are merged once; not where layers are recomputed."""
     parts = [m for m in model.modules() if isinstance(m, LowRankLinear) and m.keeps_merged]
@@ -149,7 +167,7 @@ def unchanging(model: Decoder) -> Iterator[None]:
 
 @torch.no_grad()
 def load_start(model: Decoder, adapter: Adapter) -> None:
-    """Continue from an adapter: its values into what was attached.
+    """Continue from an adapter: its values into what was attached, and kept for `at_start`.
 
     Raises InvalidInput where a layer is not tuned now that was tuned then, and for another rank.
     """
@@ -162,6 +180,8 @@ def load_start(model: Decoder, adapter: Adapter) -> None:
             raise InvalidInput(f"the adapter to continue from has rank {len(a)}: give --rank {len(a)}")
         module.a.copy_(a)
         module.b.copy_(b * (adapter.scale / module.scale))
+        for name, factor in (("start_a", module.a), ("start_b", module.b)):
+            module.register_buffer(name, factor.detach().clone(), persistent=False)
 
 
 def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dict[str, Any]) -> Adapter:

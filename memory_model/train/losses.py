@@ -25,7 +25,7 @@ from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.payload import vector_rows
 from memory_model.config import MemoryConfig
 from memory_model.data.batches import IGNORE, Batch, Teacher, buckets
-from memory_model.nn.adapter import original
+from memory_model.nn.adapter import at_start, original
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
@@ -47,12 +47,14 @@ _PASS_TOKENS = {"cpu": 96}
 class Pass:
     """What was computed for a batch: losses in nats a token, tokens and seconds.
 
-    answers: cross-entropy of the labels; teacher: divergence from the teacher; 0 where there is none. tokens: of
-    references and texts without padding; real, computed: the teacher's texts included, without and with padding.
+    answers: cross-entropy of the labels, or the loss of preferences; teacher: divergence from the teacher; 0 where
+    there is none. margin: nats by which chosen answers gained on rejected ones since the start. tokens: of references
+    and texts without padding; real, computed: the teacher's texts included, without and with padding.
     """
 
     answers: float = 0.0
     teacher: float = 0.0
+    margin: float = 0.0
     tokens: int = 0
     real: int = 0
     computed: int = 0
@@ -83,10 +85,12 @@ def _now() -> float:
 
 def batch_gradients(
     model: Decoder, batch: Batch, prefix: Sequence[int], *, coding: Coding | None = None,
-    distillation: float = 1.0, weight: float = 1.0, most_tokens: int = 8192, threads: int = 1,
+    distillation: float = 1.0, weight: float = 1.0, most_tokens: int = 8192, threads: int = 1, beta: float = 0.01,
 ) -> Pass:  # fmt: skip
     """Add the gradient of `weight` x (cross-entropy + `distillation` x divergence) to the parameters'.
 
+    Of preferences it is that of DPO's loss with inverse temperature `beta`; the reference model is the start, which
+    writes and reads memories of its own (paper 6.2).
     An original model as teacher counts in full whatever `distillation` is: it is the only loss of such a batch.
     coding: gradients pass through it as through the identity. most_tokens: of one pass, padding included. threads:
     share the rows, each with one core, which takes less time than all cores at every product.
@@ -94,18 +98,26 @@ def batch_gradients(
     done = Pass()
     parameters = [p for p in model.parameters() if p.requires_grad]
     written: list[tuple[MemoryBatch, list[int]]] = []
-    leaf = None
+    leaf = start_B = None
+    if batch.preferences:
+        with torch.random.fork_rng([]), torch.no_grad(), at_start(model):  # the same noise once more below
+            memory = _joined(_all_written(model, batch, prefix, most_tokens, threads, done), coding)
+            start_B = _log_likelihoods(model, batch, prefix, memory, done, most_tokens, threads)
     if len(batch.reference_ids):
-        shares = _shares(batch.reference_lengths.tolist(), threads)
-        written = _each(partial(_written, model, batch, prefix, most_tokens), shares, done)
+        written = _all_written(model, batch, prefix, most_tokens, threads, done)
         leaf = _joined(written, coding)
     teacher = batch.teacher
     if teacher is not None and not (distillation or teacher.original):
         teacher = None
-    seen = None if teacher is None else _seen(model, teacher, prefix, done, most_tokens, threads)
+    seen = None if teacher is None else _seen(model, teacher, teacher.places, prefix, done, most_tokens, threads)
     row, column, target, taught = _wanted(batch, teacher)
     labels, matched = int((target >= 0).sum()), len(teacher.matched) if teacher else 0
-    answer_weight = weight / max(1, labels)
+    answer_weight_B = torch.full((len(batch.ids),), weight / max(1, labels), device=batch.ids.device)
+    if start_B is not None:
+        gained_P2 = (_log_likelihoods(model, batch, prefix, leaf, done, most_tokens, threads) - start_B).view(-1, 2)
+        margin_P = gained_P2[:, 0] - gained_P2[:, 1]
+        slope_P = weight * beta * torch.sigmoid(-beta * margin_P) / len(margin_P)
+        answer_weight_B = torch.stack((slope_P, -slope_P), 1).flatten()
     teacher_weight = weight * (1.0 if teacher and teacher.original else distillation) / max(1, matched)
     lengths = _lengths(batch.ids, batch.lengths)
     inputs = parameters if leaf is None else [*parameters, leaf.keys, leaf.values]
@@ -124,7 +136,7 @@ def batch_gradients(
                 needed = (start_B[row] + column)[here]
                 states = _read_packed(model, batch.ids, lengths, prefix, parts, needed, own, batch, leaf)
                 answers, divergence, gradient, head = _head_gradient(
-                    model, states.detach(), target[here], taught[here], seen, answer_weight, teacher_weight
+                    model, states.detach(), target[here], taught[here], seen, answer_weight_B[row[here]], teacher_weight
                 )  # fmt: skip
                 own.answers += answers / max(1, labels)
                 own.teacher += divergence / max(1, matched)
@@ -153,6 +165,8 @@ def batch_gradients(
     for place, parameter in enumerate(parameters):
         parameter.grad = _added([parameter.grad, *(found[place] for found in gradients)])
     done.real += done.tokens
+    if start_B is not None:
+        done.answers, done.margin = float(-F.logsigmoid(beta * margin_P).mean()), float(margin_P.mean())
     return done
 
 
@@ -175,7 +189,7 @@ def _wanted(batch: Batch, teacher: Teacher | None) -> tuple[Tensor, Tensor, Tens
 @torch.no_grad()
 def _head_gradient(
     model: Decoder, states_KD: Tensor, target_K: Tensor, taught_K: Tensor, seen_MD: Tensor | None,
-    answer_weight: float, teacher_weight: float,
+    answer_weight_K: Tensor, teacher_weight: float,
 ) -> tuple[float, float, Tensor, Tensor | None]:  # fmt: skip
     """Sums of cross-entropy and divergence, and gradients of their weighted sum: of the states [K, D] and of the head.
 
@@ -186,7 +200,8 @@ def _head_gradient(
     answers = divergence = 0.0
     gradients = []
     head = torch.zeros_like(model.head_weight) if model.head_weight.requires_grad else None
-    for states, target, taught in zip(*(x.split(_HEAD_ROWS) for x in (states_KD, target_K, taught_K)), strict=True):
+    split = (x.split(_HEAD_ROWS) for x in (states_KD, target_K, taught_K, answer_weight_K))
+    for states, target, taught, answer_weight in zip(*split, strict=True):
         log_p = model.head(states).float().log_softmax(-1)
         asked, led = (target >= 0).nonzero()[:, 0], (taught >= 0).nonzero()[:, 0]
         answers -= float(log_p[asked, target[asked]].sum())
@@ -196,7 +211,7 @@ def _head_gradient(
             difference = right - (log_p if len(led) == len(log_p) else log_p[led])
             divergence += float(torch.linalg.vecdot(right.exp_(), difference).sum())
         gradient = log_p.exp_().mul_((answer_weight * (target >= 0) + teacher_weight * (taught >= 0))[:, None])
-        gradient[asked, target[asked]] -= answer_weight
+        gradient[asked, target[asked]] -= answer_weight[asked]
         if right is not None:
             gradient.index_add_(0, led, right, alpha=-teacher_weight)
         gradients.append(gradient.to(model.head_weight.dtype) @ model.head_weight)
@@ -261,6 +276,14 @@ def _written(
         return MemoryBatch(*_sides(parts)), order
 
 
+def _all_written(
+    model: Decoder, batch: Batch, prefix: Sequence[int], most_tokens: int, threads: int, done: Pass
+) -> list[tuple[MemoryBatch, list[int]]]:
+    """`_written` of all the batch's references, shared by threads."""
+    shares = _shares(batch.reference_lengths.tolist(), threads)
+    return _each(partial(_written, model, batch, prefix, most_tokens), shares, done)
+
+
 def _sides(memories: Sequence[MemoryBatch]) -> list[Tensor]:
     """Keys, values and validity of all of them, one after the other."""
     return [torch.cat([getattr(m, f.name) for m in memories]) for f in fields(MemoryBatch)]
@@ -279,25 +302,42 @@ def _joined(written: Sequence[tuple[MemoryBatch, list[int]]], coding: Coding | N
 
 @torch.no_grad()
 def _seen(
-    model: Decoder, teacher: Teacher, prefix: Sequence[int], done: Pass, most_tokens: int, threads: int
-) -> Tensor:
-    """The teacher's hidden states [K, D] at its places."""
-    lengths = _lengths(teacher.ids, teacher.lengths)
-    device = teacher.ids.device
-    found = torch.empty(len(teacher.places), model.config.hidden, dtype=model.head_weight.dtype, device=device)
+    model: Decoder, texts: Teacher | Batch, places_K2: Tensor, prefix: Sequence[int], done: Pass, most_tokens: int,
+    threads: int, memory: MemoryBatch | None = None,
+) -> Tensor:  # fmt: skip
+    """Hidden states [K, D] of the tokens at (row, column) of a teacher's texts, or of a batch that reads memory."""
+    lengths, device = _lengths(texts.ids, texts.lengths), texts.ids.device
+    found = torch.empty(len(places_K2), model.config.hidden, dtype=model.head_weight.dtype, device=device)
+    batch = texts if isinstance(texts, Batch) else None
+    reads = [False] * len(lengths) if batch is None else (batch.memories >= 0).any(dim=(1, 2)).tolist()
 
     @torch.no_grad()
     def look(rows: list[int], own: Pass) -> None:
         with own.timed("teacher"):
-            for parts in _passes(rows, lengths, [False] * len(lengths), most_tokens, device.type):
-                place = _starts(teacher.ids, lengths, prefix, parts)[teacher.places[:, 0]]
-                needed = (place + teacher.places[:, 1])[place >= 0]
-                hidden = _read_packed(model, teacher.ids, lengths, prefix, parts, needed, own)
+            for parts in _passes(rows, lengths, reads, most_tokens, device.type):
+                place = _starts(texts.ids, lengths, prefix, parts)[places_K2[:, 0]]
+                needed = (place + places_K2[:, 1])[place >= 0]
+                hidden = _read_packed(model, texts.ids, lengths, prefix, parts, needed, own, batch, memory)
                 found[place >= 0] = hidden.to(found.dtype)
 
-    with original(model) if teacher.original else nullcontext():
+    original_teacher = isinstance(texts, Teacher) and texts.original
+    with original(model) if original_teacher else nullcontext():
         _each(look, _shares(lengths, threads), done)
     done.real += sum(lengths)
+    return found
+
+
+@torch.no_grad()
+def _log_likelihoods(
+    model: Decoder, batch: Batch, prefix: Sequence[int], memory: MemoryBatch | None, done: Pass, most_tokens: int,
+    threads: int,
+) -> Tensor:  # fmt: skip
+    """Log likelihood [B] (nats, float32) of each row's labels."""
+    row, column, target, _ = _wanted(batch, None)
+    states = _seen(model, batch, torch.stack((row, column), 1), prefix, done, most_tokens, threads, memory)
+    found = torch.zeros(len(batch.ids), device=batch.ids.device)
+    for part, answer, number in zip(*(x.split(_HEAD_ROWS) for x in (states, target, row)), strict=True):
+        found.index_add_(0, number, F.cross_entropy(model.head(part).float(), answer, reduction="none"), alpha=-1)
     return found
 
 

@@ -35,8 +35,9 @@ class TuningPlan:
     """How long and how hard to tune.
 
     The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
-    (paper 5.1). codec_noise: a share of variance; codec_id: of a codec that takes its place.
-    distillation: weight of the teacher's divergence, 0 takes no teacher.
+    (paper 5.1); cosine: it falls to 0 from there as a half cosine (6.1, 6.2). codec_noise: a share of variance; codec_id:
+    of a codec that takes its place. distillation: weight of the teacher's divergence, 0 takes no teacher. beta: DPO's
+    inverse temperature (6.2).
     accumulate: batches of a step, over all processes.
     """
 
@@ -54,12 +55,17 @@ class TuningPlan:
     seed: int = 0
     checkpoint_every: int = 50
     accumulate: int = 1
+    cosine: bool = False
+    beta: float = 0.01
     lowest: ClassVar[float] = 0.1
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (0-based)."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
+        if self.cosine:
+            done = (step - self.warmup) / max(1, self.steps - self.warmup)
+            return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
         stable = self.steps * (1 - self.decay)
         if step < stable:
             return self.learning_rate
@@ -71,14 +77,15 @@ class TuningPlan:
 class Step:
     """One line of `metrics.jsonl`: losses in nats a token, the gradient's norm before clipping, and seconds.
 
-    tokens: of references and texts without padding, over all processes; padding: share of what was computed; the
-    seconds of the parts are this process's.
+    loss, margin: of preferences as in `Pass`. tokens: of references and texts without padding, over all processes;
+    padding: share of what was computed; the seconds of the parts are this process's.
     """
 
     step: int
     task: str
     loss: float
     teacher: float
+    margin: float
     rate: float
     norm: float
     seconds: float
@@ -189,13 +196,13 @@ class Tuner:
                 torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
                 done = batch_gradients(
                     self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
-                    coding=self.coded,
-                    weight=1 / len(drawn), most_tokens=self.most_tokens,
+                    coding=self.coded, weight=1 / len(drawn), most_tokens=self.most_tokens, beta=self.plan.beta,
                     threads=torch.get_num_threads() if self.device == "cpu" and self.shares_rows else 1,
                 )  # fmt: skip
                 parts.append(done)
         n = len(drawn)
-        sums = [(p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts]
+        means = ("answers", "teacher", "margin")
+        sums = [[*(getattr(p, x) / n for x in means), float(p.tokens), float(p.real), float(p.computed)] for p in parts]
         totals = torch.tensor(sums, device=self.device).sum(0)
         updating = time.perf_counter()
         for parameter in self.parameters:
@@ -207,12 +214,12 @@ class Tuner:
             self.optimizer.step()
         self.step += 1
         ended = time.perf_counter()
-        loss, teacher, tokens, real, computed = totals.tolist()
+        loss, teacher, margin, tokens, real, computed = totals.tolist()
         seconds = {name: sum(p.seconds[name] for p in parts) for name in parts[0].seconds}
         seconds["optimizer"] = ended - updating
         return Step(
-            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(teacher, 5), rate,
-            round(norm, 4), round(ended - began, 3), int(tokens), round(1 - real / computed, 4),
+            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(teacher, 5),
+            round(margin, 4), rate, round(norm, 4), round(ended - began, 3), int(tokens), round(1 - real / computed, 4),
             **{f"{name}_s": round(value, 3) for name, value in seconds.items()},
         )  # fmt: skip
 
@@ -244,7 +251,8 @@ class Tuner:
         if not path.is_file():
             return False
         state = torch.load(path, map_location="cpu", weights_only=True)
-        changed = [name for name, value in asdict(self.plan).items() if state["plan"].get(name) != value]
+        before = asdict(type(self.plan)()) | state["plan"]  # a run from before a setting existed had its default
+        changed = [name for name, value in asdict(self.plan).items() if before[name] != value]
         if changed:
             raise InvalidInput(
                 f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"
