@@ -18,7 +18,7 @@ _WITHOUT_CORPUS = {"facts", "hard", "articles", "dialogue", "preferences"}
 QUESTIONS = Path("build/questions/squad_training.json")
 REQUESTS = Path("data/requests.jsonl")
 INTRODUCTIONS = Path("data/introductions.jsonl")
-_UNREAD = 240  # questions that the model answers without memory, for preferences: two minutes of one core
+_UNREAD = 600  # questions that the model answers without memory, for preferences: two minutes of one core
 
 
 def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
@@ -129,6 +129,7 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
         raise InvalidInput("task preferences needs --start: the adapter that it improves")
     if not file.is_file():
         loaded, wrong = load_model(folder, start), {}
+        loaded.model.bfloat16()
         rows = [row for row in rows if row["answerable"]]
         rows = random.Random(0).sample(rows, min(_UNREAD, len(rows)))
         with progress_bar("answers without memory", len(rows)) as advance:
