@@ -10,53 +10,50 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 import typer
-from rich.table import Table
 from torch import Tensor
 
-from memory_model.cli.options import EmbedderOption, ModelOption, console, open_embedder, progress_bar
+from memory_model.cli.options import ModelOption, console, open_embedder
 from memory_model.config import parse_budget
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.retrieval import KnowledgeBase
 from memory_model.eval.rows import Row, open_rows
-from memory_model.eval.scores import Mean, Paired
+from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_base
 from memory_model.nn import fused
-from memory_model.nn.decoder import Decoder, Layer, MemoryBatch
+from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, read
 from memory_model.nn.writing import received_attention, stack_memories
 
-SQUAD, INTRODUCTIONS = Path("data/squad_dev.json"), Path("data/introductions_test.json")
-DataOption = Annotated[list[Path], typer.Option(help="Question sets; may be given more than once.")]
+SETS = ("heldout_questions", "introductions_test", "squad_dev")
 LimitOption = Annotated[int, typer.Option(help="Questions of each set.")]
 
 
-def text_of(row: Row) -> str:
-    """The reference that answers a row."""
-    return f"{row.title}\n{row.knowledge}".strip()
+def rows_of(name: str) -> list[Row]:
+    """The answerable rows of one of `data/`'s sets."""
+    return [row for row in open_rows(Path("data") / f"{name}.json") if row.answerable]
 
 
 def texts_of(rows: Sequence[Row]) -> list[str]:
     """All references of rows, those that answer first."""
-    beside = [f"{row.title}\n{text}".strip() for row in rows for text in row.distractors or ()]
-    return list(dict.fromkeys([*map(text_of, rows), *beside]))
+    texts = [(row.title, row.knowledge) for row in rows]
+    texts += [(row.title, text) for row in rows for text in row.distractors or ()]
+    return list(dict.fromkeys(f"{title}\n{text}".strip() for title, text in texts))
 
 
-def shown(mean: Mean | Paired) -> str:
-    """A mean with its standard error."""
-    return f"{mean.mean if isinstance(mean, Mean) else mean.difference:.3f} ± {mean.error:.3f}"
+def shown(values: Sequence[float]) -> str:
+    """Their mean and its standard error."""
+    return f"{(mean := Mean.of(values)).mean:.3f} ± {mean.error:.3f}"
 
 
 @torch.inference_mode()
 def own_scores(subject: Subject, question: str, memory: MemoryBatch, most: int = 8) -> Tensor:
-    """Scores [3, N] of N memories by a question's attention queries, head by head; see `self_retrieval`.
-
-    most: query tokens that search, by the attention they receive.
-    """
+    """Scores [2, N] of N memories by the attention queries of a question, of which `most` are sparse ones."""
     model, ids, P = subject.loaded.model, subject.loaded.tokenizer.encode(question), len(subject.prefix)
-    table, scores = model.config.memory, torch.zeros(3, len(memory.keys))
+    table, scores = model.config.memory, torch.zeros(2, len(memory.keys))
 
     def search(layer: int, attention: Any, inputs: Any) -> None:
         q, k, _ = attention.project(inputs[0])
@@ -70,8 +67,7 @@ def own_scores(subject: Subject, question: str, memory: MemoryBatch, most: int =
                 logits = torch.einsum("gqd,ntd->gqnt", rotated[own, P:], memory.keys[:, rows]) / q.shape[-1] ** 0.5
                 logits.masked_fill_(~memory.valid[:, rows], float("-inf"))
                 scores[0] += logits[:, received.topk(min(most, len(ids))).indices].amax(-1).sum((0, 1))
-                scores[1] += logits.amax(-1).sum((0, 1))
-                scores[2] += logits.flatten(2).softmax(-1).view_as(logits).sum((0, 1, 3))
+                scores[1] += logits.flatten(2).softmax(-1).view_as(logits).sum((0, 1, 3))
 
     layers = [(layer, model.blocks[layer].self_attn) for layer in table.memory_layers]
     hooks = [attention.register_forward_pre_hook(partial(search, layer)) for layer, attention in layers]
@@ -82,73 +78,65 @@ def own_scores(subject: Subject, question: str, memory: MemoryBatch, most: int =
 
 
 def self_retrieval(
-    data: DataOption = [Path("data/heldout_questions.json"), INTRODUCTIONS, SQUAD],  # noqa: B006
     limit: LimitOption = 40,
-    references: Annotated[int, typer.Option(help="References that are searched, of each set.")] = 100,
+    references: Annotated[int, typer.Option(help="References of each set; all are searched together.")] = 150,
     model: ModelOption = None,
-    embedder: EmbedderOption = None,
 ) -> None:
     """Search memories by the model's own attention queries (remark in 3.1): recall@5 beside the embedder's.
 
-    sparse: eight query tokens of each head, MaxSim (the remark's way); all: every token; attention: the share of a
-    softmax over all memories at once.
+    sparse: eight query tokens of each head, MaxSim (the remark's way); attention: what share of a softmax over all
+    memories at once every token gives.
     """
-    subject, search = Subject.open(model), open_embedder(embedder, ModelFolder.open(model).embedder)
-    table = Table("set", "sparse", "all", "attention", "vectors", "vectors and words", title="recall@5")
-    for path in data:
-        rows = [row for row in open_rows(path) if row.answerable]
-        texts = [text for text in texts_of(rows) if subject.loaded.tokenizer.count(text) <= 128][:references]
-        rows = [row for row in rows if text_of(row) in texts][:limit]
-        with subject.half():
-            memory = stack_memories([subject.loaded.writer.write(texts)], subject.loaded.config)
-            memory = MemoryBatch(memory.keys[0, 0], memory.values[0, 0], memory.valid[0, 0])
+    subject, search = Subject.open(model), open_embedder(None, ModelFolder.open(model).embedder)
+    sets = {name: rows_of(name) for name in SETS}
+    texts = list(dict.fromkeys(text for rows in sets.values() for text in texts_of(rows)[:references]))
+    texts = [text for text in texts if subject.loaded.tokenizer.count(text) <= 128]
+    base = KnowledgeBase.of(texts, search)
+    console.print(f"recall@5 of {len(texts)}: sparse, attention, vectors, vectors and words")
+    with subject.half():
+        memory = stack_memories([subject.loaded.writer.write(texts)], subject.loaded.config)
+        memory = MemoryBatch(memory.keys[0, 0], memory.values[0, 0], memory.valid[0, 0])
+        for name, every in sets.items():
+            rows = [row for row in every if texts_of([row])[0] in texts][:limit]
             scores = [own_scores(subject, row.question, memory).topk(5).indices.tolist() for row in rows]
-        base = KnowledgeBase.of(texts, search)
-        found = [*zip(*scores, strict=True)] + [base.nearest([r.question for r in rows], candidates=n) for n in (0, 50)]
-        right = [texts.index(text_of(row)) for row in rows]
-        recalls = [Mean.of([float(n in near) for n, near in zip(right, way, strict=True)]) for way in found]
-        table.add_row(f"{path.stem}: {len(rows)} of {len(texts)}", *map(shown, recalls))
-    console.print(table)
+            asked, right = [row.question for row in rows], [texts.index(texts_of([row])[0]) for row in rows]
+            found = [*zip(*scores, strict=True), *(base.nearest(asked, candidates=n) for n in (0, 50))]
+            hits = [[float(n in near) for n, near in zip(right, way, strict=True)] for way in found]
+            console.print(f"{name}, {len(rows)} questions: {', '.join(map(shown, hits))}")
 
 
-def useful_references(
-    data: DataOption = [SQUAD, INTRODUCTIONS],  # noqa: B006
-    limit: LimitOption = 48,
-    model: ModelOption = None,
-    embedder: EmbedderOption = None,
-) -> None:
+def useful_references(limit: LimitOption = 48, model: ModelOption = None) -> None:
     """Keep the half of the references that lowers the loss most (remark in 4.4); ask other questions with each half.
 
     A reference's utility is how much its memory lowers the loss of every other question's answer, over those that
     retrieve it. The rest of the questions retrieve from all references, that half, and a random half.
     """
-    subject, search = Subject.open(model), open_embedder(embedder, ModelFolder.open(model).embedder)
-    rows = [row for path in data for row in open_rows(path)[:limit] if row.answerable]
-    texts, tokenizer = texts_of(rows), subject.loaded.tokenizer
+    subject, search = Subject.open(model), open_embedder(None, ModelFolder.open(model).embedder)
+    rows = [row for name in SETS[1:] for row in rows_of(name)[:limit]]
+    tokenizer = subject.loaded.tokenizer
+    texts = [text for text in texts_of(rows) if tokenizer.count(text) <= 128]
     base, utility = KnowledgeBase.of(texts, search), [0.0] * len(texts)
-    with subject.half(), progress_bar("utility", len(rows[::2])) as advance:
+    with subject.half():
         for row, near in zip(rows[::2], base.nearest([row.question for row in rows[::2]]), strict=True):
             said = [*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id]
             prompts, answers = [subject.prompt(row.question)] * len(near), [said] * len(near)
             memories = subject.bank.read([[texts[n]] for n in near])
+            losses = answer_nll(subject.loaded.model, prompts, answers, subject.prefix, memories)
             without = answer_nll(subject.loaded.model, prompts[:1], answers[:1], subject.prefix, None)[0]
-            for n, loss in zip(
-                near, answer_nll(subject.loaded.model, prompts, answers, subject.prefix, memories), strict=True
-            ):
+            for n, loss in zip(near, losses, strict=True):
                 utility[n] += without - loss
-            advance()
     console.print(f"of {len(texts)} references {sum(u > 0 for u in utility)} help, {sum(u < 0 for u in utility)} harm")
-    every = sorted(range(len(texts)), key=lambda n: -utility[n])
-    half = random.Random(0).sample(every, len(every) // 2)
+    half = random.Random(0).sample(range(len(texts)), len(texts) // 2)
+    every = sorted(random.Random(1).sample(range(len(texts)), len(texts)), key=lambda n: -utility[n])
     f1: list[list[float]] = []
     for name, numbers in (("all", every), ("useful", every[: len(half)]), ("random", half)):
         part = KnowledgeBase([texts[n] for n in numbers], base.vectors[numbers], search)
         with subject.half():
             scores = Evaluation(subject, rows[1::2], ["memory_retrieved"], knowledge_base=part).run()
         f1.append(scores["memory_retrieved"].f1)
-        there = Mean.of([float(text_of(row) in part.references) for row in rows[1::2]])
-        gap = Paired.of(f1[-1], f1[0])
-        console.print(f"{name}: F1 {shown(Mean.of(f1[-1]))}, {shown(gap)} against all; {shown(there)} hold the answer")
+        gap = [a - b for a, b in zip(f1[-1], f1[0], strict=True)]
+        there = [float(texts_of([row])[0] in part.references) for row in rows[1::2]]
+        console.print(f"{name}: F1 {shown(f1[-1])}, against all {shown(gap)}; the answer is there: {shown(there)}")
 
 
 @torch.inference_mode()
@@ -159,40 +147,30 @@ def short_sighted(model: Decoder, ids: Sequence[int], readers: int, answers: int
     Each layer adds a row for each of its heads, so that one pass computes all.
     """
     T, K = len(ids), model.config.kv_heads
-    angles = model.rotary(torch.arange(T))
+    cos, sin = model.rotary(torch.arange(T))
     distance = torch.arange(T - readers, T)[:, None] - torch.arange(T)
     near = (distance >= 0) & ((distance <= sight) | (torch.arange(T) == 0))
     context_BTD, x_BTD = model.embed_tokens(torch.tensor([ids])).float().split((T - readers, readers), dim=1)
     for layer in model.blocks:
-        rows = len(x_BTD) + K
+        attention, before, outs = layer.self_attn, list[Tensor](), list[Tensor]()
         x_BTD = torch.cat((x_BTD, x_BTD[:1].expand(K, -1, -1)))
-        mask = (distance >= 0).repeat(rows, K, 1, 1)
-        mask[torch.arange(rows - K, rows), torch.arange(K)] = near
-        q0, k0, v0 = _sides(layer, context_BTD, [x[: T - readers] for x in angles])
-        q, k, v = _sides(layer, x_BTD, [x[T - readers :] for x in angles])
-        k, v = (torch.cat((old.expand(rows, -1, -1, -1), new), 2) for old, new in ((k0, k), (v0, v)))
-        context_BTD = _onward(layer, context_BTD, fused.attend(q0, k0, v0, None))
-        x_BTD = _onward(layer, x_BTD, fused.attend(q, k, v, mask))
-    log_p = model.head(model.norm(x_BTD[:, -answers - 1 : -1])).float().log_softmax(-1)
-    right = torch.tensor(ids[-answers:]).expand(len(x_BTD), -1)
-    return -log_p.gather(2, right[..., None])[..., 0].mean(1)
-
-
-def _sides(layer: Layer, x_BTD: Tensor, angles: Sequence[Tensor]) -> list[Tensor]:
-    """Rotated q [B, H, T, d] and k, and v [B, K, T, d]."""
-    q, k, v = layer.self_attn.project(layer.input_layernorm(x_BTD).flatten(0, 1))
-    cos, sin = (x.repeat(len(x_BTD), 1) for x in angles)
-    sides = layer.self_attn.rotate(q, cos, sin), layer.self_attn.rotate(k, cos, sin), v
-    return [side.unflatten(1, x_BTD.shape[:2]).transpose(0, 1) for side in sides]
-
-
-def _onward(layer: Layer, x_BTD: Tensor, out_BHTd: Tensor) -> Tensor:
-    x_BTD = x_BTD + layer.self_attn.o_proj(out_BHTd.transpose(1, 2).flatten(2))
-    return x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
+        mask = (distance >= 0).repeat(len(x_BTD), K, 1, 1)
+        mask[torch.arange(-K, 0), torch.arange(K)] = near
+        for part, span, sees in ((context_BTD, slice(T - readers), None), (x_BTD, slice(T - readers, T), mask)):
+            sides = attention.project(layer.input_layernorm(part).flatten(0, 1))
+            q, k, v = (side.unflatten(1, part.shape[:2]).transpose(0, 1) for side in sides)
+            q, k = (attention.rotate(side, cos[span], sin[span]) for side in (q, k))
+            if before:
+                k, v = (torch.cat((x.expand(len(y), -1, -1, -1), y), 2) for x, y in zip(before, (k, v), strict=True))
+            before = [k, v]
+            read_on = part + attention.o_proj(fused.attend(q, k, v, sees).transpose(1, 2).flatten(2))
+            outs.append(read_on + layer.mlp(layer.post_attention_layernorm(read_on)))
+        context_BTD, x_BTD = outs
+    states, right = x_BTD[:, -answers - 1 : -1], torch.tensor(ids[-answers:]).expand(len(x_BTD), -1)
+    return F.cross_entropy(model.head(model.norm(states)).mT, right, reduction="none").mean(1)
 
 
 def seen_heads(
-    data: DataOption = [SQUAD],  # noqa: B006
     limit: LimitOption = 24,
     sight: Annotated[int, typer.Option(help="Tokens that a head sees before itself.")] = 100,
     model: ModelOption = None,
@@ -207,7 +185,7 @@ def seen_heads(
     tokenizer, budget = loaded.tokenizer, loaded.config.memory
     own, every = ({(h.layer, h.head) for h in heads} for heads in (folder.memory.heads, budget.heads))
     rises, asked = [], []
-    for row in [row for path in data for row in open_rows(path)[:limit] if row.answerable]:
+    for row in rows_of("squad_dev")[:limit]:
         texts = random.Random(0).sample(texts_of([row])[:5], 5)
         said = [*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id]
         alone, whole = (
@@ -215,26 +193,22 @@ def seen_heads(
             for before in ([], texts)
         )
         asked.append((alone, whole, said, texts, len(said) + tokenizer.count(row.question) + 5))  # 5: the header
-    with progress_bar("sight", len(asked[::2])) as advance:
-        for _, whole, said, _, readers in asked[::2]:
-            losses = short_sighted(loaded.model, [*whole, *said], readers, len(said), sight)
-            rises.append((losses[1:] - losses[0]).tolist())
-            advance()
-    rise = {head: Mean.of(values) for head, values in zip(sorted(every), zip(*rises, strict=True), strict=True)}
-    ranked = sorted(rise, key=lambda head: -rise[head].mean)
+    for _, whole, said, _, readers in asked[::2]:
+        losses = short_sighted(loaded.model, [*whole, *said], readers, len(said), sight)
+        rises.append((losses[1:] - losses[0]).tolist())
+    rise = dict(zip(sorted(every), zip(*rises, strict=True), strict=True))
+    ranked = sorted(rise, key=lambda head: -sum(rise[head]))
     seen = set(ranked[: len(own)])
     console.print(*(f"{x[0]}.{x[1]}{'*' * (x in own)} {shown(rise[x])}" for x in ranked[:16]), sep="\n")
     console.print(f"{len(seen & own)} of {len(own)} are the folder's (*)")
     some = set(random.Random(0).sample(sorted(every), len(own)))
     found: dict[str, list[float]] = {}
-    with progress_bar("memories", len(asked[1::2])) as advance:
-        for alone, _, said, texts, _ in asked[1::2]:
-            memory = stack_memories([loaded.writer.write(texts)], loaded.config)
-            for name, heads in {"none": (), "seen": seen, "folder's": own, "random": some, "all": every}.items():
-                kept = torch.cat([torch.full((h.tokens,), (h.layer, h.head) in heads) for h in budget.heads])
-                reduced = replace(memory, valid=memory.valid & kept)
-                losses = answer_nll(loaded.model, [alone], [said], loaded.writer.prefix, reduced)
-                found.setdefault(name, []).extend(losses)
-            advance()
+    for alone, _, said, texts, _ in asked[1::2]:
+        memory = stack_memories([loaded.writer.write(texts)], loaded.config)
+        for name, heads in {"none": (), "seen": seen, "folder's": own, "random": some, "all": every}.items():
+            kept = torch.cat([torch.full((h.tokens,), (h.layer, h.head) in heads) for h in budget.heads])
+            reduced = replace(memory, valid=memory.valid & kept)
+            found.setdefault(name, []).extend(answer_nll(loaded.model, [alone], [said], loaded.writer.prefix, reduced))
     for name, nll in found.items():
-        console.print(f"{name}: {shown(Mean.of(nll))}, {shown(Paired.of(nll, found['none']))} against none")
+        gap = [a - b for a, b in zip(nll, found["none"], strict=True)]
+        console.print(f"{name}: {shown(nll)}, against none {shown(gap)}")

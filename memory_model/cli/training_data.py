@@ -118,30 +118,26 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
 
     Raises InvalidInput without a start: preferences come after tuning.
     """
+    from memory_model.codec.codec import ExactCodec
+    from memory_model.codec.payload import MemoryFormat
     from memory_model.errors import InvalidInput
-    from memory_model.eval.scores import token_f1
+    from memory_model.eval.conditions import Evaluation
+    from memory_model.eval.rows import read_rows
+    from memory_model.eval.subject import Subject
     from memory_model.models.load import load_model
     from memory_model.models.tensor_files import read_json
-    from memory_model.nn.generate import greedy
-    from memory_model.refusal import is_refusal
 
     if start is None:
         raise InvalidInput("task preferences needs --start: the adapter that it improves")
     if not file.is_file():
-        loaded, wrong = load_model(folder, start), {}
-        loaded.model.bfloat16()
-        rows = [row for row in rows if row["answerable"]]
-        rows = random.Random(0).sample(rows, min(_UNREAD, len(rows)))
-        with progress_bar("answers without memory", len(rows)) as advance:
-            for group in (rows[first : first + 16] for first in range(0, len(rows), 16)):
-                prompts = [loaded.chat.prompt([{"role": "user", "content": row["question"]}]).ids for row in group]
-                said = greedy(loaded.model, prompts, loaded.writer.prefix, None, loaded.tokenizer.stop_ids, 24)
-                for row, answer in zip(group, map(loaded.tokenizer.decode, said), strict=True):
-                    if token_f1(answer, row["right_answer"]) < 0.3 and not is_refusal(answer):
-                        wrong[row["question"]] = answer.strip()
-                advance(len(group))
-        write_json(file, wrong)
-    return {question: answer for question, answer in read_json(file, dict).items() if answer}
+        loaded, rows = load_model(folder, start), [row for row in rows if row["answerable"]]
+        subject = Subject.of(loaded, MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim)))
+        run = Evaluation(subject, read_rows(random.Random(0).sample(rows, min(_UNREAD, len(rows)))), ["none"])
+        with subject.half(), progress_bar("answers without memory", len(run.rows)) as advance:
+            found = run.run(advance)["none"]
+        said = zip(run.rows, found.answers, found.f1, found.refused, strict=True)
+        write_json(file, {row.question: answer for row, answer, f1, no in said if answer and f1 < 0.3 and not no})
+    return read_json(file)  # type: ignore[no-any-return]
 
 
 def training_passages(corpus: Path, data: Path) -> Any:

@@ -32,9 +32,6 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 class LowRankLinear(nn.Module):
     """A frozen linear layer plus a trainable product of two thin matrices."""
 
-    start_a: Tensor
-    start_b: Tensor
-
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
@@ -44,6 +41,7 @@ class LowRankLinear(nn.Module):
         self.enabled = True
         self.keeps_merged = True
         self.merged: Tensor | None = None
+        self.start: list[Tensor] = []
 
     def merge(self) -> Tensor:
         """W + (alpha / rank) b a in W's type, summed in float32 and rounded once."""
@@ -139,17 +137,19 @@ def original(model: Decoder) -> Iterator[None]:
 
 @contextmanager
 def at_start(model: Decoder) -> Iterator[None]:
-    """The model with the adapter that `load_start` gave it, for the time of a `with`; merged once."""
-    parts = [m for m in model.modules() if isinstance(m, LowRankLinear)]
-    now = [(m.a.data, m.b.data, m.merged) for m in parts]
-    for part in parts:
-        part.a.data, part.b.data = part.start_a, part.start_b
+    """The model with the adapter that `load_start` gave it, for the time of a `with`."""
+
+    def swap() -> None:
+        for part in (m for m in model.modules() if isinstance(m, LowRankLinear)):
+            for n, factor in enumerate((part.a, part.b)):
+                factor.data, part.start[n] = part.start[n].to(factor.device), factor.data
+            part.merged = None if part.merged is None else part.merge()
+
+    swap()
     try:
-        with unchanging(model):
-            yield
+        yield
     finally:
-        for part, (a, b, merged) in zip(parts, now, strict=True):
-            part.a.data, part.b.data, part.merged = a, b, merged
+        swap()
 
 
 @contextmanager
@@ -180,8 +180,7 @@ def load_start(model: Decoder, adapter: Adapter) -> None:
             raise InvalidInput(f"the adapter to continue from has rank {len(a)}: give --rank {len(a)}")
         module.a.copy_(a)
         module.b.copy_(b * (adapter.scale / module.scale))
-        for name, factor in (("start_a", module.a), ("start_b", module.b)):
-            module.register_buffer(name, factor.detach().clone(), persistent=False)
+        module.start = [module.a.detach().clone(), module.b.detach().clone()]
 
 
 def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dict[str, Any]) -> Adapter:

@@ -47,14 +47,13 @@ _PASS_TOKENS = {"cpu": 96}
 class Pass:
     """What was computed for a batch: losses in nats a token, tokens and seconds.
 
-    answers: cross-entropy of the labels, or the loss of preferences; teacher: divergence from the teacher; 0 where
-    there is none. margin: nats by which chosen answers gained on rejected ones since the start. tokens: of references
-    and texts without padding; real, computed: the teacher's texts included, without and with padding.
+    answers: cross-entropy of the labels, or DPO's loss; teacher: divergence from the teacher; 0 where there is none.
+    tokens: of references and texts without padding; real, computed: the teacher's texts included, without and with
+    padding.
     """
 
     answers: float = 0.0
     teacher: float = 0.0
-    margin: float = 0.0
     tokens: int = 0
     real: int = 0
     computed: int = 0
@@ -99,12 +98,14 @@ def batch_gradients(
     parameters = [p for p in model.parameters() if p.requires_grad]
     written: list[tuple[MemoryBatch, list[int]]] = []
     leaf = start_B = None
+    shares = _shares(batch.reference_lengths.tolist(), threads)
+    write = partial(_written, model, batch, prefix, most_tokens)
     if batch.preferences:
         with torch.random.fork_rng([]), torch.no_grad(), at_start(model):  # the same noise once more below
-            memory = _joined(_all_written(model, batch, prefix, most_tokens, threads, done), coding)
+            memory = _joined(_each(write, shares, done), coding)
             start_B = _log_likelihoods(model, batch, prefix, memory, done, most_tokens, threads)
     if len(batch.reference_ids):
-        written = _all_written(model, batch, prefix, most_tokens, threads, done)
+        written = _each(write, shares, done)
         leaf = _joined(written, coding)
     teacher = batch.teacher
     if teacher is not None and not (distillation or teacher.original):
@@ -166,7 +167,7 @@ def batch_gradients(
         parameter.grad = _added([parameter.grad, *(found[place] for found in gradients)])
     done.real += done.tokens
     if start_B is not None:
-        done.answers, done.margin = float(-F.logsigmoid(beta * margin_P).mean()), float(margin_P.mean())
+        done.answers = float(-F.logsigmoid(beta * margin_P).mean())
     return done
 
 
@@ -276,14 +277,6 @@ def _written(
         return MemoryBatch(*_sides(parts)), order
 
 
-def _all_written(
-    model: Decoder, batch: Batch, prefix: Sequence[int], most_tokens: int, threads: int, done: Pass
-) -> list[tuple[MemoryBatch, list[int]]]:
-    """`_written` of all the batch's references, shared by threads."""
-    shares = _shares(batch.reference_lengths.tolist(), threads)
-    return _each(partial(_written, model, batch, prefix, most_tokens), shares, done)
-
-
 def _sides(memories: Sequence[MemoryBatch]) -> list[Tensor]:
     """Keys, values and validity of all of them, one after the other."""
     return [torch.cat([getattr(m, f.name) for m in memories]) for f in fields(MemoryBatch)]
@@ -320,8 +313,7 @@ def _seen(
                 hidden = _read_packed(model, texts.ids, lengths, prefix, parts, needed, own, batch, memory)
                 found[place >= 0] = hidden.to(found.dtype)
 
-    original_teacher = isinstance(texts, Teacher) and texts.original
-    with original(model) if original_teacher else nullcontext():
+    with original(model) if isinstance(texts, Teacher) and texts.original else nullcontext():
         _each(look, _shares(lengths, threads), done)
     done.real += sum(lengths)
     return found

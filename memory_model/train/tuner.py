@@ -35,9 +35,8 @@ class TuningPlan:
     """How long and how hard to tune.
 
     The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
-    (paper 5.1); cosine: it falls to 0 from there as a half cosine (6.1, 6.2). codec_noise: a share of variance; codec_id:
-    of a codec that takes its place. distillation: weight of the teacher's divergence, 0 takes no teacher. beta: DPO's
-    inverse temperature (6.2).
+    (paper 5.1); cosine: from there it falls to 0 as a half cosine (6.1). codec_noise: a share of variance; codec_id: of
+    a codec in its place. distillation: weight of the teacher's divergence, 0 takes no teacher. beta: of DPO (6.2).
     accumulate: batches of a step, over all processes.
     """
 
@@ -77,15 +76,14 @@ class TuningPlan:
 class Step:
     """One line of `metrics.jsonl`: losses in nats a token, the gradient's norm before clipping, and seconds.
 
-    loss, margin: of preferences as in `Pass`. tokens: of references and texts without padding, over all processes;
-    padding: share of what was computed; the seconds of the parts are this process's.
+    tokens: of references and texts without padding, over all processes; padding: share of what was computed; the
+    seconds of the parts are this process's.
     """
 
     step: int
     task: str
     loss: float
     teacher: float
-    margin: float
     rate: float
     norm: float
     seconds: float
@@ -201,8 +199,7 @@ class Tuner:
                 )  # fmt: skip
                 parts.append(done)
         n = len(drawn)
-        means = ("answers", "teacher", "margin")
-        sums = [[*(getattr(p, x) / n for x in means), float(p.tokens), float(p.real), float(p.computed)] for p in parts]
+        sums = [(p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts]
         totals = torch.tensor(sums, device=self.device).sum(0)
         updating = time.perf_counter()
         for parameter in self.parameters:
@@ -214,12 +211,12 @@ class Tuner:
             self.optimizer.step()
         self.step += 1
         ended = time.perf_counter()
-        loss, teacher, margin, tokens, real, computed = totals.tolist()
+        loss, teacher, tokens, real, computed = totals.tolist()
         seconds = {name: sum(p.seconds[name] for p in parts) for name in parts[0].seconds}
         seconds["optimizer"] = ended - updating
         return Step(
-            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(teacher, 5),
-            round(margin, 4), rate, round(norm, 4), round(ended - began, 3), int(tokens), round(1 - real / computed, 4),
+            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(teacher, 5), rate,
+            round(norm, 4), round(ended - began, 3), int(tokens), round(1 - real / computed, 4),
             **{f"{name}_s": round(value, 3) for name, value in seconds.items()},
         )  # fmt: skip
 

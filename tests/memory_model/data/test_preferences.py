@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from memory_model.data.alike import Articles
 from memory_model.data.batches import IGNORE
 from memory_model.data.conversations import REFUSAL
 from memory_model.data.preferences import Preferences
@@ -18,54 +19,44 @@ from memory_model.nn.writing import write_memories
 from memory_model.train.losses import batch_gradients
 from memory_model.train.tuner import Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.data import test_alike as alike
+from tests.memory_model.data.test_alike import REFUSING, ROWS, hard
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.test_losses import gradients, tuned
 
-ROWS = [row | {"plausible": "" if row["answerable"] else f"B{row['question'][14:15]}"} for row in alike.ROWS]
-UNREAD = {f"Who built mill {n} of A{a}?": "Napoleon" for a in range(3) for n in range(5)}
+UNREAD = {row["question"]: "Napoleon" for row in ROWS}
 
 
-def preferences(monkeypatch: pytest.MonkeyPatch) -> Preferences:
-    monkeypatch.setattr(alike, "ROWS", ROWS)
-    return Preferences(alike.hard(), alike.articles(), UNREAD, 3)
+def preferences() -> Preferences:
+    rows = [row if row["answerable"] else row | {"plausible": f"B{str(row['question'])[14]}"} for row in ROWS]
+    return Preferences(hard(), Articles(rows, tiny_loaded().chat, 1, REFUSING, distil=False, longest=64), UNREAD, 3)
 
 
-def test_every_pair_prefers_what_the_references_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, kinds = preferences(monkeypatch), set()
+def test_every_pair_prefers_what_the_references_say() -> None:
+    source, kinds = preferences(), set()
     for _ in range(20):
         written = source.draw()
-        for pair in source.pairs(written):
-            texts = [written[n].text for n in pair.read]
-            assert pair.chosen != pair.rejected
-            if pair.chosen == REFUSAL:
-                kinds.add("refusal")
-                assert any(pair.rejected in text for text in texts)
-                continue
-            right = [text for text in texts if pair.chosen in text]
-            assert right
-            kinds.add({REFUSAL: "answered", "Napoleon": "without memory"}.get(pair.rejected, "another subject"))
-            if pair.rejected not in (REFUSAL, "Napoleon"):
-                assert any(pair.rejected in text for text in texts if text not in right)
-    assert kinds == {"refusal", "answered", "without memory", "another subject"}
+        for places, _, chosen, rejected in source.pairs(written):
+            texts = [written[n].text for n in places]
+            wrong = [text for text in texts if chosen not in text] if chosen != REFUSAL else texts
+            assert chosen == REFUSAL or len(wrong) < len(texts)
+            assert rejected in (REFUSAL, "Napoleon") or any(rejected in text for text in wrong)
+            kinds.add((chosen == REFUSAL, rejected if rejected in (REFUSAL, "Napoleon") else "read"))
+    assert kinds == {(True, "read"), (False, REFUSAL), (False, "Napoleon"), (False, "read")}
 
 
-def test_pairs_are_neighbouring_rows_and_go_on_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = preferences(monkeypatch), preferences(monkeypatch)
+def test_pairs_are_neighbouring_rows_and_go_on_exactly() -> None:
+    first, second = preferences(), preferences()
     first.next()
     second.restore(first.state())
     batch = first.next()
     assert batch.preferences
     assert batch.ids.equal(second.next().ids)
     assert batch.memories[::2].equal(batch.memories[1::2])
-    start = (batch.labels[0] != IGNORE).nonzero()[0, 0]
-    assert batch.ids[0, :start].equal(batch.ids[1, :start])
     assert not batch.ids[0].equal(batch.ids[1])
 
 
-def test_loss_and_gradient_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = preferences(monkeypatch).next()
-    (model, parameters), beta = tuned(), 0.1
+def test_loss_and_gradient_are_those_of_the_formula() -> None:
+    batch, (model, parameters) = preferences().next(), tuned()
     load_start(model, collect(model, model.config.memory, "base", {}))
     model.float()
 
@@ -80,25 +71,24 @@ def test_loss_and_gradient_are_those_of_the_formula(monkeypatch: pytest.MonkeyPa
         for parameter in parameters:
             parameter += 0.1 * torch.randn_like(parameter)
     gained = likelihoods(model) - start
-    margin = gained[::2] - gained[1::2]
-    loss = -F.logsigmoid(beta * margin).mean()
+    loss = -F.logsigmoid(0.1 * (gained[::2] - gained[1::2])).mean()
     (0.5 * loss).backward()
     expected = gradients(parameters)
     for parameter in parameters:
         parameter.grad = None
-    done = batch_gradients(model, batch, PREFIX, weight=0.5, beta=beta)
+    done = batch_gradients(model, batch, PREFIX, weight=0.5, beta=0.1)
     assert done.answers == pytest.approx(float(loss.detach()), rel=1e-5)
-    assert done.margin == pytest.approx(float(margin.detach().mean()), rel=1e-4)
     assert float((gradients(parameters) - expected).norm() / expected.norm()) < 1e-4
 
 
 def test_a_model_learns_to_prefer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = TuningPlan(steps=12, learning_rate=2e-2, warmup=2, rank=4, first_layer=1, beta=0.1, cosine=True)
+    plan = TuningPlan(steps=8, learning_rate=3e-2, warmup=2, rank=4, first_layer=1, beta=0.1, cosine=True)
     start = collect(tuned()[0], tiny_loaded().config.memory, "base", {})
-    source, steps = preferences(monkeypatch), []
+    source, losses = preferences(), list[float]()
     batch = source.next()
     monkeypatch.setattr(source, "next", lambda: batch)
-    Tuner(tiny_loaded().model, PREFIX, source, plan, tmp_path, "base", start=start).run(steps.append)
-    assert (steps[0].loss, steps[0].margin) == (pytest.approx(0.6931, abs=1e-3), pytest.approx(0, abs=1e-3))
-    assert steps[-1].loss < 0.3
-    assert [plan.rate(0), plan.rate(2), plan.rate(12)] == pytest.approx([1e-2, 2e-2, 0])
+    tuner = Tuner(tiny_loaded().model, PREFIX, source, plan, tmp_path, "base", start=start)
+    tuner.run(lambda step: losses.append(step.loss))
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3), "with the noise of the start"
+    assert losses[-1] < 0.4
+    assert [plan.rate(0), plan.rate(2), plan.rate(8)] == pytest.approx([1.5e-2, 3e-2, 0])
