@@ -241,6 +241,7 @@ class EdgeModel:
     ) -> int:  # fmt: skip
         """Write a text into a knowledge base of this device; answers read it from then on. Nothing of it is sent.
 
+        While answers are computed it takes a quarter of a core at most, so that they are hardly slower.
         key: names the text; one of the same key is replaced, an equal one costs nothing. Returns the number of its
         memories. Raises InvalidInput for a text that is empty or too long, and where the model was not made by `open`;
         StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
@@ -321,7 +322,8 @@ class EdgeModel:
 
     def _memory_writer(self) -> MemoryWriter:
         if self._writer is None:
-            self._writer = MemoryWriter(self.bundle, embedder=getattr(self.recaller, "embedder", None))
+            embedder = getattr(self.recaller, "embedder", None)
+            self._writer = MemoryWriter(self.bundle, embedder=embedder, decoder=self.decoder)
         return self._writer
 
     def check_open(self) -> None:

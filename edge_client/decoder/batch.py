@@ -2,8 +2,9 @@
 
 Every answer keeps its own thread and loop. Steps that come together are run together: whoever comes first waits a few
 milliseconds for the other answers that are decoding, one of the waiting threads runs the step for all. Prompts are
-read in pieces between steps. There are `parallel` places in the caches; a sequence that needs one takes that of one
-that does not decode, whose rows are copied out until it goes on.
+read in pieces between steps; on the CPU what is read in the background has a core of its own, where there is one, and
+is read beside the steps. There are `parallel` places in the caches; a sequence that needs one takes that of one that
+does not decode, whose rows are copied out until it goes on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ QUANTUM = 64
 """Reads after which a decoding sequence gives its place to one that waits for a place."""
 IDLE_S = 0.1
 """A sequence that read nothing for so long gives its place at once."""
+LOOK_S = 0.02
+"""How often work in the background looks whether the others made steps."""
 
 
 @dataclass(eq=False)
@@ -60,7 +63,8 @@ class Decoder:
 
     prefix: tokens of the modified BOS, with which every sequence begins (paper 3.2). context: tokens of a sequence,
     prefix included, at most what the model was trained for; 0: 2,048 or fewer. parallel: sequences in the caches.
-    batch_sizes: steps by their number of sequences. Raises InvalidInput, ProviderError (OUT_OF_MEMORY).
+    batch_sizes: steps by their number of sequences; steps: all of them. Raises InvalidInput, ProviderError
+    (OUT_OF_MEMORY).
     """
 
     def __init__(self, graph: DecoderGraph, prefix: Tokens[int], *, context: int = 0, parallel: int = 4) -> None:
@@ -77,6 +81,8 @@ class Decoder:
                 f"a chunk of {self.config.memory.chunk_tokens} tokens, and one"
             )
         self.batch_sizes: Counter[int] = Counter()
+        self.steps = 0
+        self._hurried = 0  # threads that wait for work in the background
         self.parallel = parallel
         self._runner = Runner(graph, self.context, parallel)
         self.caches = self._runner.caches
@@ -132,7 +138,38 @@ class Decoder:
         if request.error is not None:
             raise request.error
         assert request.logits is not None
+        if sequence.per_step is not None:
+            self.give_way(len(tokens), sequence.per_step)
         return request.logits
+
+    @property
+    def decodes(self) -> bool:
+        """Whether somebody waits for tokens now: a sequence reads, or has read a moment ago, not in the background."""
+        with self._state:
+            lately = time.monotonic() - LATELY_S - 2 * self._step_s
+            reading = {r.sequence for r in self._waiting} | {s for s in self._sequences if s.last_read > lately}
+            return any(s.per_step is None and not s.over for s in reading)
+
+    def give_way(self, tokens: int, per_step: float = 1.0) -> None:
+        """After work in the background on so many tokens: wait, while others decode, for a step per `per_step` tokens.
+
+        A token that is written or read takes a fifth to a quarter of a step, whatever the machine. So by default this
+        work takes at most such a share of a core, and of a machine's only one.
+        """
+        until = self.steps + tokens / per_step
+        while self.steps < until and self.decodes and not self._hurried:
+            time.sleep(LOOK_S)
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Nothing in the background gives way within: somebody waits for it."""
+        with self._state:
+            self._hurried += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._hurried -= 1
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -196,26 +233,39 @@ class Decoder:
         """What this thread shall run, or nothing once its own request is over; waits."""
         with self._state:
             while mine.logits is None and mine.error is None:
-                if not self._busy and not self._changes and (chosen := self._choose()):
-                    self._busy = True
+                if not self._busy and not self._changes and (chosen := self._choose(mine)):
+                    mine.sequence.beside = self._aside(chosen[0])
+                    self._busy = not mine.sequence.beside
                     return chosen
                 self._state.wait(self._patience())
         return []
 
-    def _choose(self) -> list[_Request]:
-        """One that needs a place, a prompt's piece, or a step of all that are ready: the last two in turns."""
+    def _choose(self, mine: _Request) -> list[_Request]:
+        """One that needs a place, a prompt's piece, or a step of all that are ready: the last two in turns.
+
+        What is read in the background is run by its own thread, beside these.
+        """
         placed = [r for r in self._waiting if r.sequence.place is not None]
         if len(placed) < len(self._waiting) and self._free_place() is not None:
             return [next(r for r in self._waiting if r.sequence.place is None)]
+        if self._aside(mine):
+            return [mine]
+        placed = [r for r in placed if not self._aside(r)]
         prompts, steps = [r for r in placed if not r.steps], [r for r in placed if r.steps]
         if prompts and (self._prompt_next or not steps):
             return prompts[:1]
         return steps if steps and self._all_came(steps) else []
 
+    def _aside(self, request: _Request) -> bool:
+        """Whether it is read beside others: in the background, by a processor of several cores."""
+        sequence = request.sequence
+        return sequence.per_step is not None and sequence.place is not None and self.graph.device == "cpu"
+
     def _all_came(self, steps: Tokens[_Request]) -> bool:
         now, here = time.monotonic(), {r.sequence for r in self._waiting}
         placed = (self._at(place) for place in range(len(self._places)))
-        missing = (s for s in placed if s and not s.over and s not in here and now - s.last_read < LATELY_S)
+        decoding = (s for s in placed if s and s.per_step is None and not s.over)
+        missing = (s for s in decoding if s not in here and now - s.last_read < LATELY_S)
         return not any(missing) or time.monotonic() >= self._waits_until(steps)
 
     def _waits_until(self, steps: Tokens[_Request]) -> float:
@@ -231,11 +281,11 @@ class Decoder:
     def _run(self, chosen: list[_Request]) -> None:
         """Do what `_next` chose, and let the next thread go on."""
         placed, stepping = chosen[0].sequence.place is not None, chosen[0].steps
-        begun = time.monotonic()
+        beside, begun = chosen[0].sequence.beside, time.monotonic()
         try:
             if not placed:
                 self._take_place(chosen[0].sequence)
-            elif stepping:
+            elif stepping and not beside:
                 self._step(chosen)
             else:
                 self._piece(chosen[0])
@@ -245,11 +295,14 @@ class Decoder:
         finally:  # an interrupt leaves the others of a step without logits: it is run again
             with self._state:
                 self._waiting = [r for r in self._waiting if r.logits is None and r.error is None]
-                if placed:
-                    self._prompt_next = stepping
-                if placed and stepping:
-                    self._step_s = time.monotonic() - begun
-                self._busy, self._free_since = False, time.monotonic()
+                if beside:
+                    chosen[0].sequence.beside = False
+                else:
+                    if placed:
+                        self._prompt_next = stepping
+                    if placed and stepping:
+                        self._step_s = time.monotonic() - begun
+                    self._busy, self._free_since = False, time.monotonic()
                 self._state.notify_all()
 
     def _piece(self, request: _Request) -> None:
@@ -269,9 +322,12 @@ class Decoder:
                 rows.append(_row(at[place].sequence, at[place].tokens))
             else:  # what this writes behind the text is never seen
                 between = self._at(place)
-                rows.append(Row([0], 0, between.length, between.memory) if between else Row([0], 0, 0, False))
+                # One that reads beside this step writes where its text goes on; behind the last row nobody does.
+                behind = between.length if between and not between.beside else self.context
+                rows.append(Row([0], 0, behind, between.memory) if between else Row([0], 0, 0, False))
         logits = self._runner.run(first, rows)
         self.batch_sizes[len(requests)] += 1
+        self.steps += 1
         for place, request in at.items():
             # Of several each has a copy: the next step may come before all have looked at theirs.
             row = logits[place - first : place - first + 1]
@@ -302,6 +358,8 @@ class Decoder:
             sequence = self._at(place)
             if sequence is None:
                 return place
+            if sequence.beside:
+                continue
             idle = now - sequence.last_read > IDLE_S
             if sequence not in asked and (sequence.over or idle):
                 candidates.append((0 if sequence.over else 1, sequence.last_read, place))
@@ -333,7 +391,8 @@ class Decoder:
             places = sorted(s.place for s in stepping if s.place is not None)
             between = [(p, self._at(p)) for p in range(places[0], places[-1]) if p not in places]
             now = time.monotonic()
-            holes = [p for p, other in between if other is None or other.over or now - other.last_read > IDLE_S]
+            idle = [(p, o) for p, o in between if o is None or o.over or now - o.last_read > IDLE_S]
+            holes = [p for p, other in idle if other is None or not other.beside]
             if not holes:
                 return
             moved, other = self._at(places[-1]), self._at(holes[0])

@@ -210,7 +210,7 @@ class _Binding:
 
 
 class Runner:
-    """One graph with its caches. One run at a time.
+    """One graph with its caches. One run of a place at a time.
 
     context: tokens of text, which the rotary tables cover.
     """
@@ -251,7 +251,8 @@ class Runner:
 
     def release(self, place: int) -> None:
         """The logits that the runs of this place alone returned are not overwritten any more."""
-        self._bindings = {key: b for key, b in self._bindings.items() if key[0] != place or key[1] > 1}
+        bindings = list(self._bindings.items())  # at once: what is read beside may add one
+        self._bindings = {key: b for key, b in bindings if key[0] != place or key[1] > 1}
 
     def _bind(self, first: int, sequences: int, count: int, wanted: int, seen: int) -> _Binding:
         """Allocate and bind everything that a run of this shape reads and writes."""
@@ -279,7 +280,8 @@ class Runner:
         kept.append(logits)
         binding = _Binding(io, small, rows, logits.array, kept)
         if len(self._bindings) >= BINDINGS:
-            del self._bindings[next(iter(self._bindings))]
+            oldest, *_ = self._bindings
+            self._bindings.pop(oldest, None)
         self._bindings[first, sequences, count, wanted, seen] = binding
         return binding
 

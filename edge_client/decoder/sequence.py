@@ -43,8 +43,9 @@ class Sequence:
 
     tokens: the text in the cache, without the prefix. held: the memories in the slots. memory: whether it has slots.
     decoder_s: seconds spent reading, waiting for other sequences included. source: whose memories it reads, such as a
-    knowledge base. The rest is the decoder's: `place` in the caches, or `parked` rows and neither at the beginning;
-    `reads` since it got the place; when the last one was; whether its answer is `over`.
+    knowledge base. per_step: None, or that it reads in the background, so many tokens for every step of the others.
+    The rest is the decoder's: `place` in the caches, or `parked` rows and neither at the beginning; `reads` since it
+    got the place; when the last one was; whether its answer is `over`; whether it reads `beside` what is run now.
 
     What was read is used again for a prompt that begins alike. Without memory that is every common token. With memory
     a chunk of a prompt reads memories by a query that depends on the text up to the chunk's end; so a chunk is kept if
@@ -61,6 +62,8 @@ class Sequence:
         self.place: int | None = None
         self.parked: Rows | None = None
         self.reads, self.last_read, self.over = 0, 0.0, True
+        self.per_step: float | None = None
+        self.beside = False
         self._chunks: list[_Chunk] = []  # as prompts were read
         self._chunk_start: int | None = None  # where it is not what is read first
         self._prompt_length = 0

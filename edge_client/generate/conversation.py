@@ -3,9 +3,14 @@
     turn 1 … turn n                          turn n + 1 … question
     memories, retrieved chunk by chunk       text in the cache, from the first position on
 
-When the cache is filled to a mark, the oldest turns are written as memories and the rest is read anew in another
-sequence, both in the background and between the steps of the answer; then that sequence takes the place of this one.
-So what is in the cache is always as if the conversation had begun with what is kept, and positions stay in the context.
+When the cache is filled to a mark, the oldest turns become memories and the rest is read anew in another sequence,
+with what the answer says meanwhile; then that sequence takes the place of this one. So what is in the cache is always
+as if the conversation had begun with what is kept, and positions stay in the context.
+
+An answer that is under way shall not be noticeably slower for it. So all of it is done in the background, beside the
+answer's steps and no faster than needed; what the answer itself reads at the end is a few tokens. Turns that will
+leave are written ahead, at best between two answers. If the cache fills before all is done, the answer waits a moment
+at every token rather than long at one.
 """
 
 from __future__ import annotations
@@ -13,16 +18,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from edge_client.cancellation import Cancellation, Cancelled
+from edge_client.decoder.sequence import PIECE
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ModelClosed, described
 from edge_client.events import Remembered
 from edge_client.generate.loop import ChunkRecalls
-from edge_client.generate.past import Past, turn_key
+from edge_client.generate.past import Past, Turn, turn_key
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from memory_model.chat import Message, Prompt
 from memory_model.errors import Memory3Error
@@ -36,17 +44,21 @@ KEPT_SHARE = 0.5
 """Of the mark, what turns may keep when others leave: so rows are freed once in so many tokens, not at every turn."""
 PINNED = 2
 """Last turns, the one under way included, that stay while the mark has room for them."""
+CLOSE = 4
+"""Tokens that the answer may be ahead of what is read anew when that takes its place: two steps' time to read them."""
+SLOW_SHARE, SLOW_S = 1 / 16, 0.05
+"""In the last share of the context the answer waits so long at every token for what is read anew."""
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
 class _Eviction:
-    """Turns on their way out of the cache. since: tokens of the sequence that the new one reads as well."""
+    """Turns on their way out of the cache. fewer: tokens of the sequence that the new one does not read."""
 
     job: Future[tuple[Text, int, str]]
     turns: tuple[int, ...]
     prompt: Prompt
-    since: int
+    fewer: int
 
 
 class Conversation:
@@ -68,6 +80,8 @@ class Conversation:
         self._policy = model.policy
         self._prompt = Prompt([], [])
         self._eviction: _Eviction | None = None
+        self._turns_ahead = 0  # how many there were when turns were last written ahead
+        self._making = Lock()
 
     @property
     def turns(self) -> list[int]:
@@ -81,25 +95,34 @@ class Conversation:
             self._evict([])
         return self._prompt
 
-    def make_room(self, cancellation: Cancellation) -> None:
+    def make_room(self, cancellation: Cancellation, chunk_ends: bool) -> None:
         """Between two steps of an answer: free rows of the oldest turns if the mark is reached, once they are written.
 
-        Waits where the policy is `exact`, and where no further chunk fits.
+        Waits where the policy is `exact`, and where no further token fits. chunk_ends: or the answer.
         """
-        text, chunk = self.sequence, self.sequence.decoder.config.memory.chunk_tokens
-        if text.length >= self._model.mark and self._eviction is None and self._evicts:
-            self._evict(text.tokens[len(self._prompt.ids) :])
-        waits = self._policy.mode is RecallMode.exact or text.length + chunk >= text.decoder.context
-        eviction = self._eviction
-        if eviction is not None and (waits or eviction.job.done()) and self.settle(cancellation):
+        text = self.sequence
+        if chunk_ends and self._eviction is None and self._evicts:
+            if text.length >= self._model.mark:
+                self._evict(text.tokens[len(self._prompt.ids) :])
+            elif text.length >= KEPT_SHARE * self._model.mark:
+                self._write_ahead()
+        if (eviction := self._eviction) is None:
+            return
+        left = text.decoder.context - text.length
+        waits = self._policy.mode is RecallMode.exact or left <= CLOSE
+        if not waits and left <= SLOW_SHARE * text.decoder.context:
+            with text.decoder.hurry():
+                wait([eviction.job], SLOW_S)
+        if (waits or eviction.job.done()) and self.settle(cancellation):
             self._prompt = eviction.prompt
 
     def settle(self, cancellation: Cancellation) -> bool:
         """Take over what the background reads, once it is done; whether there was something. Raises Cancelled."""
         if (eviction := self._eviction) is None:
             return False
-        while not wait([eviction.job], _LOOK_S).done:
-            cancellation.check()
+        with self._model.decoder.hurry():
+            while not wait([eviction.job], _LOOK_S).done:
+                cancellation.check()
         self._eviction = None
         try:
             found, references, error = eviction.job.result()
@@ -108,7 +131,7 @@ class Conversation:
         except Memory3Error as failed:  # the text stays where it is as long as it fits
             self.news.append(Remembered(eviction.turns, 0, described(failed)))
             return False
-        rest, held = self.sequence.tokens[eviction.since :], self.sequence.held
+        rest, held = self.sequence.tokens[len(found.tokens) + eviction.fewer :], self.sequence.held
         self.sequence.become(found)
         if rest:  # generated meanwhile
             self.sequence.inject(held)
@@ -130,9 +153,9 @@ class Conversation:
 
     def remembers(self, saved: bytes = b"") -> Past:
         """The conversation's own memories, made at the first need. Raises StorageError."""
-        if self.past is None:
-            self.past = self._model.past(saved)
-            self.sequence.source = object()  # rows that were read with them are for no other conversation
+        with self._making:
+            self.past = self.past or self._model.past(saved)
+        self.sequence.source = object()  # rows that were read with them are for no other conversation
         return self.past
 
     @property
@@ -146,21 +169,35 @@ class Conversation:
         kept = self._kept(left)
         if left == self.left or len(kept.ids) + len(said) >= self._model.decoder.room:
             return
-        first = self.turns[0]
-        gone = [(n, at) for n, at in enumerate(pairwise(self.turns), 1) if at[0] < first + left]
-        leaving = tuple(n for n, (start, _) in gone if start >= first + self.left)
-        if self._eviction is not None:
-            leaving = (*self._eviction.turns, *leaving)
+        turns = self._gone(left)
+        before = 0 if self._eviction is not None else len(self._gone(self.left))
+        leaving = tuple(n for n, _ in turns[before:])
         self.left = left
-        # Those that were written before are known by their number.
-        turns = [(n, self.messages[start:end]) for n, (start, end) in gone]
         whole = Prompt([*kept.ids, *said], [*kept.content, *[True] * len(said)])
         # The answer itself reads the last token of its prompt.
         read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
-        job = self._model.background.submit(self._write_and_read, turns, read, self._policy)
-        self._eviction = _Eviction(job, leaving, kept, len(self.sequence.tokens))
+        fewer = len(self.sequence.tokens) - len(read.ids)
+        job = self._model.background.submit(self._write_and_read, turns, read, self._policy, fewer)
+        self._eviction = _Eviction(job, leaving, kept, fewer)
         if not said:
             self._prompt = kept
+
+    def _write_ahead(self) -> None:
+        """Write the turns, in the background, that would leave if they had to now; once for every turn that is said."""
+        if self._turns_ahead < (count := len(self.turns)):
+            self._turns_ahead = count
+            self._model.background.submit(self._ahead, self._gone(self._leaving(0)))
+
+    def _ahead(self, turns: Sequence[Turn]) -> None:
+        with suppress(Exception):  # what cannot be written now is tried again, and reported, when it leaves
+            with self._making:
+                self.past = self.past or self._model.past()
+            self.past.write_ahead(turns, go_on=self._model.closing.check)
+
+    def _gone(self, left: int) -> list[Turn]:
+        """The turns of so many messages that left; those that were written before are known by their number."""
+        end = self.turns[0] + left if self.turns else 0
+        return [(n, self.messages[at:to]) for n, (at, to) in enumerate(pairwise(self.turns), 1) if at < end]
 
     def _leaving(self, said: int) -> int:
         """How many messages leave: the fewest whole turns after which the others keep their share of the mark.
@@ -186,18 +223,31 @@ class Conversation:
         return self._model.bundle.chat.prompt([self.messages[n] for n in numbers], spelled=spelled)
 
     def _write_and_read(
-        self, turns: Sequence[tuple[int, Sequence[Message]]], prompt: Prompt, policy: RecallPolicy
+        self, turns: Sequence[Turn], prompt: Prompt, policy: RecallPolicy, fewer: int
     ) -> tuple[Text, int, str]:
-        """In the background: memories of the turns, and a sequence that has read the prompt with them at hand."""
-        model, references, error = self._model, 0, ""
+        """In the background: memories of the turns, and a sequence that has read the prompt with them at hand.
+
+        And what the answer said meanwhile. All is spread over the tokens that fit until answers have to wait for it.
+        """
+        model, answer, references, error = self._model, self.sequence, 0, ""
+        free = max(int((1 - SLOW_SHARE) * model.decoder.context) - answer.length, 1)
+        per_step = 1 + len(prompt.ids) / free
         try:
-            references = self.remembers().remember_turns(turns)
+            past = self.remembers()
+            unwritten = sum(len(texts) for _, texts in past.waiting(turns))
+            per_step += unwritten * model.bundle.config.memory.reference_tokens / free
+            references = past.remember_turns(turns, per_step)
         except Exception as failed:  # costs these memories, not the conversation
             error = described(failed)
         text = model.sequence(object())  # another one's rows were read without these memories
+        text.per_step = per_step
         recalls = ChunkRecalls(model, text, prompt, policy, model.closing, self.past)
         try:
             recalls.read_prompt(text.begin(prompt.ids, memory=True))
+            while len(rest := answer.tokens[len(text.tokens) + fewer :]) > CLOSE:
+                model.closing.check()
+                text.inject(answer.held)
+                text.read(rest[:PIECE])
         finally:
             recalls.end()
             text.end()

@@ -118,8 +118,7 @@ class Answer:
             self._first_token_s = self._first_token_s or self._seconds()
             yield from self._news()
             yield self._token(picked)
-            if self._reason or number % recalls.chunk_tokens == 0:
-                self._make_room()
+            self._make_room(bool(self._reason) or number % recalls.chunk_tokens == 0)
             if self._reason:
                 return
             recalls.generated(picked.id, number)
@@ -154,9 +153,9 @@ class Answer:
         self._recalls.news.clear()
         return news
 
-    def _make_room(self) -> None:
+    def _make_room(self, chunk_ends: bool) -> None:
         if self._conversation is not None and self._recalls.worker is not None:
-            self._conversation.make_room(self._cancellation)
+            self._conversation.make_room(self._cancellation, chunk_ends)
             self._recalls.also = self._conversation.past
 
     @property

@@ -22,9 +22,11 @@ from memory_model.references import turn_references
 NAME = "conversation"
 """`MemoryRead.knowledge_base` of what is read of it. The title is "turn 3" then, or that of a text."""
 
-PIECE = 16
-"""Turns that are written and stored together."""
+PIECE = 4
+"""Turns that are written together: a few hundred tokens, as a pass over fewer takes nearly as long."""
 
+Turn = tuple[int, Sequence[Message]]
+"""Its number from 1, and its messages."""
 Progress = Callable[[int, int], None]
 """Called with the references that are written and with all of them."""
 
@@ -39,6 +41,7 @@ class Past:
     def __init__(self, writer: MemoryWriter, saved: bytes = b"") -> None:
         self._writer, bundle = writer, writer.bundle
         embedder_id = bundle.manifest.embedder_id
+        self._ahead: dict[str, tuple[LocalDocument, list[str], Written]] = {}  # by key; not in the base yet
         with disk_errors(Path(NAME)):
             folder = mkdtemp(prefix="memory3-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -52,29 +55,47 @@ class Past:
             head = Head.of(NAME, bundle.identity, embedder_id, writer.embedder.dim)
             self.base = LocalKnowledgeBase.create(path, head)
 
-    def remember_turns(self, turns: Sequence[tuple[int, Sequence[Message]]]) -> int:
-        """Write turns, (number, messages), that are not yet; returns how many new memories there are.
+    def waiting(self, turns: Sequence[Turn]) -> list[tuple[LocalDocument, list[str]]]:
+        """Those of these turns that are not written, neither ahead, with their references."""
+        memory, count = self._writer.bundle.config.memory, self._writer.bundle.tokenizer.count
+        found: list[tuple[LocalDocument, list[str]]] = []
+        for number, messages in turns:
+            turn = _document(number, messages)
+            if turn.text and self._ahead.get(turn.key, (None,))[0] != turn and not self.base.has(turn):
+                said = [(m["role"], m["content"]) for m in messages if m["content"].strip()]
+                found.append((turn, turn_references(said, count, memory.reference_tokens)))
+        return found
+
+    def write_ahead(
+        self, turns: Sequence[Turn], *, per_step: float = 1.0, go_on: Callable[[], None] = lambda: None
+    ) -> None:  # fmt: skip
+        """Write turns that are not yet, to be read once `remember_turns` is called. go_on: may raise to end it."""
+        waiting = self.waiting(turns)
+        for start in range(0, len(waiting), PIECE):
+            go_on()
+            piece, first = waiting[start : start + PIECE], 0
+            found = self._writer.write([text for _, references in piece for text in references], per_step=per_step)
+            for turn, references in piece:
+                end = first + len(references)
+                own = Written(found.payloads[first:end], found.vectors[first:end])
+                self._ahead[turn.key] = turn, references, own
+                first = end
+
+    def remember_turns(self, turns: Sequence[Turn], per_step: float = 1.0) -> int:
+        """Let these turns be read from now on, written now or ahead; returns how many new memories there are.
 
         What fails leaves the others written.
         """
-        memory, count = self._writer.bundle.config.memory, self._writer.bundle.tokenizer.count
-        waiting: list[tuple[LocalDocument, list[str]]] = []
-        for number, messages in turns:
-            said = [(m["role"], m["content"]) for m in messages if m["content"].strip()]
-            key = turn_key(number)
-            turn = LocalDocument(key, key, "\n".join(f"{who}: {what}" for who, what in said))
-            if said and not self.base.has(turn):
-                waiting.append((turn, turn_references(said, count, memory.reference_tokens)))
-        written = 0
-        for start in range(0, len(waiting), PIECE):  # a pass over few tokens takes nearly as long as over many
-            piece, first = waiting[start : start + PIECE], 0
-            found = self._writer.write([text for _, references in piece for text in references])
-            for turn, references in piece:
-                end = first + len(references)
-                self.base.add(turn, references, Written(found.payloads[first:end], found.vectors[first:end]))
-                first = end
-            written += first
-        return written
+        added = 0
+        try:
+            self.write_ahead(turns, per_step=per_step)
+        finally:
+            for number, messages in turns:
+                turn, references, written = self._ahead.pop(turn_key(number), (None, [], None))
+                if turn == _document(number, messages) and written is not None:
+                    self.base.add(turn, references, written)
+                    added += len(references)
+        return added
 
     def remember(self, text: str, title: str = "", progress: Progress | None = None) -> int:
         """Write a text of any length; see `ChatSession.remember`."""
@@ -89,6 +110,11 @@ class Past:
     def saved(self) -> bytes:
         """The file, whole."""
         return self.base.content()
+
+
+def _document(number: int, messages: Sequence[Message]) -> LocalDocument:
+    key = turn_key(number)
+    return LocalDocument(key, key, "\n".join(f"{m['role']}: {m['content']}" for m in messages if m["content"].strip()))
 
 
 def turn_key(number: int) -> str:

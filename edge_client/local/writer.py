@@ -13,17 +13,20 @@ from functools import cached_property
 import numpy as np
 import onnxruntime as ort
 
+from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import return_free_memory, session_options
 from edge_client.errors import StorageError
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
+from memory_model.codec.blas import one_thread
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.embedder import Embedder
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.references import split
 
-PASS_TOKENS = 1024
-"""Of one forward pass, padding included: a processor gains little by more, and a pass cannot be interrupted."""
+PASS_TOKENS, SHORT_PASS_TOKENS = 1024, 256
+"""Of one forward pass, padding included: a processor gains little by more, and a pass cannot be interrupted. Short
+while somebody decodes: each pass costs as much as a hundred tokens more."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,13 @@ class Written:
 class MemoryWriter:
     """Writes memories of references. Thread-safe; weights are loaded by the first call and go with the object.
 
-    threads: of the products; more than one take cores from the decoder. Raises StorageError (NO_WRITER) for a bundle
-    that cannot write.
+    threads: of the products; more than one take cores from the decoder. decoder: to which every pass gives way. Raises
+    StorageError (NO_WRITER) for a bundle that cannot write.
     """
 
-    def __init__(self, bundle: Bundle, *, threads: int = 1, embedder: Embedder | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, *, threads: int = 1, embedder: Embedder | None = None, decoder: Decoder | None = None
+    ) -> None:  # fmt: skip
         if bundle.writer is None:
             raise StorageError(
                 f"the bundle at {bundle.folder} only reads memories, it has no writer.onnx",
@@ -49,7 +54,7 @@ class MemoryWriter:
                 help="export it again with `memory-model export`, or fetch a newer one with `edge-client pull`",
             )
         self.bundle, self._threads, self._path = bundle, threads, bundle.writer
-        self._given = embedder
+        self._given, self._decoder = embedder, decoder
         self._loading = threading.Lock()
         self._prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
 
@@ -61,15 +66,17 @@ class MemoryWriter:
         """References of a document's text, cut as the service cuts; raises InvalidInput for too long a title."""
         return split(text, title, self.bundle.tokenizer.count, self.bundle.config.memory.reference_tokens)
 
-    def write(self, texts: Sequence[str]) -> Written:
-        """One memory and one vector for each reference.
+    def write(self, texts: Sequence[str], *, per_step: float = 1.0) -> Written:
+        """One memory and one vector for each reference; per_step: see `Decoder.give_way`.
 
         Raises InvalidInput for a text that is empty or longer than a reference.
         """
-        memories = self.memories(texts)
-        return Written(self.bundle.memory_format.encode(memories), self.embedder.embed(texts))
+        memories = self.memories(texts, per_step=per_step)
+        with one_thread():
+            payloads = self.bundle.memory_format.encode(memories)
+        return Written(payloads, self.embedder.embed(texts))
 
-    def memories(self, texts: Sequence[str]) -> list[ExplicitMemory]:
+    def memories(self, texts: Sequence[str], *, per_step: float = 1.0) -> list[ExplicitMemory]:
         """The memories before they are compressed."""
         limit, ids = self.bundle.config.memory.reference_tokens, self.bundle.tokenizer.encode_batch(texts)
         for number, tokens in enumerate(ids):
@@ -81,12 +88,15 @@ class MemoryWriter:
         waiting = sorted(range(len(ids)), key=lambda n: len(ids[n]))
         while waiting:
             batch = waiting[:1]
+            most = SHORT_PASS_TOKENS if self._decoder and self._decoder.decodes else PASS_TOKENS
             for number in waiting[1:]:
-                if (len(batch) + 1) * (len(self._prefix) + len(ids[number])) > PASS_TOKENS:
+                if (len(batch) + 1) * (len(self._prefix) + len(ids[number])) > most:
                     break
                 batch.append(number)
             written |= zip(batch, self._pass([ids[n] for n in batch]), strict=True)
             waiting = waiting[len(batch) :]
+            if self._decoder:
+                self._decoder.give_way(sum(len(ids[n]) for n in batch), per_step)
         return [written[number] for number in range(len(ids))]
 
     @cached_property

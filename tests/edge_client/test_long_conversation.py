@@ -179,7 +179,7 @@ def test_what_could_not_be_written_costs_memories_and_not_the_conversation(
 ) -> None:
     session, write = model.session(SYSTEM), MemoryWriter.write
 
-    def full(self: MemoryWriter, texts: list[str]) -> Written:
+    def full(self: MemoryWriter, texts: list[str], **_: float) -> Written:
         raise StorageError("no space left", reason="DISK_FULL")
 
     monkeypatch.setattr(MemoryWriter, "write", full)
@@ -210,12 +210,12 @@ def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_servic
     written: list[str] = []
     book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
 
-    def full_at_second(self: MemoryWriter, texts: list[str]) -> Written:
+    def full_at_second(self: MemoryWriter, texts: list[str], **_: float) -> Written:
         if written:
             raise StorageError("no space left", reason="DISK_FULL")
         return counted(self, texts)
 
-    def counted(self: MemoryWriter, texts: list[str]) -> Written:
+    def counted(self: MemoryWriter, texts: list[str], **_: float) -> Written:
         written.extend(texts)
         return write(self, texts)
 
