@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 
 from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Remembered
 from edge_client.cancellation import Cancellation
+from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import StorageError
+from edge_client.generate.conversation import CLOSE
 from edge_client.generate.loop import ChunkRecalls
 from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
@@ -126,6 +129,59 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
     assert 0 < evicted_after < 280
     said = talked.sequence.tokens[-200:]
     assert said == talked.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
+
+
+@pytest.mark.parametrize("until", ["forty tokens", "the cache is full"])
+def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is_lost(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    session = model.session(SYSTEM, memory="overlap")
+    talk(session, 3)
+    talked, decoder, read, write = session.conversation, model.decoder, Decoder.read, MemoryWriter.write
+    talked._turns_ahead = 1000  # nothing is written ahead
+    begun, aside = list[int](), list[int]()
+
+    def slow(self: MemoryWriter, texts: list[str], **options: float) -> Written:
+        begun.append(session.tokens)
+        while not (len(begun) > 1 or decoder._hurried or (until == "forty tokens" and session.tokens > begun[0] + 40)):
+            time.sleep(0.001)
+        return write(self, texts, **options)
+
+    def counted(self: Decoder, sequence: Sequence, tokens: list[int], **options: bool) -> np.ndarray:
+        if sequence.per_step is not None:
+            aside.append(len(tokens))
+        return read(self, sequence, tokens, **options)
+
+    monkeypatch.setattr(MemoryWriter, "write", slow)
+    monkeypatch.setattr(Decoder, "read", counted)
+    events = list(session.send("Tell me a long story.", **{**MANY, "max_tokens": 280}))
+    assert (finished(events).reason, len(tokens_of(events))) == ("length", 280), "it was not ended"
+    left = next(e for e in events if isinstance(e, Remembered))
+    assert left.references
+    assert sum(aside) >= len(talked._prompt.ids) + 40 - CLOSE, "what was said meanwhile too"
+    assert talked.sequence.tokens[-200:] == talked.spelled[len(session.messages) - 1][-201:-1]
+
+
+def test_turns_are_written_ahead_between_answers_once_and_read_when_they_left(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, write, written = model.session(SYSTEM), MemoryWriter.write, list[str]()
+
+    def counted(self: MemoryWriter, texts: list[str], **options: float) -> Written:
+        written.extend(texts)
+        return write(self, texts, **options)
+
+    monkeypatch.setattr(MemoryWriter, "write", counted)
+    events = list[Event]()
+    while not remembered(events):
+        ahead = list(written)
+        assert not past_turns(events), "what is in the cache is not read as a memory too"
+        events = talk(session, 1)
+        model.background.submit(lambda: None).result()  # the pause between two turns
+    assert len(ahead) >= len(remembered(events)) - 1 > 0
+    numbered = [text for text in written if "number" in text]
+    assert len(numbered) == len(set(numbered)) > 0, "none is written twice"
+    assert past_turns(talk(session, 1))
 
 
 def test_turns_that_left_can_be_taken_back(model: EdgeModel) -> None:

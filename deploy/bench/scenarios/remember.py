@@ -6,18 +6,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from deploy.bench.answering import answer
+from deploy.bench.answering import NEVER
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
 from deploy.bench.scenarios.ingest import portions
-from edge_client import EdgeModel
+from edge_client import EdgeModel, Token
 from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
@@ -40,8 +40,8 @@ class RememberSettings(Settings):
 def measure(settings: RememberSettings) -> Keys:
     """Remembering alone, decoding alone, decoding while a thread remembers, and searching, in turn."""
     bundle = Bundle.open(settings.bundle)
-    writer = MemoryWriter(bundle)
-    head = Head.of("bench", bundle.identity, bundle.manifest.embedder_id, writer.embedder.dim)
+    embedder = bundle.embedder()
+    head = Head.of("bench", bundle.identity, bundle.manifest.embedder_id, embedder.dim)
     tokens, rounds = bundle.config.memory.reference_tokens, settings.rounds + settings.warm_up
     given = list(islice(portions(bundle.tokenizer.count, tokens, settings.references), rounds))
     queries = np.random.default_rng(1).standard_normal((rounds, head.dimension)).astype(np.float32)
@@ -51,6 +51,9 @@ def measure(settings: RememberSettings) -> Keys:
         EdgeModel.open(bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu") as model,
     ):
         large = filled(Path(folder, "large.db"), head, settings.stored)
+        writer = MemoryWriter(bundle, embedder=embedder, decoder=model.decoder)
+        endless = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)
+        pauses: dict[str, list[float]] = {"usual_pause_ms": [], "pause_ms": []}
 
         def remembering(number: int, ended: Callable[[], bool] = lambda: False) -> float:
             base = LocalKnowledgeBase.create(Path(folder, f"{time.monotonic_ns()}.db"), head)
@@ -62,8 +65,14 @@ def measure(settings: RememberSettings) -> Keys:
             base.close()
             return references / (time.perf_counter() - began)
 
-        def decoding(number: int) -> float:
-            return answer(model, f"{number}: tell me a story.", "off", settings.answer_tokens).tokens_per_s
+        def decoding(number: int, pause: str = "usual_pause_ms") -> float:
+            """Tokens a second behind the first; as `conversation-times`, of the same answer alone and beside."""
+            said = model.generate(
+                f"{number}: tell me a story.", memory="off", max_tokens=settings.answer_tokens, logit_bias=endless
+            )  # fmt: skip
+            came = [time.perf_counter() for event in said if isinstance(event, Token)]
+            pauses[pause].append(1e3 * max(b - a for a, b in pairwise(came)))
+            return (len(came) - 1) / (came[-1] - came[0])
 
         def beside(number: int) -> float:
             over = threading.Event()
@@ -75,7 +84,7 @@ def measure(settings: RememberSettings) -> Keys:
             thread = threading.Thread(target=go_on)
             thread.start()
             try:
-                return decoding(number)
+                return decoding(number, "pause_ms")
             finally:
                 over.set()
                 thread.join()
@@ -92,6 +101,7 @@ def measure(settings: RememberSettings) -> Keys:
         references_per_s=median_interval(samples["remember"]),
         tokens_per_s=median_interval(samples["alone"]),
         decoder_share=ratio_interval(samples["beside"], samples["alone"]),
+        **{name: median_interval(each[settings.warm_up :]) for name, each in pauses.items()},
         search_ms=median_interval(samples["search"]),
     )
 
@@ -109,11 +119,19 @@ def filled(path: Path, head: Head, count: int) -> LocalKnowledgeBase:
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row."""
-    row = tuple(figure(result, name) for name in ("references_per_s", "tokens_per_s", "decoder_share", "search_ms"))
+    names = ("references_per_s", "tokens_per_s", "decoder_share", "pause_ms", "usual_pause_ms", "search_ms")
     search = f"search of {result['stored']:,}, ms"
-    columns = ("references/s", "tokens/s alone", "decoder's share while remembering", search)
+    share, pause = "decoder's share while remembering", "longest pause between two tokens, ms"
+    columns = ("references/s", "tokens/s alone", share, pause, "alone, ms", search)
     note = "One thread writes, embeds and stores durably; one query by vector and words over random unit vectors."
-    return [Sheet(f"remembering on the device, {result['threads']} decoder threads", columns, [row], note)]
+    return [
+        Sheet(
+            f"remembering on the device, {result['threads']} decoder threads",
+            columns,
+            [tuple(figure(result, name) for name in names)],
+            note,
+        )
+    ]
 
 
 SCENARIO = Scenario(
@@ -122,7 +140,7 @@ SCENARIO = Scenario(
     settings=RememberSettings,
     measure=measure,
     promised=("references_per_s", "decoder_share", "search_ms"),
-    directions=directions(more="references_per_s tokens_per_s decoder_share", less="search_ms"),
+    directions=directions(more="references_per_s tokens_per_s decoder_share", less="search_ms pause_ms"),
     sheets=sheets,
     quick={"rounds": 1, "warm_up": 0, "references": 8, "answer_tokens": 16, "stored": 2000},
 )

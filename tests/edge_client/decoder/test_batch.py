@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ import pytest
 
 from edge_client.decoder import batch
 from edge_client.decoder.batch import IDLE_S, Decoder
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.graph import DecoderGraph, Row
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
@@ -79,7 +81,7 @@ class Conversation:
 
 @pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
 def test_eight_threads_answer_as_each_would_alone(graph: DecoderGraph, parallel: int, seed: int) -> None:
-    """With pauses, cancellations, later turns, and fewer places than conversations."""
+    """With pauses, cancellations, later turns, fewer places than conversations, and some in the background."""
     rng = random.Random(seed)
     plans = [[Conversation.drawn(rng) for _ in range(3)] for _ in range(8)]
     alone = Decoder(graph, PREFIX, context=200, parallel=1)
@@ -89,6 +91,7 @@ def test_eight_threads_answer_as_each_would_alone(graph: DecoderGraph, parallel:
     def talk(number: int) -> list[list[int]]:
         own = random.Random(100 * seed + number)
         sequence = decoder.sequence()
+        sequence.per_step = math.inf if number % 3 == 2 else None
 
         def pause() -> None:
             if own.random() < 0.02:
@@ -154,3 +157,65 @@ def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: 
     other = Decoder(graph, PREFIX, context=200, parallel=1).sequence()
     other.read([5])
     np.testing.assert_array_equal(sequence.read([6]), other.read([6]))
+
+
+def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_place(
+    graph: DecoderGraph, monkeypatch: pytest.MonkeyPatch, patient: None
+) -> None:
+    decoder = Decoder(graph, PREFIX, context=200, parallel=3)
+    first, behind, last = (decoder.sequence() for _ in range(3))
+    for sequence in (first, behind, last):  # three places, side by side
+        sequence.begin([9, 8], memory=True)
+        sequence.read([9])
+    begun, stepped, run = threading.Event(), threading.Event(), decoder._runner.run
+
+    def held(place: int, rows: list[Row], **options: bool) -> np.ndarray:
+        if place == behind.place and len(rows) == 1:
+            logits = run(place, rows[:1], **options)
+            begun.set()
+            assert stepped.wait(60), "the others' steps waited for it"
+            return logits
+        return run(place, rows, **options)
+
+    monkeypatch.setattr(decoder._runner, "run", held)
+    behind.per_step = math.inf
+    with ThreadPoolExecutor(3) as threads:
+        reading = threads.submit(behind.read, [7, 6, 5, 4])
+        assert begun.wait(60)
+        for token in range(3):
+            list(threads.map(lambda s, t=token: s.read([t]), (first, last)))
+        stepped.set()
+        reading.result()
+    assert decoder.batch_sizes[2], "their steps were run together"
+    alone = Decoder(graph, PREFIX, context=200, parallel=1).sequence()
+    alone.begin([9, 8], memory=True)
+    for tokens in ([9], [7, 6, 5, 4]):
+        alone.read(tokens)
+    np.testing.assert_allclose(behind.read([3]), alone.read([3]), atol=1e-4)
+
+
+def test_work_in_the_background_waits_for_steps_while_others_decode(
+    graph: DecoderGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, looks = Decoder(graph, PREFIX, context=200, parallel=2), list[float]()
+    sequence = decoder.sequence()
+
+    def one_step(seconds: float) -> None:
+        looks.append(seconds)
+        sequence.read([1])
+
+    monkeypatch.setattr(time, "sleep", one_step)
+    monkeypatch.setattr(batch, "LATELY_S", 60.0)
+    decoder.give_way(100)
+    assert not looks, "nobody decodes"
+    sequence.begin([5, 6], memory=False)
+    sequence.read([5, 6])
+    decoder.give_way(8)
+    assert len(looks) == 8
+    decoder.give_way(8, per_step=4.0)
+    assert len(looks) == 8 + 2
+    with decoder.hurry():
+        decoder.give_way(100)
+    sequence.end()
+    decoder.give_way(100)
+    assert len(looks) == 8 + 2, "somebody waits for it, or the answer is over"
