@@ -14,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edge_client.cancellation import Cancellation
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
-from edge_client.errors import ContextFull, ModelClosed
+from edge_client.errors import Cancellation, ContextFull, ModelClosed
 from edge_client.events import Result
 from edge_client.generate.conversation import REMEMBER_AT, Conversation
 from edge_client.generate.loop import Answer

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import secrets
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_client.cancellation import Cancellation
-from edge_client.errors import SessionBusy
+from edge_client.errors import Cancellation, SessionBusy
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
 from edge_client.generate.past import Progress
+from edge_client.local.database import connected, disk_errors
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.session_file import read_session, write_session
 from edge_client.stream import AnswerStream
 from memory_model.chat import Message
-from memory_model.errors import InvalidInput, ModelMismatch
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from edge_client.generate.sampling import SamplingOptions
     from edge_client.model import EdgeModel
+
+
+FILE_VERSION = 3
+"""Of a saved session: the SQLite file of the conversation's own memories with one more table, or that table alone."""
 
 
 class ChatSession:
@@ -149,7 +156,7 @@ class ChatSession:
                 "identity": asdict(self._model.bundle.identity), "messages": talk.messages, "spelled": talk.spelled,
                 "left": talk.left,
             }  # fmt: skip
-            write_session(Path(path), header, talk.past.saved() if talk.past else b"")
+            _write(Path(path), header, talk.past.saved() if talk.past else b"")
 
     @classmethod
     def load(cls, model: EdgeModel, path: str | Path, policy: RecallPolicy) -> ChatSession:
@@ -157,7 +164,7 @@ class ChatSession:
 
         Raises MissingFile, CorruptFile, IdentityMismatch.
         """
-        header, past = read_session(Path(path))
+        header, past = _read(Path(path))
         saved_with, ours = header["identity"]["model_id"], model.bundle.identity.model_id
         if saved_with != ours:
             remedy = "open the bundle that it was saved with, or begin a new session"
@@ -208,3 +215,42 @@ class ChatSession:
                 talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]
             else:
                 talk.messages = before
+
+
+def _write(path: Path, header: dict[str, Any], past: bytes) -> None:
+    """Write the file beside its place and move it there; raises StorageError and then changes nothing.
+
+    past: the file of the conversation's memories; empty where it has none.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    said = json.dumps({**header, "past": bool(past)})
+    try:
+        with disk_errors(path):
+            beside.write_bytes(past)
+            with closing(connected(beside)) as file:
+                file.execute("DROP TABLE IF EXISTS session")  # of the file that it was loaded from
+                file.execute("CREATE TABLE session (version INTEGER, header TEXT, sha256 TEXT)")
+                file.execute("INSERT INTO session VALUES (?, ?, ?)", (FILE_VERSION, said, _digest(said)))
+                file.execute("PRAGMA journal_mode = DELETE")  # one file alone
+            beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Header and memories of a file, checked; raises MissingFile, CorruptFile, StorageError."""
+    if not path.is_file():
+        raise MissingFile(f"no session at {path}: save one with ChatSession.save or /save")
+    with disk_errors(path):
+        with closing(connected(path)) as file:
+            version, said, digest = file.execute("SELECT version, header, sha256 FROM session").fetchone()
+        if version != FILE_VERSION:
+            raise CorruptFile(f"{path} has session format {version}, this program reads {FILE_VERSION}")
+        if _digest(said) != digest:
+            raise CorruptFile(f"{path} was changed since it was saved (SHA-256 differs)")
+        header = json.loads(said)
+        return header, path.read_bytes() if header["past"] else b""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
-from edge_client.cancellation import Cancellation
-from edge_client.errors import SessionBusy
+from edge_client.errors import Cancellation, SessionBusy
 from edge_client.events import Event, Finished, Result, Token
 from edge_client.generate.loop import Answer
 from memory_model.errors import InvalidInput

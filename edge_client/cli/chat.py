@@ -21,8 +21,7 @@ from prompt_toolkit.output import Output
 from rich.console import Console
 from rich.text import Text
 
-from edge_client.cli.options import Memory
-from edge_client.cli.show import memories_table, statistics_table
+from edge_client.cli.options import Memory, memories_table, statistics_table
 from edge_client.errors import described
 from edge_client.events import Remembered, Result, Token
 from edge_client.model import EdgeModel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,18 +14,25 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from edge_client.cli import show
 from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
-from edge_client.cli.doctor import build, doctor
-from edge_client.cli.options import Memory, with_options
-from edge_client.cli.pull import pull
+from edge_client.cli.doctor import build, doctor, pull
+from edge_client.cli.options import Memory, as_json, memories_table, statistics_table, with_options
 from edge_client.cli.remember import forget, remember, remembered
 from edge_client.errors import MENDABLE, described
 from edge_client.events import Result
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
-from edge_client.serve.access import state_folder
-from edge_client.serve.command import serve
+from edge_client.recall.policy import RecallMode
+from edge_client.serve.access import (
+    Access,
+    ServeSettings,
+    fingerprint,
+    network_address,
+    own_certificate,
+    qr_code,
+    state_folder,
+)
+from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable, shown_on
@@ -47,14 +55,17 @@ MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "offline")
 def main() -> None:
     """A language model on this device that reads explicit memories from a service.
 
-    First steps:  edge-client pull --service HOST:PORT   fetches the model,
-                  edge-client doctor                     says what works and what does not,
-                  edge-client ask "…"                    answers and shows what was read,
-                  edge-client chat                       talks,
-                  edge-client remember FILES             lets it read this device's own files.
+    First steps:
+
+    \b
+    edge-client pull --service HOST:PORT   fetch the model
+    edge-client doctor                     see what works here
+    edge-client ask "…"                    an answer, and what was read for it
+    edge-client chat                       talk
+    edge-client remember FILES             read this device's own files too
 
     Every setting can also be given as an environment variable EDGE_CLIENT_*, e.g. EDGE_CLIENT_SERVICE.
-    """
+    """  # noqa: D301  # the mark says that these lines are not wrapped
 
 
 def _complain(what: str) -> None:
@@ -115,7 +126,7 @@ def ask(
                 _around(stream.result())
             results.append(stream.result())
     if json_output:
-        shown = [show.as_json(result) for result in results]
+        shown = [as_json(result) for result in results]
         names = ("without_memory", "with_memory")
         data = dict(zip(names, shown, strict=True)) if compared else shown[0]
         print(json.dumps(data, ensure_ascii=False, indent=2))
@@ -148,6 +159,56 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
         conversation.close()
 
 
+@app.command(epilog=EXIT_CODES)
+@with_options("bundle", "service", "knowledge_base", "local", "offline")
+@_reported()
+def serve(
+    given: dict[str, Any],
+    memory: Annotated[RecallMode | None, typer.Option("--memory", help="Unless a request says otherwise.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on, else this machine's own.")] = None,
+    lan: Annotated[bool, typer.Option("--lan", help="Let the network in, with a key; prints a QR code.")] = False,
+    tls: Annotated[bool | None, typer.Option("--tls", help="HTTPS with a certificate that is made for it.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Answers computed at a time. [default: 4]")] = None,
+    port_file: Annotated[Path | None, typer.Option(help="Write the port there once the server listens.")] = None,
+) -> None:  # fmt: skip
+    """Serve the model on this device: OpenAI's interface under /v1, and a page to chat on at /.
+
+    More settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.
+    """
+    try:
+        import uvicorn
+
+        from edge_client.serve.app import make_app
+    except ImportError as error:
+        raise InvalidInput(
+            f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[serve]'"
+        ) from error
+
+    settings = ServeSettings(**_given(host="0.0.0.0" if lan else host, port=port, tls=tls))
+    access = Access.of(settings)
+    edge = EdgeSettings(**given, **_given(memory=memory, parallel=parallel))
+    certificate, key = own_certificate() if settings.tls else (None, None)
+    listening = _listen(settings.host, settings.port)
+    with EdgeModel.open(settings=edge) as model:
+        config = uvicorn.Config(
+            make_app(model, edge, settings, access), log_level="warning", access_log=False, server_header=False,
+            timeout_graceful_shutdown=3, ssl_certfile=certificate, ssl_keyfile=key,
+        )  # fmt: skip
+        number = listening.getsockname()[1]
+        shown = network_address() if settings.host in ("0.0.0.0", "::", "[::]") else settings.host
+        url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"
+        page = f"{url}/#key={access.key}" if access.made else f"{url}/"
+        typer.echo(f"chat at {page}, OpenAI's interface at {url}/v1", err=True)
+        if certificate is not None:
+            typer.echo(f"SHA-256 of its certificate: {fingerprint(certificate)}", err=True)
+        if lan:
+            typer.echo(qr_code(page), err=True)
+        if port_file is not None:
+            port_file.write_text(str(number))
+        uvicorn.Server(config).run(sockets=[listening])
+
+
 def _document(file: Path) -> tuple[str, str]:
     """Title and text of a file; one that holds several documents is their texts, each under its title."""
     documents = [document for source in find_sources([file]) for document in read_documents(source)]
@@ -172,11 +233,26 @@ def _around(result: Result) -> None:
         which = "without the memories of some chunks" if result.memories else "without memory"
         err.print(f"[yellow]answered {which}; why:[/]")
     if result.recalls:
-        err.print(show.memories_table(result.recalls))
-    err.print(show.statistics_table(result))
+        err.print(memories_table(result.recalls))
+    err.print(statistics_table(result))
 
 
-for command in (doctor, build, pull, remember, remembered, forget, serve):
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens already, so that a reader of the port file may call at once; raises InvalidInput."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port"
+        ) from error
+
+
+for command in (doctor, build, pull, remember, remembered, forget):
     app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":

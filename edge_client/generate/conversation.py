@@ -24,10 +24,9 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from edge_client.cancellation import Cancellation, Cancelled
 from edge_client.decoder.sequence import PIECE
 from edge_client.decoder.sequence import Sequence as Text
-from edge_client.errors import ModelClosed, described
+from edge_client.errors import Cancellation, Cancelled, ModelClosed, described
 from edge_client.events import Remembered
 from edge_client.generate.loop import ChunkRecalls
 from edge_client.generate.past import Past, Turn, turn_key

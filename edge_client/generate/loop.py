@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_client.cancellation import Cancellation, Cancelled
 from edge_client.decoder.sequence import Sequence
+from edge_client.errors import Cancellation, Cancelled
 from edge_client.events import Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.prompt import asks, cut
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText

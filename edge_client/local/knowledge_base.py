@@ -6,7 +6,7 @@
     vectors     float32 [dimension] of unit length, by reference
     payloads    payload and its CRC-32C, by reference
 
-A query is compared with every vector in int8, and exactly with those that are near (`edge_client.local.vectors`); the
+A query is compared with every vector in int8, and exactly with those that are near (`NearVectors`); the
 nearest are put in order by vector and words, as the service does (`memory_model.words`). Nothing of it is ever sent.
 """
 
@@ -28,14 +28,20 @@ import numpy as np
 
 from edge_client.local.database import connected, disk_errors
 from edge_client.local.records import Head, LocalDocument, Reference
-from edge_client.local.vectors import BLOCK, NearVectors
 from edge_client.local.writer import Written
 from edge_client.wire.client import Answer, Hit
+from memory_model.codec.blas import one_thread
+from memory_model.codec.native.library import Library, installed
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 FORMAT_VERSION = 1
+LEVELS, QUERY_LEVELS = 127, 2047
+"""Largest numbers of a vector and of a query; sums of their products stay within int32 up to 8,000 dimensions."""
+MARGIN = 50
+"""Vectors found beyond those that are wanted, among which rounding may have changed the order."""
+BLOCK = 4096
 _SHIFT = 1 << 63
 """Memory ids are unsigned on the wire, SQLite's numbers are signed."""
 _TABLES = """
@@ -331,6 +337,55 @@ class LocalKnowledgeBase:
         with self._lock, disk_errors(self.path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
+
+
+class NearVectors:
+    """Vectors as int8, a quarter of their bytes, to find which are near; whoever has the vectors compares them exactly.
+
+    In the order of their ids, each with one scale. Not thread-safe. library: None computes with numpy.
+    """
+
+    def __init__(self, dimension: int, library: Library | None = installed()) -> None:
+        self._library, self._count = library, 0
+        self._ids, self._scales = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        self._rows = np.zeros((0, dimension), np.int8)
+
+    def __len__(self) -> int:
+        """Vectors."""
+        return self._count
+
+    @property
+    def last_id(self) -> int:
+        """The largest id, 0 without one."""
+        return int(self._ids[self._count - 1]) if self._count else 0
+
+    def add(self, ids: np.ndarray, vectors: np.ndarray) -> None:
+        """Append vectors float32 [n, dimension] with ids int64 [n], which are larger than those before."""
+        start, self._count = self._count, self._count + len(ids)
+        if self._count > len(self._ids):  # room for half as many again, so that each is copied a few times at most
+            room = self._count + self._count // 2
+            for name in ("_ids", "_scales", "_rows"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old[:start], np.empty((room - start, *old.shape[1:]), old.dtype)]))
+        scales = np.maximum(np.abs(vectors).max(axis=1), np.finfo(np.float32).tiny) / LEVELS
+        self._ids[start : self._count], self._scales[start : self._count] = ids, scales
+        self._rows[start : self._count] = np.rint(vectors / scales[:, None])
+
+    def nearest(self, queries: np.ndarray, count: int) -> list[np.ndarray]:
+        """For each unit vector float32 [q, dimension] the ids of `count` nearest and some more, in no order."""
+        if (wanted := count + MARGIN) >= self._count:
+            return [self._ids[: self._count]] * len(queries)
+        scores = self._scores(np.rint(queries * (QUERY_LEVELS / np.abs(queries).max(axis=1, keepdims=True))))
+        return [self._ids[np.argpartition(-of_query, wanted)[:wanted]] for of_query in scores]
+
+    def _scores(self, queries: np.ndarray) -> np.ndarray:
+        """float32 [q, vectors], each query's in a unit of its own."""
+        rows, scales = self._rows[: self._count], self._scales[: self._count]
+        if self._library is not None:
+            return self._library.dots(rows, scales, queries.astype(np.int16))
+        with one_thread():
+            parts = [queries @ rows[n : n + BLOCK].T.astype(np.float32) for n in range(0, len(rows), BLOCK)]
+        return np.concatenate(parts, axis=1) * scales
 
 
 def read_head(path: Path) -> Head:

@@ -19,10 +19,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from edge_client.cancellation import Cancellation
 from edge_client.decoder.graph import return_free_memory
 from edge_client.decoder.kv import is_finite
-from edge_client.errors import RetrievalError, described
+from edge_client.errors import Cancellation, RetrievalError, described
 from edge_client.generate.prompt import query_vectors
 from edge_client.recall.policy import Breaker
 from edge_client.wire.client import Answer, Hit, MemoryClient, merged

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 
-from edge_client.cancellation import Cancellation
+from edge_client.errors import Cancellation
 from edge_client.recall.recaller import LocalSource, Recall, Recaller, without
 
 RECALLS = 32

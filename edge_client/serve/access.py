@@ -1,4 +1,4 @@
-"""How others reach this server: its key, its certificate, its address. What it makes, it keeps on this device."""
+"""How others reach this server: its settings, key, certificate, address. What it makes, it keeps on this device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,40 @@ import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
 
-from edge_client.serve.settings import ServeSettings
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from edge_client.settings import CheckedSettings
 from memory_model.errors import InvalidInput
 
 CERTIFICATE_DAYS = 800
 """Apple's browsers refuse certificates that are valid for more than 825."""
 FROM_MACHINE = "8.8.8.8"
 """Any address beyond this machine: the route to it names the interface; nothing is sent."""
+
+
+class ServeSettings(CheckedSettings):
+    """Where to listen and what to permit: EDGE_CLIENT_SERVE_*, or options. How memories are recalled: EdgeSettings.
+
+    host, port: port 0 takes a free one. api_key: required by every call under /v1; see `Access` for what holds without
+    one. tls: with a certificate that the server makes. allowed_hosts: names beside this machine's names and addresses
+    under which the server may be reached. allowed_origins: other sites whose pages may call it, e.g.
+    http://127.0.0.1:5173; none by default. waiting: answers that may wait while EdgeSettings' `parallel` are computed;
+    one more is refused.
+    """
+
+    wanted: ClassVar[dict[str, str]] = {"allowed_origins": "origins, such as http://127.0.0.1:5173"}
+    model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_SERVE_", extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    api_key: SecretStr | None = Field(default=None, min_length=1)
+    tls: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[Annotated[str, Field(pattern=r"^https?://[^/*]+$")], ...] = ()
+    waiting: int = Field(default=16, ge=0, le=4096)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from fastapi import Request
 from edge_client.events import Event
 from edge_client.model import EdgeModel
 from edge_client.serve.errors import ApiError
-from edge_client.serve.grammar import JsonGrammars
-from edge_client.serve.requests import ChatRequest, CompletionRequest
+from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
 from edge_client.stream import AnswerStream
 
 MOST_KNOWLEDGE_BASES = 4

@@ -23,12 +23,11 @@ from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.serve import errors
-from edge_client.serve.access import Access
+from edge_client.serve.access import Access, ServeSettings
 from edge_client.serve.answering import Answering, Queue
 from edge_client.serve.completions import completion_routes, event_stream
 from edge_client.serve.guard import DOCUMENTS, Guard
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
-from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient, names_of
 from memory_model.errors import InvalidInput

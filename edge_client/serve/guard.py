@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edge_client.serve.access import Access, is_own, own_names
+from edge_client.serve.access import Access, ServeSettings, is_own, own_names
 from edge_client.serve.errors import ApiError, response_of
-from edge_client.serve.settings import ServeSettings
 
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY, LARGEST_DOCUMENT = 1 << 20, 16 << 20

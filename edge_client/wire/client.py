@@ -14,8 +14,7 @@ import google_crc32c
 import grpc
 import numpy as np
 
-from edge_client.cancellation import Cancellation
-from edge_client.errors import RetrievalError
+from edge_client.errors import Cancellation, RetrievalError
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, named_errors, open_channel
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from edge_client.local.database import KEY_FILE
-from edge_client.serve.settings import ServeSettings
+from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_service.client.connection import Connection
 from memory_service.settings import Settings

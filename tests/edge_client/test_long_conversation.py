@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Remembered
-from edge_client.cancellation import Cancellation
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence
-from edge_client.errors import StorageError
+from edge_client.errors import Cancellation, StorageError
 from edge_client.generate.conversation import CLOSE
 from edge_client.generate.loop import ChunkRecalls
 from edge_client.local.database import KEY_FILE

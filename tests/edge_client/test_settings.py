@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge_client import EdgeModel, InvalidInput
-from edge_client.serve.settings import ServeSettings
+from edge_client.serve.access import ServeSettings
 
 SERVICE = r"setting service \(EDGE_CLIENT_SERVICE\) must be host:port, such as 127.0.0.1:7430 .*, not '{}'"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge_client.local.vectors import BLOCK, NearVectors
+from edge_client.local.knowledge_base import BLOCK, NearVectors
 from tests.memory_model.codec.test_native import libraries
 
 COUNT, DIMENSION, WANTED = 20_000, 384, 50

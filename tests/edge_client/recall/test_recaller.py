@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_client.cancellation import Cancellation
+from edge_client.errors import Cancellation
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import MemoryClient

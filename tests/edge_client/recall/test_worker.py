@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.cancellation import Cancellation
+from edge_client.errors import Cancellation
 from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import LocalSource, Recall
 from edge_client.recall.worker import RecallWorker
