@@ -169,8 +169,9 @@ class Conversation:
         if left == self.left or len(kept.ids) + len(said) >= self._model.decoder.room:
             return
         turns = self._gone(left)
-        before = 0 if self._eviction is not None else len(self._gone(self.left))
-        leaving = tuple(n for n, _ in turns[before:])
+        leaving = tuple(n for n, _ in turns[len(self._gone(self.left)) :])
+        if self._eviction is not None:
+            leaving = (*self._eviction.turns, *leaving)
         self.left = left
         whole = Prompt([*kept.ids, *said], [*kept.content, *[True] * len(said)])
         # The answer itself reads the last token of its prompt.
