@@ -94,7 +94,12 @@ def measure(settings: RememberSettings) -> Keys:
             large.retrieve(queries[number : number + 1], k=5, words=[query_words(TITLE_WORDS)])
             return 1e3 * (time.perf_counter() - began)
 
-        variants = {"remember": remembering, "alone": decoding, "beside": beside, "search": searching}
+        variants: dict[str, Callable[[int], float]] = {
+            "remember": remembering,
+            "alone": decoding,
+            "beside": beside,
+            "search": searching,
+        }
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="remembering")
     return with_intervals(
         {"model": bundle.manifest.name, "threads": settings.threads, "stored": settings.stored},
