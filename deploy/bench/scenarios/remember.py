@@ -145,7 +145,7 @@ SCENARIO = Scenario(
     settings=RememberSettings,
     measure=measure,
     promised=("references_per_s", "decoder_share", "search_ms"),
-    directions=directions(more="references_per_s tokens_per_s decoder_share", less="search_ms pause_ms"),
+    directions=directions(more="references_per_s tokens_per_s decoder_share", less="search_ms pause_ms usual_pause_ms"),
     sheets=sheets,
     quick={"rounds": 1, "warm_up": 0, "references": 8, "answer_tokens": 16, "stored": 2000},
 )
