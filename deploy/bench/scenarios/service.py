@@ -10,7 +10,6 @@ from functools import partial
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from shutil import which
 from statistics import median
 from typing import Any
 
@@ -26,14 +25,13 @@ from deploy.bench.scenario import (
     ScenarioFailed,
     Settings,
     Sheet,
-    directions,
     figure,
     round_figure,
     with_intervals,
 )
 from deploy.bench.service.data import PAYLOAD_BYTES, SHARES, Collection, K
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.load import Load, answers_of, filtering_requests, h2load, load, recall_of, requests_of
+from deploy.bench.service.load import Load, answers_of, filtering_requests, load, recall_of, requests_of
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
@@ -121,11 +119,6 @@ def measured(
                 filters = filtering_requests(collection, SHARES[-1])
                 variants["beside"] = lambda _: load(address, requests, settings.callers, settings.seconds, filters)
             samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
-            if is_store:  # one question again and again, which is all that h2load can send
-                one = {"ours": asking(address, requests[:1], settings.callers)}
-                if which("h2load"):
-                    one["h2load"] = partial(h2load, address, requests[0], settings.callers, settings.seconds)
-                checked = interleave(one, settings.rounds, label=f"{name}: cross-check")
             memory_mb = memory_of(server)
         disk_mb = round(sum(file.stat().st_blocks for file in folder.rglob("*")) * 512 / 1e6)
     keys: Keys = {
@@ -136,8 +129,6 @@ def measured(
         "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
     }  # fmt: skip
     if is_store:
-        rates = {of: round_figure(median(s.answered_per_s for s in found)) for of, found in checked.items()}
-        keys["h2load"] = rates if "h2load" in rates else "not installed: Debian's nghttp2-client"
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
         keys["beside_filters"] = speed_of(samples["beside"])
         times = [answer.server_times for answer in answers]
@@ -231,10 +222,6 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         " vector alone, over clustered synthetic vectors. The echo sends as many bytes without looking at the question."
     )
     absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
-    pairs = {name: keys["h2load"] for name, keys in stores.items() if "h2load" in keys["h2load"]}
-    crossed = [
-        f"h2load, one question: {p['h2load']:g} from {name}://, ours {p['ours']:g}." for name, p in pairs.items()
-    ]
     stages = [(f"{name}://", *(f"{keys['stages_ms'][s]:.3g}" for s in STAGES)) for name, keys in stores.items()]
     filtered = [
         (f"{name}://", share, *(figure(speed, key) for key in speeds))
@@ -242,7 +229,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         for share, speed in (("all", keys), *keys["filtered"].items(), ("all, beside filters", keys["beside_filters"]))
     ]
     return [
-        Sheet(title, columns, rows, " ".join([note, *absent, *crossed])),
+        Sheet(title, columns, rows, " ".join([note, *absent])),
         Sheet("Server times of one caller, ms (medians)", ("", *STAGES), stages),
         Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered, _BESIDE),
     ]
@@ -254,7 +241,6 @@ SCENARIO = Scenario(
     settings=ServiceSettings,
     measure=measure,
     promised=("stores", "peers", "echo", "ratio", "recall_at_5", "best_store"),
-    directions=directions(more="qps echo_ratio", less="p50_ms"),
     sheets=sheets,
     quick={"rounds": 2, "references": 3000, "queries": 100, "seconds": 1.0},
 )

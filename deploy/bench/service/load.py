@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
-import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -15,7 +12,6 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 
-from deploy.bench.scenario import ScenarioFailed
 from deploy.bench.service.data import Collection, K, recall
 from deploy.bench.service.front import METHOD
 from memory_model.words import query_words
@@ -126,18 +122,3 @@ async def closed_loop(call: Callable[[int], Awaitable[None]], callers: int, seco
     await asyncio.gather(*(caller(number) for number in range(callers)))
     met.seconds = time.perf_counter() - began
     return met
-
-
-def h2load(address: str, request: bytes, callers: int, seconds: float, _: int = 0) -> Load:
-    """What nghttp2's generator counts: one request again and again, a connection a caller. Raises ScenarioFailed."""
-    seconds = max(round(seconds), 1)  # it takes whole ones
-    with tempfile.NamedTemporaryFile() as body:
-        body.write(b"\0" + len(request).to_bytes(4, "big") + request)  # gRPC's frame: not compressed, its length
-        body.flush()
-        command = ["h2load", "-c", str(callers), "-m", "1", "-D", str(seconds), "-d", body.name]
-        command += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{address}{METHOD}"]
-        said = subprocess.run(command, capture_output=True, text=True).stdout
-    found = re.search(r"(\d+) succeeded, 0 failed, 0 errored", said)
-    if found is None:
-        raise ScenarioFailed(f"h2load failed: {said[-400:]}")
-    return Load(seconds, [0.0] * int(found[1]))
