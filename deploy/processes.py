@@ -100,9 +100,8 @@ class AppProcess(Process):
 
     @classmethod
     def start(
-        cls, folder: Path, bundle: Path, service: str, *options: str,
-        environment: Mapping[str, str] | None = None,
-    ) -> AppProcess:  # fmt: skip
+        cls, folder: Path, bundle: Path, service: str, *options: str, environment: Mapping[str, str] | None = None
+    ) -> AppProcess:
         """Its port, key and log are kept in `folder`; settings of this process's environment do not count.
 
         Raises ProcessFailed.
@@ -114,9 +113,8 @@ class AppProcess(Process):
 
 
 def _started(
-    program: str, options: Sequence[object], files: Path, environment: Mapping[str, str],
-    ready: Callable[[int], bool],
-) -> tuple[subprocess.Popen[bytes], int, Path]:  # fmt: skip
+    program: str, options: Sequence[object], files: Path, environment: Mapping[str, str], ready: Callable[[int], bool]
+) -> tuple[subprocess.Popen[bytes], int, Path]:
     port_file, log = files.with_name(f"{files.name}-port"), files.with_name(f"{files.name}.log")
     port_file.unlink(missing_ok=True)
     with log.open("ab") as output:

@@ -79,9 +79,7 @@ class Embedder:
         self.folder = Path(folder)
         for name in (MODEL, TOKENIZER, CONFIG):
             if not (self.folder / name).is_file():
-                raise MissingFile(
-                    f"no embedder in {self.folder}, {name} is missing: make it with `memory-model export`"
-                )
+                raise MissingFile(f"no embedder in {self.folder}, {name} is missing: make it by `memory-model export`")
         self.config = config = EmbedderConfig.read(self.folder / CONFIG)
         self.dim, self.name, self.embedder_id = config.dim, config.name, config.embedder_id
         self._session = self._open(threads)
@@ -109,9 +107,7 @@ class Embedder:
         path, outputs = self.folder / MODEL, {o.name: o.shape for o in self._session.get_outputs()}
         name = next((n for n in (*SENTENCE_OUTPUTS, *TOKEN_OUTPUTS) if n in outputs), "")
         if not name or (isinstance(outputs[name][-1], int) and outputs[name][-1] != self.dim):
-            raise CorruptFile(
-                f"{path} returns {outputs}, not vectors of the {self.dim} numbers that {CONFIG} says: {_REMEDY}"
-            )
+            raise CorruptFile(f"{path} returns {outputs}, not vectors of {self.dim} as {CONFIG} says: {_REMEDY}")
         return name
 
     def _read_tokenizer(self) -> Tokenizer:

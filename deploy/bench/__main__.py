@@ -26,9 +26,7 @@ def complain(error: Exception) -> None:
 @app.command()
 def run(
     scenarios: Annotated[list[str], typer.Argument(help=f"{', '.join(SCENARIOS)}, or all.")],
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting instead of the default: name=value (YAML).")
-    ] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: name=value (YAML).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds: to try it out.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = outcome.RESULTS,
 ) -> None:

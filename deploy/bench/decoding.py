@@ -90,9 +90,7 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         "first_token_ms_without": median_interval([a.statistics.first_token_ms for a in off]),
         "first_token_ms_with": median_interval([a.statistics.first_token_ms for a in overlap]),
         "copy_gb_per_s": median_interval(samples[COPY]),
-        "bandwidth_fraction": ratio_interval(
-            [sum(read.values()) / 1e9 * speed for speed in speeds(off)], samples[COPY]
-        ),
+        "bandwidth_fraction": ratio_interval([sum(read.values()) / 1e9 * s for s in speeds(off)], samples[COPY]),
     }
     for answers, mode in ((overlap, ""), (exact, "_exact")):
         blocked = [a.statistics.blocked_ms_per_chunk for a in answers]

@@ -101,9 +101,7 @@ class Sources:
         rng, messages, asked = random.Random(number), list[Message](), list[Asked]()
         told = {title: (title, ways) for title, ways in rng.sample(self.facts, len(self.facts))}
         facts = rng.sample(list(told.values()), FACTS)
-        passages = list({row["title"]: row for row in rng.sample(self.passages, len(self.passages))}.values())[
-            :PASSAGES
-        ]
+        passages = list({r["title"]: r for r in rng.sample(self.passages, len(self.passages))}.values())[:PASSAGES]
         for title, ways in facts:
             way = rng.choice(ways)
             messages += _turn(factbook.sentence(title, way.line, rng), rng)
@@ -129,9 +127,7 @@ class Sources:
 
 def long_conversation(
     bundle: Annotated[Path, typer.Option(help="An edge bundle with writer.onnx.")] = DEFAULT_FOLDER,
-    out: Annotated[Path, typer.Option(help="JSON lines; what is in it is not measured again.")] = Path(
-        "build/long_conversation.jsonl"
-    ),
+    out: Annotated[Path, typer.Option(help="JSON lines; what it has is kept.")] = Path("build/long_conversation.jsonl"),
     distances: Annotated[str, typer.Option(help="Tokens between facts and questions.")] = "1000,4000,16000",
     conversations: Annotated[str, typer.Option(help="Numbers, each of one with eight questions.")] = "0,1,2",
     context: Annotated[int, typer.Option(help="Tokens in the cache; 0: the default.")] = 0,
@@ -246,9 +242,7 @@ def _read(path: Path) -> list[Measured]:
 
 
 def _table(measured: Sequence[Measured]) -> Table:
-    table = Table(
-        "tokens between", "asked", *CONDITIONS, "found", title="F1 (standard error), answers; -: does not fit"
-    )
+    table = Table("tokens between", "asked", *CONDITIONS, "found", title="F1 (standard error); -: does not fit")
     for distance, kind in product(sorted({m.distance for m in measured}), ("fact", "passage", "")):
         rows = [m for m in measured if m.distance == distance and kind in ("", m.kind)]
         cells = []

@@ -29,7 +29,7 @@ _WORD = re.compile(r"\w+")
 
 
 def prepare_data(
-    out: Annotated[Path, typer.Option(help="Folder of the corpus; its .cache keeps what was fetched.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of the corpus; its .cache keeps downloads.")] = Path(
         "build/corpus"
     ),
     exclude: Annotated[

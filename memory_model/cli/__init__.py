@@ -48,6 +48,3 @@ app = typer.Typer(
 
 for command in (rank_heads, adapt, fit_codec, evaluate, calibrate, new, export, pretrain, cost):
     app.command("eval" if command is evaluate else None)(command)
-
-if __name__ == "__main__":
-    app()

@@ -154,7 +154,7 @@ class Mixture:
         """Go on from a state of a mixture with the same sources; raises InvalidInput for another."""
         if set(state["sources"]) != set(self.sources):
             raise InvalidInput(
-                f"the run mixed {sorted(state['sources'])}, this one {sorted(self.sources)}: use another --out"
+                f"the run mixed {sorted(state['sources'])}, now {sorted(self.sources)}: use another --out"
             )
         self.random.setstate(state["mixture"])
         for name, (_, source) in self.sources.items():

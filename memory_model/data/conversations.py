@@ -144,9 +144,8 @@ class Conversations(ABC):
         return Conversation(ids, labels, [-1] * self.sizes.memories)
 
     def _row(
-        self, written: Sequence[Reference], read: Sequence[int], turns: Sequence[tuple[str, str]],
-        asked: Sequence[int],
-    ) -> Conversation:  # fmt: skip
+        self, written: Sequence[Reference], read: Sequence[int], turns: Sequence[tuple[str, str]], asked: Sequence[int]
+    ) -> Conversation:
         """A conversation that reads memories; a teacher may see the texts of what is asked for."""
         ids, labels = conversation_tokens(self.chat, turns)
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]

@@ -38,9 +38,7 @@ def recipe(factory: str, memory: MemoryConfig) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"tokens:(\d{1,4})x(\d{1,2})", factory)
     if not found or not int(found[1]) or not 1 <= int(found[2]) <= 16:
-        raise InvalidInput(
-            f"--factory {factory!r}: write tokens:PARTSxBITS, such as tokens:144x8, or a FAISS factory string"
-        )
+        raise InvalidInput(f"--factory {factory!r}: write tokens:PARTSxBITS, as tokens:144x8, or a FAISS factory")
     if any(h.tokens != memory.reference_tokens for h in memory.heads):
         raise InvalidInput(
             f"--factory {factory!r} codes the heads of a token together, but they keep different tokens:"

@@ -28,20 +28,15 @@ _WRITING = {"now": pb.MEMORY_WRITING_NOW, "later": pb.MEMORY_WRITING_LATER}
 def ingest(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE…", help="files (JSONL, CSV, Parquet, text, Markdown, HTML, PDF), folders or '**/*.md'"
-        ),
+        typer.Argument(metavar="FILE…", help="JSONL, CSV, Parquet, text, Markdown, HTML, PDF; folders or '**/*.md'"),
     ],
     address: Address = DEFAULT_ADDRESS,
     kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="where to write")] = DEFAULT_KNOWLEDGE_BASE,
     create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
     memories: Annotated[
-        Literal["now", "later"],
-        typer.Option(help="write memories before documents are acknowledged, or later"),
+        Literal["now", "later"], typer.Option(help="write memories before documents are acknowledged, or later")
     ] = "now",
-    overlap: Annotated[
-        int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")
-    ] = 0,
+    overlap: Annotated[int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")] = 0,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(help="who writes memories: the service, or workers of a Ray cluster for it"),
@@ -53,7 +48,7 @@ def ingest(
         Optional[str],  # noqa: UP045
         typer.Option(help="of --engine ray: workers write to this server (clickhouse://…) themselves"),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write documents into a knowledge base; run the same command again to go on after Ctrl-C.
 
     Documents that are stored unchanged cost no work. Lost connections and a store that is away are waited for.

@@ -17,9 +17,7 @@ def made_scenario(**keys: Any) -> Scenario[Settings]:
         return [Sheet("made", ("what", "ratio"), [("a | b <i>", figure(result, "ratio"))], "Of nothing.")]
 
     measured = {"intervals": dict.fromkeys(keys), **keys}
-    return Scenario(
-        "made", "Measures nothing.", Settings, lambda _: measured, ("ratio",), sheets, quick={"rounds": 2}
-    )  # fmt: skip
+    return Scenario("made", "Measures nothing.", Settings, lambda _: measured, ("ratio",), sheets, quick={"rounds": 2})
 
 
 def made_result() -> Keys:

@@ -38,9 +38,8 @@ def test_nothing_that_an_unanswerable_row_reads_answers_it() -> None:
     for row in unanswerable_rows(small(), 10):
         country = next(t for t in TITLES if t in row["question"])
         field = next(
-            f for f in FIELDS
-            if any(q.question == row["question"] for q in factbook.questions(country, f"{f}: x")[0])
-        )  # fmt: skip
+            f for f in FIELDS if any(q.question == row["question"] for q in factbook.questions(country, f"{f}: x")[0])
+        )
         read = [row["knowledge"], *row["distractors"]]
         assert not any(country in text and f"{field}: " in text for text in read)
         assert any(country in text for text in read)

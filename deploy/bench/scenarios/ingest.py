@@ -59,9 +59,7 @@ def measure(settings: IngestSettings) -> Keys:
     tokens, rounds = loaded.config.memory.reference_tokens, settings.rounds + settings.warm_up
     given = list(islice(portions(loaded.tokenizer.count, tokens, settings.references), rounds))
     if len(given) < rounds:
-        raise ScenarioFailed(
-            f"the documents are enough for {len(given)} rounds of {settings.references} references: take fewer"
-        )
+        raise ScenarioFailed(f"documents for {len(given)} rounds of {settings.references} references: take fewer")
     BUILD.mkdir(parents=True, exist_ok=True)
 
     def through(address: str, number: int) -> float:

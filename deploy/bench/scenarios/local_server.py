@@ -140,9 +140,7 @@ def measure(settings: LocalServerSettings) -> Keys:
 def _keys(
     bundle: Bundle, settings: LocalServerSettings, samples: Mapping[str, list[Together]], llama: LlamaCpp | None
 ) -> Keys:  # fmt: skip
-    values = {
-        name: {variant: [getattr(t, name) for t in found] for variant, found in samples.items()} for name in FIGURES
-    }
+    values = {name: {of: [getattr(t, name) for t in found] for of, found in samples.items()} for name in FIGURES}
     speeds, whole = values["tokens_per_s"], values["end_to_end_tokens_per_s"]
     chunks = [c for together in samples["with"] for s in together.streams for c in s.chunks]
     read = [len(c["read"]) for c in chunks if c["read"]]

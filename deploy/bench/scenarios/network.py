@@ -78,9 +78,7 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a link."""
-    columns = (
-        "round trip, ms", "Mbit/s", "loss", "overlap", "exact", "overlap, end to end", "over text RAG", "late",
-    )  # fmt: skip
+    columns = ("round trip, ms", "Mbit/s", "loss", "overlap", "exact", "overlap, end to end", "over text RAG", "late")
     names = ("ratio_overlap", "ratio_exact", "ratio_end_to_end_overlap", "ratio_to_rag")
     rows = [
         (

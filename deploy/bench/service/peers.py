@@ -111,9 +111,7 @@ class LanceDb:
 
 def fill_chroma(folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
     """A collection that is searched, and one of payloads: a search returns all metadata or none."""
-    hnsw = {
-        "space": "cosine", "max_neighbors": _HNSW_M, "ef_construction": _HNSW_BUILD, "ef_search": _HNSW_SEARCH
-    }  # fmt: skip
+    hnsw = {"space": "cosine", "max_neighbors": _HNSW_M, "ef_construction": _HNSW_BUILD, "ef_search": _HNSW_SEARCH}
     client = _chroma(folder)
     made = client.create_collection(_TABLE, configuration={"hnsw": hnsw})
     payloads = client.create_collection(_PAYLOADS)

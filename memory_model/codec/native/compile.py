@@ -20,9 +20,7 @@ LIBRARY = "_decode.so"
 """The same for every Python: it is loaded by ctypes and knows nothing of Python's own interface."""
 # Not for this machine's processor: they have a loop for each instruction set, chosen when it is called.
 # No C library is needed to compile, link or load, so a library made beside glibc also loads beside musl.
-FLAGS = (
-    "-std=gnu11", "-O3", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-shared", "-nostdlib",
-)  # fmt: skip
+FLAGS = ("-std=gnu11", "-O3", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-shared", "-nostdlib")
 
 
 def compiler() -> list[str] | None:

@@ -117,9 +117,7 @@ def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
     assert (found.difference, found.error, found.n) == (-0.25, 0.4787, 4)
     result = result_of(told, rows)
     assert result["pairs"]["memory - rag_five"]["f1"]["difference"] == -0.25
-    assert result["answers"][1] == {
-        "question": "q1", "right_answer": "Paris", "memory": "Rome", "rag_five": "Paris"
-    }  # fmt: skip
+    assert result["answers"][1] == {"question": "q1", "right_answer": "Paris", "memory": "Rome", "rag_five": "Paris"}
 
 
 def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: LoadedModel) -> None:

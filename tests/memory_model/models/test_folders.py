@@ -48,9 +48,7 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 
 def test_a_new_folder_has_the_papers_budget_and_opens_again(base: Path, tmp_path: Path) -> None:
     made = new(base, tmp_path / "model")
-    assert [(h.layer, h.head, h.tokens) for h in made.memory.heads] == [
-        (0, 0, 8), (0, 1, 8), (1, 0, 8), (1, 1, 8),
-    ]  # fmt: skip
+    assert [(h.layer, h.head, h.tokens) for h in made.memory.heads] == [(0, 0, 8), (0, 1, 8), (1, 0, 8), (1, 1, 8)]
     opened = ModelFolder.open(tmp_path / "model")
     assert opened == made
     loaded = load_model(opened)
