@@ -31,12 +31,11 @@ from deploy.bench.scenario import (
 )
 from deploy.bench.service.data import PAYLOAD_BYTES, SHARES, Collection, K
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.load import Load, answers_of, filtering_requests, load, recall_of, requests_of
+from deploy.bench.service.load import Load, answers_of, load, recall_of, requests_of
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
 FOLDER = BUILD / "service"
-_BESIDE = "Beside filters: one more caller asks with filters that nearly all pass, no two alike."
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
@@ -116,8 +115,6 @@ def measured(
             if is_store:
                 for share in SHARES:
                     variants[f"1/{share}"] = asking(address, requests_of(collection, share), settings.callers)
-                filters = filtering_requests(collection, SHARES[-1])
-                variants["beside"] = lambda _: load(address, requests, settings.callers, settings.seconds, filters)
             samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
             memory_mb = memory_of(server)
         disk_mb = round(sum(file.stat().st_blocks for file in folder.rglob("*")) * 512 / 1e6)
@@ -130,7 +127,6 @@ def measured(
     }  # fmt: skip
     if is_store:
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
-        keys["beside_filters"] = speed_of(samples["beside"])
         times = [answer.server_times for answer in answers]
         keys["stages_ms"] = {s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES}
     speeds, echoed = ([s.answered_per_s for s in samples[of]] for of in (name, "echo"))
@@ -226,12 +222,12 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     filtered = [
         (f"{name}://", share, *(figure(speed, key) for key in speeds))
         for name, keys in stores.items()
-        for share, speed in (("all", keys), *keys["filtered"].items(), ("all, beside filters", keys["beside_filters"]))
+        for share, speed in (("all", keys), *keys["filtered"].items())
     ]
     return [
         Sheet(title, columns, rows, " ".join([note, *absent])),
         Sheet("Server times of one caller, ms (medians)", ("", *STAGES), stages),
-        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered, _BESIDE),
+        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered),
     ]
 
 

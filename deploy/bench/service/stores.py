@@ -42,23 +42,19 @@ class NoEncoder:
         )
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
-        """See Encoder."""
         return [text]
 
     def count_tokens(self, text: str) -> int:
-        """See Encoder."""
         return len(text.split())
 
     def embed(self, references: Sequence[str]) -> np.ndarray:
-        """See Encoder."""
         raise InvalidInput(_FILLED)
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
-        """See Encoder."""
         raise InvalidInput(_FILLED)
 
     def check_payload(self, payload: bytes) -> None:
-        """See Encoder."""
+        pass
 
 
 def fill(engine: str, folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
