@@ -163,9 +163,7 @@ POD = "spec.template.spec.containers.0"
         ),
     ],
 )  # fmt: skip
-def test_a_value_ends_where_kubernetes_looks_for_it(
-    values: dict[str, Any], kind: str, path: str, expected: object
-) -> None:
+def test_a_value_ends_where_kubernetes_looks(values: dict[str, Any], kind: str, path: str, expected: object) -> None:
     assert fact(render(values), kind, path) == expected
 
 

@@ -74,9 +74,7 @@ def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> Non
 
 
 @pytest.mark.parametrize(("name", "held_out"), [("heldout_hard", True), ("facts_dev", False), ("hard_dev", False)])
-def test_tests_are_about_held_out_countries_and_development_sets_about_none_that_there_is(
-    name: str, held_out: bool
-) -> None:
+def test_tests_are_about_held_out_countries_and_development_sets_about_invented_ones(name: str, held_out: bool) -> None:
     kept = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
     real = {d["title"] for d in factbook.read_jsonl(DATA / "factbook.jsonl")}
     for row in committed(name):

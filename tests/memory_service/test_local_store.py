@@ -104,9 +104,7 @@ def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path
             assert store.retrieve(base, queries).hits == before
 
 
-def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_batch_leaves_nothing_and_the_store_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(LocalStore(tmp_path)) as store:
         base = store.create("kb", "", IDENTITY)
         store.write(base, [document("a", "one")])

@@ -117,9 +117,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_cannot_be_exported_is_refused_before_a_tensor_is_read(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_exported_is_refused_at_once(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, damage, error, message = BAD[what]
     source = save(xlm_r(), tmp_path / "tiny", layout)
     damage(source)

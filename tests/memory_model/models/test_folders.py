@@ -76,9 +76,7 @@ def test_every_way_of_storing_weights_gives_the_same_model(copy: Path, tmp_path:
         assert all(torch.equal(first[name], other[name]) for name in first)
 
 
-def test_bfloat16_weights_stay_so_where_float32_would_be_large(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_bfloat16_weights_stay_bfloat16(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = {n: t.bfloat16() for n, t in load_file(copy / "model.safetensors").items()}
     save_file(stored, copy / "model.safetensors")
     folder = new(copy, tmp_path / "model", "all")

@@ -131,9 +131,7 @@ def test_wrong_values_are_named_before_anything_is_embedded(
     [("model", "MODEL_MISMATCH"), ("codec", "CODEC_MISMATCH"), ("memory_format", "FORMAT_MISMATCH"),
      ("embedder", "EMBEDDER_MISMATCH")],
 )  # fmt: skip
-def test_a_client_of_another_identity_is_refused_by_name(
-    client: Client, query: dict[str, Any], name: str, reason: str
-) -> None:
+def test_another_identity_is_refused_by_name(client: Client, query: dict[str, Any], name: str, reason: str) -> None:
     other = getattr(identity_of("another"), f"{name}_id")
     error = why(client, **query, **{f"{name}_id": other})
     assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, reason)
