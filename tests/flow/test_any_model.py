@@ -97,9 +97,7 @@ def ask(bundle: Path, service: ServiceProcess) -> tuple[Recalled, Finished]:
     return recalled, finished
 
 
-def test_documents_become_memories_of_this_model_which_the_client_reads(
-    models: tuple[Made, Made], service: ServiceProcess, folder: Path
-) -> None:
+def test_documents_become_memories_read(models: tuple[Made, Made], service: ServiceProcess, folder: Path) -> None:
     documents = folder / "documents.jsonl"
     documents.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     program = Path(sys.executable).parent / "memory-service"

@@ -141,9 +141,7 @@ def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch
     assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
 
 
-def test_vectors_of_replaced_documents_leave_memory_while_the_store_is_read_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_replaced_documents_leave_memory_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knowledge_base, "SAVE_ROWS", 64)
     vectors, living = clustered(300, seed=2), np.ones(300, bool)
     with closing(LocalStore(tmp_path)) as store:

@@ -32,9 +32,7 @@ def served(folder: Path, bundle: Path) -> Iterator[tuple[Service, Client]]:
         running.kill()
 
 
-def test_kill_9_while_the_model_writes_loses_and_doubles_nothing(
-    tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_9_while_the_model_writes_is_safe(tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_SERVICE_MAX_K", "1000")
     monkeypatch.setenv("MEMORY_SERVICE_INGEST_BATCH_REFERENCES", "8")
     writer = Writer(0)

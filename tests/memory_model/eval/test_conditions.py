@@ -78,9 +78,7 @@ def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(loade
         assert scores["rag_retrieved"].recall_at_5 == [found]
 
 
-def test_text_conditions_put_the_references_that_memory_reads_before_the_question(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_conditions_prompt_with_what_memory_reads(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
     run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
     monkeypatch.setattr(Subject, "prompt", lambda _, text: prompts.append(text) or loaded.tokenizer.encode(text))
