@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -35,15 +35,11 @@ from deploy.bench.service.load import Load, answers_of, load, recall_of, request
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
-FOLDER = BUILD / "service"
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
 class ServiceSettings(Settings):
-    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round.
-
-    keep: what was filled stays in build/bench/service for the next run of this size.
-    """
+    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round."""
 
     references: int = Field(default=100_000, ge=100)
     dimension: int = Field(default=1024, ge=8)
@@ -53,7 +49,6 @@ class ServiceSettings(Settings):
     seconds: float = Field(default=2.0, gt=0)
     stores: tuple[str, ...] = ("file", "chdb")
     peers: tuple[str, ...] = tuple(PEERS)
-    keep: bool = False
 
 
 def measure(settings: ServiceSettings) -> Keys:
@@ -89,14 +84,14 @@ def measured(
     """A store's or peer's keys: filled, asked for recall, then rounds in turn with the echo at this address.
 
     fill(folder, collection, progress) writes into a folder. serving: a server that answers from it. is_store: whether
-    it answers filtered requests too, tells its times, and goes on where filling was broken off.
+    it answers filtered requests too, and tells its times.
     """
-    collection = Collection(
-        settings.references, settings.dimension, settings.queries, payload_bytes=settings.payload_bytes
-    )
-    with _filled(
-        name, settings, partial(fill_apart, name, collection.references, fill), collection, is_store
-    ) as folder:
+    size = settings.payload_bytes
+    collection = Collection(settings.references, settings.dimension, settings.queries, payload_bytes=size)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=BUILD, prefix=name) as made:
+        folder = Path(made)
+        fill_apart(name, collection.references, fill, folder, collection)
         others = set(active_children())
         with serving(folder) as address:
             (server,) = set(active_children()) - others
@@ -174,27 +169,6 @@ def memory_of(process: BaseProcess) -> int:
     """MB that a process has for itself, files that are mapped left out."""
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(encoding="ascii"))
     return round(int(found[1]) / 1000) if found else 0
-
-
-@contextmanager
-def _filled(
-    name: str, settings: ServiceSettings, fill: Callable[[Path, Collection], None], collection: Collection, resume: bool
-) -> Iterator[Path]:
-    """A folder that has the collection, of an earlier run with `keep` or filled now."""
-    folder = FOLDER / f"{name}-{settings.references}x{settings.dimension}x{settings.payload_bytes}"
-    filled = folder.with_name(f"{folder.name}.filled")
-    try:
-        if not filled.exists():
-            if not resume:
-                shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True, exist_ok=True)
-            fill(folder, collection)
-            filled.touch()
-        yield folder
-    finally:
-        if not settings.keep:
-            filled.unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:

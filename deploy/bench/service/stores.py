@@ -58,16 +58,11 @@ class NoEncoder:
 
 
 def fill(engine: str, folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
-    """Writes what the store lacks of the collection, a document a reference; memory ids are its number and one."""
+    """Writes the collection, a document a reference; memory ids are its number and one."""
     with contextlib.closing(open_store(f"{engine}://{folder}")) as store:
-        if not store.knowledge_bases():
-            store.create(DEFAULT_KNOWLEDGE_BASE, "", NoEncoder(collection.dimension).description.identity)
-        base = store.knowledge_base(DEFAULT_KNOWLEDGE_BASE)
-        there = store.statistics(base).references
+        base = store.create(DEFAULT_KNOWLEDGE_BASE, "", NoEncoder(collection.dimension).description.identity)
         for first, vectors in collection.batches(_BATCH):
             progress(len(vectors))
-            if first < there:  # each batch is there whole or not at all
-                continue
             documents = []
             for number, vector in enumerate(vectors, first):
                 payload, text = collection.payload(number), collection.text(number)
