@@ -16,20 +16,8 @@ from memory_model.cli.training_data import QUESTIONS, TASKS, base_to_tune, mixtu
 
 def adapt(
     model: options.ModelOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the run, resumed if it was interrupted; default: MODEL/adapt, and the finished adapter "
-            "becomes the model folder's."
-        ),
-    ] = None,
-    heads: Annotated[
-        str,
-        typer.Option(
-            help="Memory budget: paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…; default: that of --start, else the "
-            "model folder's."
-        ),
-    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder of the run, resumed; default: MODEL/adapt.")] = None,
+    heads: Annotated[str, typer.Option(help="Memory budget: paper[:TOKENS], all or LAYER.HEAD:TOKENS,….")] = "",
     data: options.DataOption = FACTBOOK,
     corpus: options.CorpusOption = None,
     mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
@@ -65,6 +53,8 @@ def adapt(
     threads: options.ThreadsOption = 0,
 ) -> None:
     """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter.
+
+    Without --out the finished adapter becomes the model folder's, without --heads the budget is as before.
 
     Tasks: facts (questions about a knowledge base), hard (the same where all that is read holds the asked field of
     different subjects), articles (what people asked about paragraphs, beside others of the same article), dialogue (who
