@@ -44,6 +44,10 @@ class Attention:
             for n in layout.numbers
             if n != TEXT
         }
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes what all layers read."""
 
     def _caches(self, tensor: CacheTensor) -> tuple[str, str]:
         """The inputs of keys and values [B, h, R, d]; their outputs are declared."""
@@ -61,10 +65,8 @@ class Attention:
 class StandardAttention(Attention):
     """ONNX operators of opset 21; products of tokens are [B S, width]."""
 
-    def __init__(
-        self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, positions: str
-    ) -> None:
-        super().__init__(g, lay, config, layout, ids, positions)
+    def _prepare(self) -> None:
+        g, layout, positions = self.g, self.layout, self._positions
         batch = g.op("Unsqueeze", g.input("batch_ids", np.int64, ["B"]), g.constant([1, 2, 3]))
         columns = g.input("columns", np.int64, ["T"])
         first = g.op("Slice", positions, g.constant([0]), g.constant([1]), g.constant([1]))
@@ -159,10 +161,8 @@ def normed(g: Graph, qk: str, weight: np.ndarray, epsilon: float) -> str:
 class FusedAttention(Attention):
     """One GroupQueryAttention node for each cache tensor: ONNX Runtime's operator, float32; products [B, S, width]."""
 
-    def __init__(
-        self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, positions: str
-    ) -> None:
-        super().__init__(g, lay, config, layout, ids, positions)
+    def _prepare(self) -> None:
+        g, layout = self.g, self.layout
         self._seen: dict[int, tuple[str, str]] = {}
         self._bias: dict[int, str] = {TEXT: ""}
         for number in layout.numbers:

@@ -66,9 +66,8 @@ def open_tensors(folder: str | Path) -> Weights:
 
     Raises MissingFile when the folder has no weights or lacks a shard, CorruptFile for a truncated or damaged one.
     """
-    parts = [
-        _safetensors(path) if path.suffix == ".safetensors" else _pickled(path) for path in weight_files(Path(folder))
-    ]
+    files = weight_files(Path(folder))
+    parts = [_safetensors(path) if path.suffix == ".safetensors" else _pickled(path) for path in files]
     readers = {name: part.read for part in parts for name in part.shapes}
     shapes = {name: shape for part in parts for name, shape in part.shapes.items()}
     return Weights(shapes, lambda name: readers[name](name))

@@ -121,9 +121,7 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
     counts, rows = 0, dict.fromkeys(heads, 0)
     for batch in batches:
         queries: dict[int, Tensor] = {}
-        handles = [
-            _capture(model.blocks[layer].self_attn.q_proj, queries, layer) for layer in config.memory.memory_layers
-        ]
+        handles = [_capture(model.blocks[n].self_attn.q_proj, queries, n) for n in config.memory.memory_layers]
         written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
         queries.clear()
         read(model, batch.ids, prefix, written.select(batch.memories), batch.chunks)

@@ -57,9 +57,7 @@ def wheel_tag() -> str:
     Any Linux, for it needs no C library; with CC=aarch64-linux-gnu-gcc one for that processor. Elsewhere this platform.
     """
     command = compiler()
-    machine = (
-        subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True).stdout.strip() if command else ""
-    )
+    machine = subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True).stdout if command else ""
     if "linux" in machine:
         return f"py3-none-manylinux_2_17_{machine.split('-')[0]}"
     return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
