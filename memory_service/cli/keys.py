@@ -41,9 +41,8 @@ def create(
     with errors_for_people(), changing(keys) as file:
         file, key, secret = file.with_new(name, tenant, _grants(grant), expires)
         file.write(keys)
-    Console(stderr=True, highlight=False).print(
-        f"key {key.id} for {plain(name)}; keep it, it is not stored:", soft_wrap=True
-    )
+    told = f"key {key.id} for {plain(name)}; keep it, it is not stored:"
+    Console(stderr=True, highlight=False).print(told, soft_wrap=True)
     typer.echo(secret)
 
 
