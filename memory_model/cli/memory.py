@@ -11,7 +11,7 @@ from rich.table import Table
 
 from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, console, progress_bar, progress_bars, use_threads, write_json
-from memory_model.cli.training_data import codec_texts, fact_batches
+from memory_model.cli.training_data import codec_texts, facts_of
 
 _SHOWN = 16
 
@@ -38,7 +38,7 @@ def rank_heads(
     loaded = load_model(model, adapter)
     loaded.model.bfloat16()
     sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0)
-    maker = fact_batches(loaded, data, seed=77, sizes=sizes)
+    maker = facts_of(loaded, data, seed=77, sizes=sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
     with progress_bar("heads", len(ruler.heads) + select) as advance:
         found = rank(ruler, select, advance)

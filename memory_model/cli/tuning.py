@@ -11,7 +11,7 @@ import typer
 
 from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, console, progress_bars, use_threads
-from memory_model.cli.training_data import QUESTIONS, TASKS, base_to_tune, mixture_of, unread_answers
+from memory_model.cli.training_data import QUESTIONS, TASKS, mixture_of, unread_answers
 
 
 def adapt(
@@ -64,9 +64,11 @@ def adapt(
     torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
     from memory_model.codec.codec import MemoryCodec
+    from memory_model.config import parse_budget
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
+    from memory_model.models.load import load_base
     from memory_model.nn.adapter import Adapter
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.distributed import rank as own_rank
@@ -80,7 +82,8 @@ def adapt(
     begun = Adapter.load(start) if start else None
     codec = MemoryCodec.load(through) if through else None
     with process_group(device):
-        loaded = base_to_tune(heads, begun, folder)
+        budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory
+        loaded = load_base(folder, memory=budget)
         plan = TuningPlan(
             steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
             first_layer=loaded.config.layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,

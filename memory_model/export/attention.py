@@ -25,14 +25,12 @@ FUSED_MULTIPLE = 16
 class Attention:
     """What both spellings share: inputs of rows, masks, rotary tables and caches.
 
-    ids, positions: names of the graph's inputs [B, S].
+    ids, places: names of the graph's inputs [B, S], the latter of positions.
     """
 
-    def __init__(
-        self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, positions: str
-    ) -> None:
+    def __init__(self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, places: str) -> None:
         self.g, self.lay, self.config, self.layout = g, lay, config, layout
-        self._positions = positions
+        self._positions = places
         self._shape = g.op("Shape", ids)  # [B, S]
         self._count = g.op("Slice", self._shape, g.constant([1]), g.constant([2]))  # [S]
         angles: list[int | str] = ["P", config.head_dim // 2]

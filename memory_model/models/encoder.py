@@ -98,10 +98,8 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     expected = {WORDS: (vocabulary, dim), POSITIONS: (positions, dim), TYPES: (types, dim)}
     every = expected.items() | _layer_shapes(layers, dim, inner).items()
     tensors.require({prefixes[0] + name: shape for name, shape in sorted(every)}, folder)
-    pooling = pooling_of(folder, str(kind))
-    return Encoder(
-        called, tensors, prefixes[0], vocabulary, dim, positions - first, layers, heads, epsilon, first, pooling
-    )
+    lengths, pooling = positions - first, pooling_of(folder, str(kind))
+    return Encoder(called, tensors, prefixes[0], vocabulary, dim, lengths, layers, heads, epsilon, first, pooling)
 
 
 def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...]]:
