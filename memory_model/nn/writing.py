@@ -205,5 +205,7 @@ def writing_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise InvalidInput(f"{name!r} is no device: give auto, cpu, cuda or cuda:<number>") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InvalidInput(f"torch sees {torch.cuda.device_count()} GPUs, not {name}: install it with CUDA, or use cpu")
+        raise InvalidInput(
+            f"torch sees {torch.cuda.device_count()} GPUs, not {name}: install its build for CUDA, or write on cpu"
+        )
     return device
