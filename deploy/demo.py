@@ -57,10 +57,6 @@ QUESTIONS = (
 NEIGHBOURS = ("to", "ng", "ni", "in", "ce", "mp", "bu", "gr", "gg")
 
 
-class StepFailed(Exception):
-    """A step of the demo did not do its work; the message says which and where its output is."""
-
-
 def main() -> int:
     """Runs all steps and returns the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -73,7 +69,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         results = walk(options.bundle.resolve(), full=options.full)
-    except (StepFailed, ProcessFailed, subprocess.CalledProcessError) as failure:
+    except (ProcessFailed, subprocess.CalledProcessError) as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
     except KeyboardInterrupt:
@@ -103,12 +99,12 @@ def walk(bundle: Path, *, full: bool) -> list[dict[str, Any]]:
 
 
 def choose_documents(*, full: bool) -> Documents:
-    """The countries to ingest, by key; raises StepFailed unless the questions' countries were held out of tuning."""
+    """The countries to ingest, by key; raises ProcessFailed unless the questions' countries were held out of tuning."""
     countries = {c["key"]: c for c in map(json.loads, KNOWLEDGE.read_text("utf-8").splitlines())}
     held_out = {country["key"] for country in json.loads(HELD_OUT.read_text("utf-8"))}
     asked = [question.key for question in QUESTIONS]
     if not held_out.issuperset(asked):
-        raise StepFailed(f"{HELD_OUT.name} no longer lists {asked}: choose other questions in deploy/demo.py")
+        raise ProcessFailed(f"{HELD_OUT.name} no longer lists {asked}: choose other questions in deploy/demo.py")
     chosen = countries if full else {key: countries[key] for key in (*asked, *NEIGHBOURS)}
     lines = (json.dumps(country, ensure_ascii=False) for country in chosen.values())
     (WORK / "documents.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -131,7 +127,7 @@ def ask_both_ways(question: Question, documents: Documents, bundle: Path, addres
     answers: dict[str, Any] = json.loads(output)
     if not memories_of(answers["with_memory"]):
         errors = ", ".join(chunk["error"] for chunk in answers["with_memory"]["memories"] if chunk["error"])
-        raise StepFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}; see {log}")
+        raise ProcessFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}; see {log}")
     return {"question": question.text, "expected": expected, **answers}
 
 
@@ -161,7 +157,7 @@ def show(results: list[dict[str, Any]]) -> None:
 
 
 def run(program: str, *arguments: object, log: Path | None = None) -> str:
-    """Runs one of our commands; raises StepFailed unless it exits with 0.
+    """Runs one of our commands; raises ProcessFailed unless it exits with 0.
 
     With `log` its output is kept there and its stdout returned; without, it shows its own progress on the terminal.
     """
@@ -172,7 +168,7 @@ def run(program: str, *arguments: object, log: Path | None = None) -> str:
     if done.returncode != 0:
         last_words = "\n".join((done.stderr or "").strip().splitlines()[-3:])
         where = f"see {log}\n{last_words}" if log else "see above"
-        raise StepFailed(f"{program} {arguments[0]} exited with {done.returncode}; {where}")
+        raise ProcessFailed(f"{program} {arguments[0]} exited with {done.returncode}; {where}")
     return done.stdout or ""
 
 

@@ -104,9 +104,7 @@ def random_format(config: ModelConfig) -> MemoryFormat:
 class LocalMemories:
     """Random full memories in a local store on a drive. A query is the sum of the vectors that it is to find."""
 
-    def __init__(
-        self, folder: Path, memory_format: MemoryFormat, count: int, device: str, dtype: torch.dtype
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, memory_format: MemoryFormat, count: int, device: str, dtype: torch.dtype) -> None:
         """Write `count` memories to a new store in `folder`."""
         self.folder, self.format, self.device, self.dtype = folder, memory_format, device, dtype
         self.memory = memory_format.config.memory

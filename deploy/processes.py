@@ -80,7 +80,7 @@ class ServiceProcess(Process):
         store = store or f"chdb://{(folder / 'store').resolve()}"
         options = ["--listen", listen, "--store", store, "--bundle", bundle, *(["--model", model] if model else [])]
         given = {**os.environ, **(environment or {})}
-        return cls(*_started("memory-service", options, folder / "service", given, _serving))
+        return cls(*_started("memory-service", options, folder / "service", given, serving))
 
 
 class AppProcess(Process):
@@ -100,9 +100,8 @@ class AppProcess(Process):
 
     @classmethod
     def start(
-        cls, folder: Path, bundle: Path, service: str, *options: str,
-        environment: Mapping[str, str] | None = None,
-    ) -> AppProcess:  # fmt: skip
+        cls, folder: Path, bundle: Path, service: str, *options: str, environment: Mapping[str, str] | None = None
+    ) -> AppProcess:
         """Its port, key and log are kept in `folder`; settings of this process's environment do not count.
 
         Raises ProcessFailed.
@@ -110,13 +109,12 @@ class AppProcess(Process):
         given = {k: v for k, v in os.environ.items() if not k.startswith("EDGE_CLIENT_")}
         given |= {"XDG_STATE_HOME": str(folder), "EDGE_CLIENT_LOCAL": str(folder / "local"), **(environment or {})}
         arguments = ["--bundle", bundle, "--service", service, "--port", "0", *options]
-        return cls(*_started("edge-client", arguments, folder / "app", given, lambda port: True))
+        return cls(*_started("edge-client", arguments, folder / "app", given, lambda address: True))
 
 
 def _started(
-    program: str, options: Sequence[object], files: Path, environment: Mapping[str, str],
-    ready: Callable[[int], bool],
-) -> tuple[subprocess.Popen[bytes], int, Path]:  # fmt: skip
+    program: str, options: Sequence[object], files: Path, environment: Mapping[str, str], ready: Callable[[str], bool]
+) -> tuple[subprocess.Popen[bytes], int, Path]:
     port_file, log = files.with_name(f"{files.name}-port"), files.with_name(f"{files.name}.log")
     port_file.unlink(missing_ok=True)
     with log.open("ab") as output:
@@ -127,7 +125,7 @@ def _started(
     deadline = time.monotonic() + START_TIMEOUT_S
     try:
         while process.poll() is None and time.monotonic() < deadline:
-            if port_file.is_file() and (text := port_file.read_text().strip()) and ready(int(text)):
+            if port_file.is_file() and (text := port_file.read_text().strip()) and ready(f"127.0.0.1:{text}"):
                 return process, int(text), log
             time.sleep(0.05)
     except BaseException:
@@ -139,8 +137,9 @@ def _started(
     raise ProcessFailed(f"{program} serve did not start (exit code {code}); see {log}:\n{log.read_text()[-2000:]}")
 
 
-def _serving(port: int) -> bool:
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+def serving(address: str) -> bool:
+    """Whether a service's health says SERVING."""
+    with grpc.insecure_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
         except grpc.RpcError:

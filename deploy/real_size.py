@@ -57,10 +57,6 @@ class Shape:
 SHAPES = (Shape("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 20), Shape("qwen2.5-1.5b", "", 60))
 
 
-class StageFailed(Exception):
-    """A stage did not do its work; the message says which and where its output is."""
-
-
 def main() -> int:
     """Run the stages that are not done; returns the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -72,7 +68,7 @@ def main() -> int:
         for shape in SHAPES:
             if options.only in (None, shape.name):
                 walk(shape, STAGES[: STAGES.index(options.until) + 1])
-    except (StageFailed, ProcessFailed) as failure:
+    except ProcessFailed as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
     except KeyboardInterrupt:
@@ -129,7 +125,7 @@ def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
                 ingesting["peak_gb"], said = run(shape, "ingest", command)
                 ingesting["said"] = said.strip()
                 if f"{REFERENCES} references" not in said:
-                    raise StageFailed(f"{REFERENCES} references were to be ingested, not: {said}")
+                    raise ProcessFailed(f"{REFERENCES} references were to be ingested, not: {said}")
             with timed(shape, "ask", work) as asking:
                 question = ("edge-client", "ask", QUESTION, "--bundle", bundle, "--service", service.address)
                 options = ("--json", "--require-memory", "--max-tokens", 70)
@@ -139,17 +135,17 @@ def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
 
 
 def what_was_read(answer: dict[str, Any]) -> str:
-    """The memories that an answer read and its speed; raises StageFailed where it read none."""
+    """The memories that an answer read and its speed; raises ProcessFailed where it read none."""
     chunks = answer["memories"]
     read = [memory["title"] for chunk in chunks for memory in chunk["read"] if not memory["refused"]]
     if not read:
-        raise StageFailed(f"the answer read no memories: {[chunk['error'] for chunk in chunks]}")
+        raise ProcessFailed(f"the answer read no memories: {[chunk['error'] for chunk in chunks]}")
     speed = answer["statistics"]["tokens_per_s"]
     return f"{len(read)} memories in {len(chunks)} chunks, of {', '.join(sorted(set(read)))}; {speed:.1f} tokens/s"
 
 
 def run(shape: Shape, stage: str, command: Sequence[object]) -> tuple[float, str]:
-    """Run one of our programs: its peak of resident memory in GB and its output. Raises StageFailed.
+    """Run one of our programs: its peak of resident memory in GB and its output. Raises ProcessFailed.
 
     Its progress is shown on a terminal; elsewhere a log gets it.
     """
@@ -165,7 +161,7 @@ def run(shape: Shape, stage: str, command: Sequence[object]) -> tuple[float, str
             raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise StageFailed(f"{' '.join(map(str, command[:2]))} exited with {process.returncode}; see {log}")
+        raise ProcessFailed(f"{' '.join(map(str, command[:2]))} exited with {process.returncode}; see {log}")
     return used.ru_maxrss / 1e6 * 1.024, output.read_text(encoding="utf-8")
 
 

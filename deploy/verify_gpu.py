@@ -66,13 +66,8 @@ class Row:
 def random_memories(config: ModelConfig) -> list[ExplicitMemory]:
     """As many memories as a chunk reads, of random numbers."""
     rng, memory = np.random.default_rng(7), config.memory
-    shape = (memory.budget, config.head_dim)
-    return [
-        ExplicitMemory(
-            rng.standard_normal(shape, np.float32), rng.standard_normal(shape, np.float32), memory.reference_tokens
-        )
-        for _ in range(memory.memories_per_chunk)
-    ]  # fmt: skip
+    drawn = rng.standard_normal((memory.memories_per_chunk, 2, memory.budget, config.head_dim), np.float32)
+    return [ExplicitMemory(keys, values, memory.reference_tokens) for keys, values in drawn]
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.commands import commands_page
+from memory_service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGED = ROOT / "build" / "docs"
 OUTSIDE = ("README.md", "CHANGELOG.md", "data/README.md", "deploy/helm/memory-service/README.md")
 """Pages that do not lie in docs/."""
+PROGRAMS = {
+    "memory-model": "memory_model.cli",
+    "memory-service": "memory_service.cli",
+    "edge-client": "edge_client.cli.main",
+}
 _LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -38,6 +43,22 @@ def stage(folder: Path = STAGED) -> None:
     commands = folder / "docs" / "commands.md"
     commands.write_text(commands_page(), encoding="utf-8")
     (folder / "docs" / "grpc.md").write_text(contract_page(), encoding="utf-8")
+
+
+def commands_page() -> str:
+    """Every command with its options, as typer writes them down, and the settings of the service."""
+    parts = ["# Commands\n"]
+    for name, module in PROGRAMS.items():
+        command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
+        told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+        parts.append(re.sub(r"^#", "##", told, flags=re.MULTILINE))
+    parts.append("## Settings of the service\n\n| variable | default | |\n|---|---|---|")
+    for name, field in Settings.model_fields.items():
+        # A default that is computed depends on the machine: its description says what it is.
+        fixed = field.default is not None and field.default_factory is None
+        default = f"`{field.default}`" if fixed else ""
+        parts.append(f"| `MEMORY_SERVICE_{name.upper()}` | {default} | {field.description or ''} |")
+    return "\n".join(parts) + "\n"
 
 
 def contract_page() -> str:

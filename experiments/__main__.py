@@ -14,8 +14,7 @@ from experiments.mean_adapter import mean_adapter
 from experiments.pretraining import two_stages
 from experiments.professional import professional
 from experiments.quality import quality
-from experiments.questions.countries import invent_countries
-from experiments.questions.factbook import build_factbook
+from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
 from experiments.remarks import seen_heads, self_retrieval, useful_references
@@ -24,7 +23,7 @@ from memory_model.errors import Memory3Error
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
-    prepare_data, build_factbook, invent_countries, split_questions, quality, device_quality, mean_adapter,
+    prepare_data, draw_questions, invent_countries, split_questions, quality, device_quality, mean_adapter,
     random_base, long_conversation, conversation_times, two_stages, filter_corpus, vocabulary, professional,
     self_retrieval, useful_references, seen_heads,
 ):  # fmt: skip

@@ -22,7 +22,7 @@ from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
-from memory_model.nn.generate import answer_nll, first_logits
+from memory_model.nn.generate import answer_nll, prefilled
 from memory_model.references import split
 
 REFERENCES = (3, 5, 7)
@@ -68,7 +68,7 @@ def answered(subject: Subject, rows: Sequence[Choice], reads: Sequence[Sequence[
             prompt = subject.prompt(before + row.question)
             ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
             if row.choices == DECISIONS:
-                logits = first_logits(loaded.model, [prompt], subject.prefix, memories)[0]
+                logits = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
                 chosen = int(logits[[answer[0] for answer in ids]].argmax())
             else:
                 end = [loaded.tokenizer.end_of_turn_id]

@@ -264,14 +264,10 @@ def measure_prose(
 
 def quality(
     out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
-    natural: Annotated[
-        Path | None, typer.Option(help="Natural questions: rows as for `eval`, not part of the repository.")
-    ] = None,
+    natural: Annotated[Path | None, typer.Option(help="Natural questions, rows as for `eval`; a section more.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
     limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
-    sections: Annotated[
-        str, typer.Option(help="Only these, comma-separated: NAME for both parts, NAME/test or NAME/dev.")
-    ] = "",
+    sections: Annotated[str, typer.Option(help="Only these, comma-separated: NAME, NAME/test or NAME/dev.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,

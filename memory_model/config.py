@@ -275,8 +275,6 @@ def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) ->
             entries = (entry.replace(":", ".").split(".") for entry in text.split(","))
             heads = tuple(MemoryHead(int(layer), int(head), int(tokens)) for layer, head, tokens in entries)
     except ValueError as error:
-        raise InvalidInput(
-            f"memory budget {text!r}: write paper, paper:TOKENS, all, or LAYER.HEAD:TOKENS,… such as 14.1:128"
-        ) from error
+        raise InvalidInput(f"memory budget {text!r}: write paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…") from error
     memory = MemoryConfig(heads=heads, reference_tokens=reference_tokens)
     return config.with_memory(memory).memory

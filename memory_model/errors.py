@@ -72,9 +72,7 @@ class IdentityMismatch(Memory3Error):
         """
         self.found = found
         self.expected = expected
-        super().__init__(
-            f"{subject or self.subject} {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}"
-        )
+        super().__init__(f"{subject or self.subject} {self.what} {found[:12]}…, not {expected[:12]}…: {remedy}")
 
 
 class ModelMismatch(IdentityMismatch):

@@ -35,9 +35,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_", extra="forbid")
 
-    listen: str = Field(
-        DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN, description="host:port or unix:/path; port 0: a free one"
-    )
+    listen: str = Field(DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN, description="host:port (0: a free one) or unix:/path")
     port_file: Path | None = Field(None, description="gets the chosen port when the service is ready")
     store: str = Field(
         default_factory=default_store,
@@ -51,25 +49,17 @@ class Settings(BaseSettings):
     store_sweep_after_s: float = Field(3600.0, ge=60, description="age at which rows of no document are removed")
     read_connections: int = Field(2, ge=1, le=64, description="retrievals at once; as many more with filters")
 
-    keys: Path | None = Field(
-        None, description="file of keys and certificates (`memory-service keys`); none: callers are not checked"
-    )
-    tls_certificate: Path | None = Field(
-        None, description="PEM file of certificate and what it was signed with; switches TLS on"
-    )
+    keys: Path | None = Field(None, description="file of keys and certificates; none: callers are not checked")
+    tls_certificate: Path | None = Field(None, description="PEM file of certificate and its chain; switches TLS on")
     tls_key: Path | None = Field(None, description="PEM file of its key, without a passphrase")
-    tls_client_ca: Path | None = Field(
-        None, description="PEM file of authorities whose clients may connect (mTLS); needs keys"
-    )
+    tls_client_ca: Path | None = Field(None, description="PEM file of the clients' authorities (mTLS); needs keys")
     insecure: bool = Field(False, description="listen beyond this machine although no keys are set")
 
     quota_references: int = Field(0, ge=0, description="most references of a tenant; 0: no limit")
     quota_bytes: int = Field(0, ge=0, description="most bytes of a tenant's memories; 0: no limit")
     quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant a second; 0: no limit")
     metrics_listen: str = Field("", pattern=_PORT_PATTERN, description="host:port for Prometheus; '': none")
-    traces_endpoint: str = Field(
-        "", description="OpenTelemetry collector, http://host:4317 (needs the extra `tracing`); '': none"
-    )
+    traces_endpoint: str = Field("", description="OpenTelemetry collector, http://host:4317 (extra `tracing`)")
     health_interval_s: float = Field(5.0, gt=0, description="between two looks at store and disk")
     warm_up: bool = Field(True, description="use model and store once before the service says it is ready")
 
@@ -92,9 +82,7 @@ class Settings(BaseSettings):
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")
-    shutdown_delay_s: float = Field(
-        0.0, ge=0, description="after SIGTERM: NOT_SERVING, but new calls are taken until load balancers know"
-    )
+    shutdown_delay_s: float = Field(0.0, ge=0, description="after SIGTERM: NOT_SERVING, new calls are still taken")
     connection_age_s: float = Field(0.0, ge=0, description="clients connect anew after so long; 0: never")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"

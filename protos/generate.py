@@ -6,7 +6,6 @@ is `protos.memory.v1`: the one rewrite here is that prefix.
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -22,21 +21,12 @@ _IMPORT = re.compile(r"^(from|import) memory\.v1\b", re.MULTILINE)
 _QUALIFIED = re.compile(r"(?<![\w.])memory\.v1\.(\w+_pb2)")
 
 
-class GenerationFailed(RuntimeError):
-    """protoc refused a `.proto` file; its own words are on stderr."""
-
-
-def proto_files(root: Path = PROTO_ROOT) -> list[Path]:
-    """All `.proto` files of the contract, relative to `root`, sorted; not those of google, which have a package."""
-    return sorted(path.relative_to(root) for path in (root / "memory").rglob("*.proto"))
-
-
 def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:
     """Runs protoc over `root` and returns {path relative to root: text} of every generated file, writing none of them.
 
-    Raises GenerationFailed when protoc refuses a file.
+    Raises CalledProcessError when protoc refuses a file; its own words are on stderr.
     """
-    sources = [str(path) for path in proto_files(root)]
+    sources = sorted(str(path.relative_to(root)) for path in (root / "memory").rglob("*.proto"))
     well_known = str(files("grpc_tools") / "_proto")
     # Found beside this interpreter, so that a virtual environment need not be activated.
     stub_plugin = Path(sysconfig.get_path("scripts")) / "protoc-gen-mypy_grpc"
@@ -44,22 +34,15 @@ def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:
         options = [f"--{plugin}={folder}" for plugin in ("python_out", "pyi_out", "grpc_python_out", "mypy_grpc_out")]
         options.append(f"--plugin=protoc-gen-mypy_grpc={stub_plugin}")
         # A process of its own: protoc forks for its plugin, which a process of many threads may not survive.
-        # Build-time only: the service and the edge do without it.
-        protoc = [sys.executable, "-m", "grpc_tools.protoc"]
-        if subprocess.run([*protoc, f"-I{root}", f"-I{well_known}", *options, *sources]).returncode != 0:
-            raise GenerationFailed("protoc failed; see above")
+        protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", f"-I{well_known}"]
+        subprocess.run([*protoc, *options, *sources], check=True)
         out = Path(folder)
         return {
-            path.relative_to(out): _as_package(path.read_text(encoding="utf-8"))
+            path.relative_to(out): _QUALIFIED.sub(r"protos.memory.v1.\1", _IMPORT.sub(r"\1 protos.memory.v1", text))
             for path in sorted(out.rglob("*"))
             if path.name.endswith(GENERATED_SUFFIXES)
+            for text in [path.read_text(encoding="utf-8")]
         }
-
-
-def _as_package(text: str) -> str:
-    """Generated code that imports `memory.v1` made to import `protos.memory.v1`."""
-    text = _IMPORT.sub(r"\1 protos.memory.v1", text)
-    return _QUALIFIED.sub(r"protos.memory.v1.\1", text)
 
 
 def update(root: Path = PROTO_ROOT, *, check: bool = False) -> list[Path]:
@@ -79,16 +62,9 @@ def update(root: Path = PROTO_ROOT, *, check: bool = False) -> list[Path]:
     return stale
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line: regenerates, or with `--check` only tells; exit code 1 when stale."""
-    parser = argparse.ArgumentParser(prog="python -m protos.generate", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a generated file is stale")
-    check = parser.parse_args(arguments).check
+if __name__ == "__main__":
+    check = "--check" in sys.argv
     stale = update(check=check)
     for path in stale:
         print(f"stale: protos/{path}; run `make protos`" if check else f"protos/{path}", file=sys.stderr)
-    return 1 if stale and check else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bool(stale) and check)

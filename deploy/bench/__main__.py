@@ -1,4 +1,4 @@
-"""The benchmark harness: measure a scenario, compare two results, write the report."""
+"""The benchmark harness: measure a scenario, write the report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 
 from deploy.bench import outcome, report
 from deploy.bench.scenario import SCENARIOS, ScenarioFailed, find_scenario
@@ -27,9 +26,7 @@ def complain(error: Exception) -> None:
 @app.command()
 def run(
     scenarios: Annotated[list[str], typer.Argument(help=f"{', '.join(SCENARIOS)}, or all.")],
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting instead of the default: name=value (YAML).")
-    ] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: name=value (YAML).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds: to try it out.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = outcome.RESULTS,
 ) -> None:
@@ -48,21 +45,6 @@ def run(
     if failed:
         console.print(f"without a result: {', '.join(failed)}")
         raise typer.Exit(2)
-
-
-@app.command()
-def compare(
-    before: Annotated[Path, typer.Argument(help="A result file.")],
-    after: Annotated[Path, typer.Argument(help="A later one of the same scenario.")],
-) -> None:
-    """Report what became better or worse; exits with 1 if anything became worse."""
-    one, other = outcome.read(before), outcome.read(after)
-    verdicts = outcome.compare(one, other)
-    for result in (one, other):
-        console.print(report.machine_line(result))
-    console.print(Markdown(report.as_markdown(outcome.sheet(verdicts))))
-    if any(verdict.word == "worse" for verdict in verdicts):
-        raise typer.Exit(1)
 
 
 @app.command("report")

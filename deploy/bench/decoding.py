@@ -16,7 +16,7 @@ from deploy.bench.answering import Answered, AnswerSettings, answer, require_mem
 from deploy.bench.intervals import Interval, interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import copy_gb_per_s
-from deploy.bench.scenario import Keys, Sheet, directions, figure, round_figure, subject, with_intervals
+from deploy.bench.scenario import Keys, Sheet, figure, round_figure, subject, with_intervals
 from edge_client import EdgeModel
 from memory_model.bundle import Bundle
 from memory_model.config import ModelConfig
@@ -27,12 +27,6 @@ PROMISED = (
     "ratio", "tokens_per_s_with", "tokens_per_s_without", "blocked_ms_per_chunk", "stages_ms", "model", "precision",
     "provider", "threads", "bandwidth_fraction",
 )  # fmt: skip
-DIRECTIONS = directions(
-    more="ratio ratio_exact ratio_end_to_end ratio_end_to_end_exact tokens_per_s_without tokens_per_s_with"
-    " tokens_per_s_exact bandwidth_fraction",
-    less="blocked_ms_per_chunk blocked_ms_per_chunk_exact first_token_ms_without first_token_ms_with",
-    none="copy_gb_per_s",
-)
 STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
 COUNTED = (
     "Decoding counts the tokens after the first, end to end all tokens by all time; memories for every chunk, none"
@@ -96,9 +90,7 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         "first_token_ms_without": median_interval([a.statistics.first_token_ms for a in off]),
         "first_token_ms_with": median_interval([a.statistics.first_token_ms for a in overlap]),
         "copy_gb_per_s": median_interval(samples[COPY]),
-        "bandwidth_fraction": ratio_interval(
-            [sum(read.values()) / 1e9 * speed for speed in speeds(off)], samples[COPY]
-        ),
+        "bandwidth_fraction": ratio_interval([sum(read.values()) / 1e9 * s for s in speeds(off)], samples[COPY]),
     }
     for answers, mode in ((overlap, ""), (exact, "_exact")):
         blocked = [a.statistics.blocked_ms_per_chunk for a in answers]

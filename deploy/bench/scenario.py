@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -20,7 +20,6 @@ ADDRESS = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 SCENARIOS = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "ingest", "remember")
 """Files of `scenarios/`, in the order of the report."""
 Keys = dict[str, Any]
-Direction = Literal["more", "less", "none"]
 
 
 class ScenarioFailed(Exception):
@@ -67,9 +66,8 @@ class Scenario(Generic[Chosen]):
     """One file of `deploy/bench/scenarios/`.
 
     measure: does the work and returns keys; figures are plain numbers, their confidence intervals stand under
-    `intervals` by the same names (`with_intervals`). promised: keys that a result must have. directions: for every
-    key with an interval whether more or less of it is better. sheets: tables of the keys. quick: settings of a
-    run that only shows that it works.
+    `intervals` by the same names (`with_intervals`). promised: keys that a result must have. sheets: tables of the
+    keys. quick: settings of a run that only shows that it works.
     """
 
     name: str
@@ -77,7 +75,6 @@ class Scenario(Generic[Chosen]):
     settings: type[Chosen]
     measure: Callable[[Chosen], Keys]
     promised: Sequence[str]
-    directions: Mapping[str, Direction]
     sheets: Callable[[Mapping[str, Any]], list[Sheet]]
     quick: Mapping[str, Any] = field(default_factory=dict)
 
@@ -97,12 +94,6 @@ class Scenario(Generic[Chosen]):
         except ValidationError as error:
             wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r})" for e in error.errors())
             raise ScenarioFailed(f"settings of {self.name}: {'; '.join(wrong)}") from None
-
-
-def directions(more: str = "", less: str = "", none: str = "") -> dict[str, Direction]:
-    """What is better of each key: its names, separated by spaces, by where they stand."""
-    words: dict[Direction, str] = {"more": more, "less": less, "none": none}
-    return {name: direction for direction, names in words.items() for name in names.split()}
 
 
 def find_scenario(name: str) -> Scenario[Any]:

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import boto3
-import grpc
 import psutil
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moto.server import ThreadedMotoServer
+
+from deploy.processes import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "image"
@@ -212,16 +212,12 @@ def _serving(container: str, address: str) -> Iterator[None]:
 
 def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
     """Until the service says that it serves: it listens before its model is loaded."""
-    with grpc.insecure_channel(address) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        for _ in range(600):
-            if process.poll() is not None:
-                raise RuntimeError(f"the service ended with {process.returncode} before it served")
-            with contextlib.suppress(grpc.RpcError):
-                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=5)
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-            time.sleep(0.2)
+    for _ in range(600):
+        if process.poll() is not None:
+            raise RuntimeError(f"the service ended with {process.returncode} before it served")
+        if serving(address):
+            return
+        time.sleep(0.2)
     raise RuntimeError("the service did not serve within two minutes")
 
 

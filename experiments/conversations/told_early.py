@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from matplotlib import pyplot as plt
 from rich.table import Table
 
 from edge_client.events import Result
@@ -101,9 +102,7 @@ class Sources:
         rng, messages, asked = random.Random(number), list[Message](), list[Asked]()
         told = {title: (title, ways) for title, ways in rng.sample(self.facts, len(self.facts))}
         facts = rng.sample(list(told.values()), FACTS)
-        passages = list({row["title"]: row for row in rng.sample(self.passages, len(self.passages))}.values())[
-            :PASSAGES
-        ]
+        passages = list({r["title"]: r for r in rng.sample(self.passages, len(self.passages))}.values())[:PASSAGES]
         for title, ways in facts:
             way = rng.choice(ways)
             messages += _turn(factbook.sentence(title, way.line, rng), rng)
@@ -129,9 +128,7 @@ class Sources:
 
 def long_conversation(
     bundle: Annotated[Path, typer.Option(help="An edge bundle with writer.onnx.")] = DEFAULT_FOLDER,
-    out: Annotated[Path, typer.Option(help="JSON lines; what is in it is not measured again.")] = Path(
-        "build/long_conversation.jsonl"
-    ),
+    out: Annotated[Path, typer.Option(help="JSON lines; what it has is kept.")] = Path("build/long_conversation.jsonl"),
     distances: Annotated[str, typer.Option(help="Tokens between facts and questions.")] = "1000,4000,16000",
     conversations: Annotated[str, typer.Option(help="Numbers, each of one with eight questions.")] = "0,1,2",
     context: Annotated[int, typer.Option(help="Tokens in the cache; 0: the default.")] = 0,
@@ -166,7 +163,7 @@ def long_conversation(
                         session.save(saved)  # with the memories that this answer waited for
                 console.print(_table(measured))
     if plot is not None:
-        plot.write_text(_drawn(measured))
+        _draw(measured, plot)
 
 
 def grow(session: ChatSession, talk: Talk, distance: int) -> None:
@@ -246,9 +243,7 @@ def _read(path: Path) -> list[Measured]:
 
 
 def _table(measured: Sequence[Measured]) -> Table:
-    table = Table(
-        "tokens between", "asked", *CONDITIONS, "found", title="F1 (standard error), answers; -: does not fit"
-    )
+    table = Table("tokens between", "asked", *CONDITIONS, "found", title="F1 (standard error); -: does not fit")
     for distance, kind in product(sorted({m.distance for m in measured}), ("fact", "passage", "")):
         rows = [m for m in measured if m.distance == distance and kind in ("", m.kind)]
         cells = []
@@ -261,36 +256,16 @@ def _table(measured: Sequence[Measured]) -> Table:
     return table
 
 
-_COLOURS = {"memories": "#0b6e4f", "window": "#b3543a", "everything": "#555", "retrieved": "#2c5fa8"}
-_WIDE, _HIGH, _LEFT, _TOP = 480, 240, 48, 16
-
-
-def _drawn(measured: Sequence[Measured]) -> str:
-    """An SVG: F1 by distance with standard errors, a line for each condition, side by side at each distance."""
-    far = sorted({m.distance for m in measured})
-    marks = ["".join(
-        f'<text x="{_LEFT - 6}" y="{_TOP + _HIGH * (1 - y) + 4:.0f}" text-anchor="end">{y}</text>'
-        f'<path d="M{_LEFT} {_TOP + _HIGH * (1 - y):.0f}h{_WIDE}" stroke="#ccc"/>' for y in (0, 0.25, 0.5, 0.75, 1)
-    )]  # fmt: skip
-    for place, distance in enumerate(far):
-        x = _LEFT + _WIDE * (place + 0.5) / len(far)
-        marks.append(f'<text x="{x:.0f}" y="{_TOP + _HIGH + 18}" text-anchor="middle">{distance:,}</text>')
-    for number, (condition, colour) in enumerate(_COLOURS.items()):
-        line = []
-        for place, distance in enumerate(far):
+def _draw(measured: Sequence[Measured], path: Path) -> None:
+    """F1 by distance with standard errors, a line for each condition."""
+    figure, axes = plt.subplots(figsize=(6.4, 4))
+    for condition, what in CONDITIONS.items():
+        means: dict[int, Mean] = {}
+        for distance in sorted({m.distance for m in measured}):
             scores = [m.f1 for m in measured if (m.distance, m.condition) == (distance, condition)]
-            if scores:
-                mean, x = Mean.of(scores), _LEFT + _WIDE * (place + 0.5) / len(far) + 8 * (number - 1.5)
-                y, error = _TOP + _HIGH * (1 - mean.mean), _HIGH * mean.error
-                line.append(f"{x:.1f},{y:.1f}")
-                marks.append(
-                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
-                    f'<path d="M{x:.1f} {y - error:.1f}v{2 * error:.1f}" stroke="{colour}"/>'
-                )
-        marks.append(f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        y = _TOP + _HIGH + 44 + 18 * number
-        marks.append(f'<text x="{_LEFT}" y="{y}" fill="{colour}">{condition}: {CONDITIONS[condition]}</text>')
-    size = f'viewBox="0 0 {_LEFT + _WIDE + 12} {_TOP + _HIGH + 112}" font-family="sans-serif" font-size="12"'
-    title = "<title>F1 by tokens between what was told and the question; bars are standard errors</title>"
-    ground = '<rect width="100%" height="100%" fill="#fff"/>'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{title}{ground}{"".join(marks)}</svg>\n'
+            means |= {distance: Mean.of(scores)} if scores else {}
+        errors = [m.error for m in means.values()]
+        axes.errorbar([*means], [m.mean for m in means.values()], errors, marker="o", label=f"{condition}: {what}")
+    axes.set(xscale="log", xlabel="tokens between what was told and the question", ylabel="F1", ylim=(0, 1))
+    axes.legend()
+    figure.savefig(path)

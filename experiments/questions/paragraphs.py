@@ -119,9 +119,7 @@ def _parts(paragraph: str) -> list[str]:
 
 def row_data(knowledge: str, question: str, answer: str, distractors: list[str]) -> RowData:
     """A row that reads the knowledge and the distractors."""
-    return {
-        "knowledge": knowledge, "question": question, "right_answer": answer, "distractors": distractors
-    }  # fmt: skip
+    return {"knowledge": knowledge, "question": question, "right_answer": answer, "distractors": distractors}
 
 
 def write_sets(folder: Path, sets: dict[str, list[RowData]]) -> dict[str, int]:
@@ -135,9 +133,7 @@ def write_sets(folder: Path, sets: dict[str, list[RowData]]) -> dict[str, int]:
 def split_questions(
     files: Annotated[list[Path], typer.Argument(help="SQuAD, or lists of {article, paragraph, questions}.")],
     out: Annotated[Path, typer.Option(help="Folder for the other parts and their documents.")] = Path("data"),
-    training: Annotated[Path, typer.Option(help="File to write, all questions for training.")] = Path(
-        "build/questions/squad_training.json"
-    ),
+    training: Annotated[Path, typer.Option(help="Training questions.")] = Path("build/questions/squad_training.json"),
     rows: Annotated[int, typer.Option(help="Of the development and the test file each.")] = 100,
 ) -> None:
     """Split questions about paragraphs by article into training, development and test.

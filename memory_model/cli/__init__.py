@@ -33,21 +33,15 @@ class _Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,
     help="""Make, compress, export and measure models that read explicit memory.
 
-    The order of a conversion: rank-heads (which heads read), adapt (tune them), fit-codec (compress),
-    eval (measure), export (the bundle that a device runs). The shipped default model has been through
-    all of it; `memory-model export` is all you need to use it.
+    The order of a conversion: new, rank-heads, adapt, fit-codec, eval, export (the bundle that a device runs). The
+    packaged model needs export alone.
 
     Exit codes: 0 done, 1 refused (the message says why and what to do), 2 wrong arguments, 130 interrupted.
     """,
-)
+)  # fmt: skip
 
 for command in (rank_heads, adapt, fit_codec, evaluate, calibrate, new, export, pretrain, cost):
     app.command("eval" if command is evaluate else None)(command)
-
-if __name__ == "__main__":
-    app()

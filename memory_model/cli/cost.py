@@ -70,12 +70,9 @@ def cost(model: ModelOption = None) -> None:
     config = ModelFolder.open(model).config()
     costs = knowledge_costs(config)
     table = Table("format", "write", "read", title=f"{config.name}: TFLOP")
-    for label, write, read in (
-        ("in the weights", costs.implicit_write, 0.0),
-        ("explicit memory", costs.memory_write, costs.memory_read),
-        ("text in the prompt", 0.0, costs.text_read),
-    ):
-        table.add_row(label, f"{write:.3g}", f"{read:.3g}")
+    table.add_row("in the weights", f"{costs.implicit_write:.3g}", "0")
+    table.add_row("explicit memory", f"{costs.memory_write:.3g}", f"{costs.memory_read:.3g}")
+    table.add_row("text in the prompt", "0", f"{costs.text_read:.3g}")
     console.print(table)
     if costs.interval is None:
         console.print("explicit memory is never the cheapest")

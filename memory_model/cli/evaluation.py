@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from memory_model.eval.subject import Subject
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
-CandidatesOption = Annotated[
-    int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
-]
-PrecisionOption = Annotated[
-    str, typer.Option("--precision", help="Of matrix products: float32, or bfloat16, about twice as fast.")
-]
+CandidatesOption = Annotated[int, typer.Option("--candidates", help="Nearest by vector that words order; 0: none.")]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="Of products: float32, or bfloat16, twice as fast.")]
 
 
 def evaluate(
@@ -36,15 +32,11 @@ def evaluate(
     out: Annotated[Path, typer.Option("--json", help="Results to write, with every answer.")],
     limit: Annotated[int | None, typer.Option(help="Only the first rows.")] = None,
     distractors: Annotated[int, typer.Option(help="Other references beside the right one.")] = 4,
-    conditions: Annotated[
-        str, typer.Option(help=f"Which to score; default: {_GIVEN}, and both retrieved with --knowledge-base.")
-    ] = "",
+    conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --knowledge-base.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
-    knowledge_base: Annotated[
-        Path | None, typer.Option(help=f"JSONL of {{key, title, text}} that is searched; default: {FACTBOOK}.")
-    ] = None,
+    knowledge_base: Annotated[Path | None, typer.Option(help=f"JSONL of documents; default: {FACTBOOK}.")] = None,
     embedder: options.EmbedderOption = None,
     candidates: CandidatesOption = 50,
     seed: Annotated[int, typer.Option(help="Of the distractors that are drawn.")] = 0,
@@ -86,12 +78,8 @@ def evaluate(
 
 
 def calibrate(
-    data: Annotated[
-        list[Path], typer.Option(help="Development questions, with and without an answer; may be given more than once.")
-    ],
-    most_wrong: Annotated[
-        float, typer.Option(help="Largest share of answerable questions, of any file, that may be refused.")
-    ] = 0.05,
+    data: Annotated[list[Path], typer.Option(help="Development questions, with and without answers; several files.")],
+    most_wrong: Annotated[float, typer.Option(help="Share of a file's answerable ones refused, at most.")] = 0.05,
     out: Annotated[Path | None, typer.Option("--json", help="The whole curve.")] = None,
     save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
     limit: Annotated[int | None, typer.Option(help="Only the first rows of each file.")] = None,

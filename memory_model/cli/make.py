@@ -22,12 +22,8 @@ def new(
             "LAYER.HEAD:TOKENS,… (as `rank-heads` prints it)."
         ),
     ] = "paper",
-    embedder: Annotated[
-        str, typer.Option(help="Embedder for its bundles: minilm or a folder, such as BGE-M3.")
-    ] = "minilm",
-    chat_template: Annotated[
-        Path | None, typer.Option(help="Jinja chat template, in place of the base's or where it has none.")
-    ] = None,
+    embedder: Annotated[str, typer.Option(help="Of its bundles: minilm or a folder, such as BGE-M3.")] = "minilm",
+    chat_template: Annotated[Path | None, typer.Option(help="Jinja chat template; default: the base's.")] = None,
     reference_tokens: Annotated[int, typer.Option(help="Longest reference.")] = 128,
 ) -> None:
     """Make a model folder of a base model: shape, tokenizer and chat template are read, the memory budget chosen.
@@ -59,18 +55,11 @@ def export(
     precision: Annotated[
         str, typer.Option(help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table.")
     ] = "int4-64-table-int8",
-    embedder: Annotated[
-        str | None, typer.Option(help="minilm or a folder, such as BGE-M3; default: the model folder's.")
-    ] = None,
-    embedder_precision: Annotated[
-        str, typer.Option(help="float32; or int8: a quarter of the size and twice as fast.")
-    ] = "float32",
+    embedder: Annotated[str | None, typer.Option(help="minilm or a folder; default: the model folder's.")] = None,
+    embedder_precision: Annotated[str, typer.Option(help="float32, or int8: a quarter, twice as fast.")] = "float32",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSONL of {knowledge, question, right_answer} to round int4 for; default: the model folder's, if any."
-        ),
+        Path | None, typer.Option(help="JSONL of questions to round int4 for; default: the model folder's, if any.")
     ] = None,
 ) -> None:
     """Write the edge bundle: ONNX decoder and embedder, tokenizer, codec, chat template, manifest.

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, console, progress_bar, progress_bars, use_threads, write_json
-from memory_model.cli.training_data import codec_texts, fact_batches
+from memory_model.cli.training_data import codec_texts, facts_of
 
 _SHOWN = 16
 
@@ -38,7 +38,7 @@ def rank_heads(
     loaded = load_model(model, adapter)
     loaded.model.bfloat16()
     sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0)
-    maker = fact_batches(loaded, data, seed=77, sizes=sizes)
+    maker = facts_of(loaded, data, seed=77, sizes=sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
     with progress_bar("heads", len(ruler.heads) + select) as advance:
         found = rank(ruler, select, advance)
@@ -59,20 +59,17 @@ def fit_codec(
     adapter: options.AdapterOption = None,
     data: options.DataOption = FACTBOOK,
     corpus: options.CorpusOption = None,
-    factory: Annotated[
-        str,
-        typer.Option(
-            help="'tokens:PARTSxBITS' codes all vectors of a token together; a FAISS factory string, such as "
-            "'PQ16x8', each alone. Default: tokens, 8 bytes a vector, where every memory head keeps all tokens, else "
-            "the paper's 14 bytes."
-        ),
-    ] = "",
+    factory: Annotated[str, typer.Option(help="'tokens:PARTSxBITS', or a FAISS factory string.")] = "",
     references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
     points: Annotated[int, typer.Option(help="Codes' vectors that are kept to fit to.")] = 40000,
     seed: options.SeedOption = 0,
     threads: options.ThreadsOption = 0,
 ) -> None:
-    """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file."""
+    """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file.
+
+    tokens:… codes all vectors of a token together, FAISS's 'PQ16x8' each alone. Default: tokens, 8 bytes a vector,
+    where every memory head keeps all tokens, else the paper's 14 bytes.
+    """
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_model

@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
-from memory_model.cli.options import (
-    FACTBOOK,
-    DeviceOption,
-    EmbedderOption,
-    SeedOption,
-    ThreadsOption,
-    console,
-    use_threads,
-)
+from memory_model.cli import options
+from memory_model.cli.options import FACTBOOK, console, use_threads
 from memory_model.cli.training_data import prepared_sequences
 from memory_model.cli.tuning import follow
 
@@ -34,14 +27,14 @@ def pretrain(
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 3e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls to near zero.")] = 0.1,
     weight_decay: Annotated[float, typer.Option(help="Of AdamW, for matrices.")] = 0.1,
-    embedder: EmbedderOption = None,
+    embedder: options.EmbedderOption = None,
     checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="As of adapt.")] = False,
     pass_tokens: Annotated[int, typer.Option(help="As of adapt.")] = 8192,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
     minutes: Annotated[float, typer.Option(help="Save and stop after so long; 0: no limit.")] = 0.0,
-    seed: SeedOption = 0,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = 0,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "cpu",
+    threads: options.ThreadsOption = 0,
 ) -> None:
     """Train all weights of a base on text whose chunks read retrieved references, in the paper's two stages.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_model.cli.options import console, open_embedder, progress_bar, progress_bars, write_json
+from memory_model.data import factbook
 
 CACHE = Path("build/continual")
 TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping, preferences"
@@ -21,27 +22,14 @@ INTRODUCTIONS = Path("data/introductions.jsonl")
 _UNREAD = 600  # questions that the model answers without memory, for preferences: two minutes of one core
 
 
-def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
-    """The plain model with the budget that `--heads` says, else that of the adapter `start`, else its folder's."""
-    from memory_model.config import parse_budget
-    from memory_model.models.load import load_base
-
-    budget = parse_budget(heads, folder.config()) if heads else start.memory if start else folder.memory
-    return load_base(folder, memory=budget)
-
-
 def training_documents(data: Path) -> list[dict[str, Any]]:
     """The documents of a knowledge base, the held-out ones left out."""
-    from memory_model.data import factbook
-
     documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
     console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
     return documents
 
 
-def fact_batches(
-    loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True, hard: bool = False
-) -> Any:
+def facts_of(loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True, hard: bool = False) -> Any:
     """Conversations about a knowledge base of facts, the held-out documents left out; or the hard ones."""
     from memory_model.data.alike import HardFacts
     from memory_model.data.conversations import FactConversations, references_of
@@ -62,7 +50,6 @@ def mixture_of(
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, embedder: of the
     tasks continual and warmup. questions: of articles. unread: wrong answers without memory (`unread_answers`).
     """
-    from memory_model.data import factbook
     from memory_model.data.alike import Articles, read_questions
     from memory_model.data.batches import Mixture, parse_weights
     from memory_model.data.conversations import AskedConversations, Sizes
@@ -87,12 +74,12 @@ def mixture_of(
     def source(task: str) -> Any:
         if task in ("facts", "hard"):
             hard = task == "hard"
-            return fact_batches(loaded, data, seed + 5 * hard, sizes, distil=distil, hard=hard)
+            return facts_of(loaded, data, seed + 5 * hard, sizes, distil=distil, hard=hard)
         if task == "articles":
             return Articles(read_questions(questions), loaded.chat, seed + 6, sizes, **options)
         if task == "preferences":
             people = read_questions(questions)
-            facts = fact_batches(loaded, data, seed + 8, sizes, distil=False, hard=True)
+            facts = facts_of(loaded, data, seed + 8, sizes, distil=False, hard=True)
             articles = Articles(people, loaded.chat, seed + 9, sizes, longest=options["longest"])
             return Preferences(facts, articles, unread(people), seed + 10)
         if task == "dialogue":
@@ -137,7 +124,7 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
             found = run.run(advance)["none"]
         said = zip(run.rows, found.answers, found.f1, found.refused, strict=True)
         write_json(file, {row.question: answer for row, answer, f1, no in said if answer and f1 < 0.3 and not no})
-    return read_json(file)  # type: ignore[no-any-return]
+    return read_json(file)
 
 
 def training_passages(corpus: Path, data: Path) -> Any:
@@ -147,16 +134,9 @@ def training_passages(corpus: Path, data: Path) -> Any:
     """
     from memory_model.data.passages import PassageFiles, corpus_files
 
-    found = PassageFiles(corpus_files(corpus), held_out_titles(data))
+    found = PassageFiles(corpus_files(corpus), factbook.HeldOutTitles(factbook.read_jsonl(data)))
     console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
     return found
-
-
-def held_out_titles(data: Path) -> Any:
-    """Titles of texts about the held-out documents of a knowledge base."""
-    from memory_model.data import factbook
-
-    return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
 def prepared_sequences(
@@ -179,7 +159,7 @@ def prepared_sequences(
                 tasks[what] = progress.add_task(what, total=total)
             progress.update(tasks[what], completed=done, total=total)
 
-        without = held_out_titles(data)
+        without = factbook.HeldOutTitles(factbook.read_jsonl(data))
         return prepare(corpus_files(corpus), tokenizer, opened, CACHE, plan, report, without)
 
 

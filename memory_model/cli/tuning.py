@@ -9,98 +9,52 @@ from typing import Annotated, Any
 
 import typer
 
-from memory_model.cli.options import (
-    FACTBOOK,
-    CorpusOption,
-    DataOption,
-    DeviceOption,
-    EmbedderOption,
-    ModelOption,
-    SeedOption,
-    ThreadsOption,
-    console,
-    progress_bars,
-    use_threads,
-)
-from memory_model.cli.training_data import QUESTIONS, TASKS, base_to_tune, mixture_of, unread_answers
+from memory_model.cli import options
+from memory_model.cli.options import FACTBOOK, console, progress_bars, use_threads
+from memory_model.cli.training_data import QUESTIONS, TASKS, mixture_of, unread_answers
 
 
 def adapt(
-    model: ModelOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the run, resumed if it was interrupted; default: MODEL/adapt, and the finished adapter "
-            "becomes the model folder's."
-        ),
-    ] = None,
-    heads: Annotated[
-        str,
-        typer.Option(
-            help="Memory budget: paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…; default: that of --start, else the "
-            "model folder's."
-        ),
-    ] = "",
-    data: DataOption = FACTBOOK,
-    corpus: CorpusOption = None,
+    model: options.ModelOption = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run, resumed; default: MODEL/adapt.")] = None,
+    heads: Annotated[str, typer.Option(help="Memory budget: paper[:TOKENS], all or LAYER.HEAD:TOKENS,….")] = "",
+    data: options.DataOption = FACTBOOK,
+    corpus: options.CorpusOption = None,
     mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
     start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
     steps: Annotated[int, typer.Option(help="Steps of the run.")] = 600,
     accumulate: Annotated[int, typer.Option(help="Batches of a step, over all processes; default: one a process.")] = 0,
     conversations: Annotated[int, typer.Option(help="Conversations, and references, of a batch.")] = 10,
-    unanswerable: Annotated[
-        float, typer.Option(help="Share of the questions about facts that nothing read answers.")
-    ] = 0.02,
-    refused: Annotated[
-        float, typer.Option(help="Share of the conversations of hard and dialogue that nothing read answers.")
-    ] = 0.12,
-    refused_articles: Annotated[
-        float, typer.Option(help="The same of articles; many of these teach refusing what could be answered.")
-    ] = 0.12,
+    unanswerable: Annotated[float, typer.Option(help="Share of fact questions that nothing read answers.")] = 0.02,
+    refused: Annotated[float, typer.Option(help="The same of the conversations of hard and dialogue.")] = 0.12,
+    refused_articles: Annotated[float, typer.Option(help="The same of articles; many teach refusing too much.")] = 0.12,
     all_as_text: Annotated[float, typer.Option(help="Share of the same that have everything they read as text.")] = 0.2,
-    ramp: Annotated[
-        int, typer.Option(help="Batches of hard and articles until five memories are read; 0: at once.")
-    ] = 150,
-    questions: Annotated[
-        Path, typer.Option(help="Questions of articles: python -m experiments split-questions makes them.")
-    ] = QUESTIONS,
-    sequence: Annotated[
-        int, typer.Option(help="Tokens of a sequence of continual and warmup; the paper has 2048.")
-    ] = 512,
+    ramp: Annotated[int, typer.Option(help="Batches of hard and articles until five memories are read.")] = 150,
+    questions: Annotated[Path, typer.Option(help="Of articles: `experiments split-questions` makes it.")] = QUESTIONS,
+    sequence: Annotated[int, typer.Option(help="Tokens of a sequence of continual and warmup; paper: 2048.")] = 512,
     rows: Annotated[int, typer.Option(help="Sequences of a batch of continual and warmup.")] = 2,
-    embedder: EmbedderOption = None,
+    embedder: options.EmbedderOption = None,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
-    cosine: Annotated[
-        bool, typer.Option("--cosine", help="The paper's schedule (6.1): a tenth warmup, then a half cosine to 0.")
-    ] = False,
+    cosine: Annotated[bool, typer.Option("--cosine", help="The paper's schedule (6.1) to 0.")] = False,
     beta: Annotated[float, typer.Option(help="DPO's inverse temperature, of preferences (paper 6.2).")] = 0.01,
     weight_decay: Annotated[float, typer.Option(help="Of AdamW; the paper's continual training has 0.1.")] = 0.0,
     rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
-    first_layer: Annotated[
-        int, typer.Option(help="First layer that is tuned; default: a fifth of the layers are not.")
-    ] = -1,
+    first_layer: Annotated[int, typer.Option(help="First layer that is tuned; default: behind a fifth of them.")] = -1,
     distillation: Annotated[float, typer.Option(help="Weight of the teacher's divergence; 0: none.")] = 0.5,
     codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.03,
-    through: Annotated[
-        Path | None,
-        typer.Option("--codec", help="codec.npz that memories go through in place of noise, e.g. that of --start."),
-    ] = None,
-    checkpoint_layers: Annotated[
-        bool, typer.Option("--checkpoint-layers", help="Recompute layers backward: less memory, a third slower.")
-    ] = False,
-    pass_tokens: Annotated[
-        int, typer.Option(help="Most tokens of one pass; fewer take less memory and change no result.")
-    ] = 8192,
+    through: Annotated[Path | None, typer.Option("--codec", help="Codec that memories go through, not noise.")] = None,
+    checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="Saves memory, takes longer.")] = False,
+    pass_tokens: Annotated[int, typer.Option(help="Most tokens of a pass; fewer take less memory.")] = 8192,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 50,
-    minutes: Annotated[
-        float, typer.Option(help="Save and stop after so long; the same command goes on. 0: no limit.")
-    ] = 0.0,
-    seed: SeedOption = 0,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = 0,
+    minutes: Annotated[float, typer.Option(help="Save and stop after so long, to go on; 0: no limit.")] = 0.0,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "cpu",
+    threads: options.ThreadsOption = 0,
 ) -> None:
     """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter.
+
+    Without --out the finished adapter becomes the model folder's, without --heads the budget is as before.
 
     Tasks: facts (questions about a knowledge base), hard (the same where all that is read holds the asked field of
     different subjects), articles (what people asked about paragraphs, beside others of the same article), dialogue (who
@@ -110,9 +64,11 @@ def adapt(
     torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
     from memory_model.codec.codec import MemoryCodec
+    from memory_model.config import parse_budget
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
+    from memory_model.models.load import load_base
     from memory_model.nn.adapter import Adapter
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.distributed import rank as own_rank
@@ -120,15 +76,14 @@ def adapt(
 
     folder = ModelFolder.open(model)
     if out is None and folder.packaged:
-        raise InvalidInput(
-            "the packaged model is not written to: give --out RUN, or --model FOLDER (`memory-model new` makes one)"
-        )
+        raise InvalidInput("the packaged model is not written to: give --out RUN, or --model FOLDER")
     run = out or folder.path / "adapt"
     use_threads(threads)
     begun = Adapter.load(start) if start else None
     codec = MemoryCodec.load(through) if through else None
     with process_group(device):
-        loaded = base_to_tune(heads, begun, folder)
+        budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory
+        loaded = load_base(folder, memory=budget)
         plan = TuningPlan(
             steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
             first_layer=loaded.config.layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,

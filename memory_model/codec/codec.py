@@ -28,9 +28,7 @@ from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 CODEC_FORMAT_VERSION = 2  # 2 added codes of several vectors
 _DISTANCES = 1 << 18  # computed at a time: what a processor's cache holds
-_UNREADABLE = (
-    BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError,
-)  # fmt: skip
+_UNREADABLE = (BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError)
 
 
 class MemoryCodec(ABC):

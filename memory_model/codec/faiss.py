@@ -43,9 +43,7 @@ def check_factory(factory: str, dimension: int, vectors: int) -> None:
     _, first, last = _stages(index)
     needed = max(last.pq.ksub, first.pq.ksub if first is not None else 0)
     if vectors < needed:
-        raise InvalidInput(
-            f"{factory} needs {needed:,} vectors to be fitted, there are {vectors:,}: write more references"
-        )
+        raise InvalidInput(f"{factory} needs {needed:,} vectors to be fitted, not {vectors:,}: write more references")
 
 
 def _stages(index: Any) -> tuple[Any, Any, Any]:

@@ -135,13 +135,9 @@ class MemoryFormat:
             if found != ours:
                 raise kind(found.hex(), full, _REMEDY)
         if not 1 <= tokens <= self.config.memory.reference_tokens:
-            raise CorruptFile(
-                f"a memory payload claims {tokens} tokens, at most {self.config.memory.reference_tokens} fit"
-            )
+            raise CorruptFile(f"a payload claims {tokens} tokens, at most {self.config.memory.reference_tokens} fit")
         if len(payload) != self.payload_bytes(tokens):
-            raise CorruptFile(
-                f"a memory payload has {len(payload)} bytes, {tokens} tokens need {self.payload_bytes(tokens)}"
-            )
+            raise CorruptFile(f"a payload has {len(payload)} bytes, {tokens} tokens need {self.payload_bytes(tokens)}")
         return int(tokens)
 
     def _places(self, tokens: int) -> np.ndarray:

@@ -219,6 +219,4 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
         needed = ("knowledge", "question", "right_answer", "title", "answerable")
         return [{k: row[k] for k in needed} | {"plausible": row.get("plausible", "")} for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(
-            f"{path} has no rows of questions: `python -m experiments split-questions` makes them"
-        ) from error
+        raise CorruptFile(f"{path} has no questions: `python -m experiments split-questions` makes them") from error

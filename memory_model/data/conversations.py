@@ -27,6 +27,8 @@ from memory_model.refusal import SENTENCE
 from memory_model.tokenizer import Tokenizer
 
 REFUSAL = SENTENCE
+Turns = Sequence[tuple[str, str]]
+"""Questions and answers."""
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
 
 
@@ -136,17 +138,12 @@ class Conversations(ABC):
             asked.append(number)
         return self._as_text(written, asked, turns) if as_text else self._row(written, read, turns, asked)
 
-    def _as_text(
-        self, written: Sequence[Reference], shown: Sequence[int], turns: Sequence[tuple[str, str]]
-    ) -> Conversation:
+    def _as_text(self, written: Sequence[Reference], shown: Sequence[int], turns: Turns) -> Conversation:
         """A conversation that reads no memory: the references stand in its first question."""
         ids, labels = conversation_tokens(self.chat, _with_texts(written, shown, turns))
         return Conversation(ids, labels, [-1] * self.sizes.memories)
 
-    def _row(
-        self, written: Sequence[Reference], read: Sequence[int], turns: Sequence[tuple[str, str]],
-        asked: Sequence[int],
-    ) -> Conversation:  # fmt: skip
+    def _row(self, written: Sequence[Reference], read: Sequence[int], turns: Turns, asked: list[int]) -> Conversation:
         """A conversation that reads memories; a teacher may see the texts of what is asked for."""
         ids, labels = conversation_tokens(self.chat, turns)
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
@@ -155,11 +152,8 @@ class Conversations(ABC):
         teacher, teacher_labels = conversation_tokens(self.chat, _with_texts(written, asked, turns))
         shift = len(teacher) - len(ids)  # the text stands before everything that is matched
         known = [a != REFUSAL for _, a in turns]
-        pairs = [
-            (n + shift - 1, n - 1)
-            for n, turn in _answer_columns(labels, self.chat.tokenizer.end_of_turn_id)
-            if known[turn]
-        ]
+        columns = _answer_columns(labels, self.chat.tokenizer.end_of_turn_id)
+        pairs = [(n + shift - 1, n - 1) for n, turn in columns if known[turn]]
         assert all(teacher_labels[there + 1] == labels[here + 1] for there, here in pairs)
         return Conversation(ids, labels, slots, teacher, pairs)
 
@@ -183,9 +177,7 @@ class Conversations(ABC):
         return Teacher(ids, torch.tensor(places), torch.tensor(matched), lengths=lengths)
 
 
-def _with_texts(
-    written: Sequence[Reference], shown: Sequence[int], turns: Sequence[tuple[str, str]]
-) -> list[tuple[str, str]]:
+def _with_texts(written: Sequence[Reference], shown: Sequence[int], turns: Turns) -> Turns:
     """The turns, the texts of references before the first question."""
     texts = [written[number].text for number in dict.fromkeys(shown)]
     return [("\n\n".join([*texts, turns[0][0]]), turns[0][1]), *turns[1:]]

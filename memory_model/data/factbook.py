@@ -1,6 +1,6 @@
 """The World Factbook as a knowledge base and as questions with checkable answers.
 
-`data/factbook.jsonl` (public domain, made by `python -m experiments build-factbook`) has one document for each country,
+`data/factbook.jsonl` (public domain) has one document for each country,
 one fact for each line (`Area - total: 28,748 sq km`). `facts` reads such a document as (field, value), and
 `questions` asks for the facts whose value is short. A tenth of the countries is held out of all tuning.
 """

@@ -91,9 +91,7 @@ def _placed_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
 
 
 def _missing(path: Path) -> MissingFile:
-    return MissingFile(
-        f"no corpus at {path}: `python -m experiments prepare-data` makes one, docs/data.md says what it is"
-    )
+    return MissingFile(f"no corpus at {path}: `python -m experiments prepare-data` makes one (docs/data.md)")
 
 
 class PassageFiles(Sequence[Passage]):

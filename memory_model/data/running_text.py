@@ -28,9 +28,7 @@ class ContinualBatches:
     rows: sequences a batch. warmup: without memory (the paper's first stage).
     """
 
-    def __init__(
-        self, data: RetrievedSequences, seed: int, *, rows: int = 2, warmup: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, data: RetrievedSequences, seed: int, *, rows: int = 2, warmup: bool = False) -> None:
         self.data, self.seed, self.rows, self.warmup = data, seed, rows, warmup
         self.task = "warmup" if warmup else "continual"
         self.drawn = 0

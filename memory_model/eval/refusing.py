@@ -14,7 +14,7 @@ import torch
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.scores import Mean
-from memory_model.nn.generate import first_logits
+from memory_model.nn.generate import prefilled
 
 STEP, LOWEST, HIGHEST = 0.25, -3.0, 8.0
 
@@ -47,7 +47,7 @@ def margins(run: Evaluation, condition: str, progress: Callable[[int], None] | N
     subject, found = run.subject, []
     token = subject.refusal.first_token(run.loaded.tokenizer)
     for rows, prompts, memories in run.batches(condition):
-        logits = first_logits(run.loaded.model, prompts, subject.prefix, memories)
+        _, logits = prefilled(run.loaded.model, prompts, subject.prefix, memories)
         own = logits[:, token].clone()
         logits[:, token] = -torch.inf
         gaps = (own - logits.max(-1).values).tolist()

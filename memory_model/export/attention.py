@@ -25,14 +25,12 @@ FUSED_MULTIPLE = 16
 class Attention:
     """What both spellings share: inputs of rows, masks, rotary tables and caches.
 
-    ids, positions: names of the graph's inputs [B, S].
+    ids, places: names of the graph's inputs [B, S], the latter of positions.
     """
 
-    def __init__(
-        self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, positions: str
-    ) -> None:
+    def __init__(self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, places: str) -> None:
         self.g, self.lay, self.config, self.layout = g, lay, config, layout
-        self._positions = positions
+        self._positions = places
         self._shape = g.op("Shape", ids)  # [B, S]
         self._count = g.op("Slice", self._shape, g.constant([1]), g.constant([2]))  # [S]
         angles: list[int | str] = ["P", config.head_dim // 2]
@@ -44,6 +42,10 @@ class Attention:
             for n in layout.numbers
             if n != TEXT
         }
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes what all layers read."""
 
     def _caches(self, tensor: CacheTensor) -> tuple[str, str]:
         """The inputs of keys and values [B, h, R, d]; their outputs are declared."""
@@ -61,10 +63,8 @@ class Attention:
 class StandardAttention(Attention):
     """ONNX operators of opset 21; products of tokens are [B S, width]."""
 
-    def __init__(
-        self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, positions: str
-    ) -> None:
-        super().__init__(g, lay, config, layout, ids, positions)
+    def _prepare(self) -> None:
+        g, layout, positions = self.g, self.layout, self._positions
         batch = g.op("Unsqueeze", g.input("batch_ids", np.int64, ["B"]), g.constant([1, 2, 3]))
         columns = g.input("columns", np.int64, ["T"])
         first = g.op("Slice", positions, g.constant([0]), g.constant([1]), g.constant([1]))
@@ -159,10 +159,8 @@ def normed(g: Graph, qk: str, weight: np.ndarray, epsilon: float) -> str:
 class FusedAttention(Attention):
     """One GroupQueryAttention node for each cache tensor: ONNX Runtime's operator, float32; products [B, S, width]."""
 
-    def __init__(
-        self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, positions: str
-    ) -> None:
-        super().__init__(g, lay, config, layout, ids, positions)
+    def _prepare(self) -> None:
+        g, layout = self.g, self.layout
         self._seen: dict[int, tuple[str, str]] = {}
         self._bias: dict[int, str] = {TEXT: ""}
         for number in layout.numbers:

@@ -86,9 +86,7 @@ class Graph:
 
     def model(self) -> onnx.ModelProto:
         """The graph as a model, all weights inside."""
-        graph = helper.make_graph(
-            self._nodes, self.name, self._inputs, self._outputs, initializer=self._read_constants()
-        )
+        graph = helper.make_graph(self._nodes, self.name, self._inputs, self._outputs, initializer=self._initializers())
         domains = sorted({node.domain for node in self._nodes} - {""})
         opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
         model = helper.make_model(graph, opset_imports=opsets)
@@ -97,7 +95,7 @@ class Graph:
         model.producer_name, model.producer_version = "memory3-edge", ""
         return model
 
-    def _read_constants(self) -> list[onnx.TensorProto]:
+    def _initializers(self) -> list[onnx.TensorProto]:
         read = {name for node in self._nodes for name in node.input}
         return [tensor for name, tensor in self._constants.items() if name in read]
 
@@ -128,7 +126,7 @@ def save_together(graphs: Mapping[Path, Graph], data: Path) -> list[Path]:
 
     What several of them read is written once. Each file appears whole or not at all.
     """
-    constants = {t.name: t for graph in graphs.values() for t in graph._read_constants()}
+    constants = {t.name: t for graph in graphs.values() for t in graph._initializers()}
     _save_weights(list(constants.values()), data)
     for path, graph in graphs.items():
         _replace(path, graph.model().SerializeToString(deterministic=True))

@@ -59,9 +59,7 @@ def imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingFile(
-            f"reading this kind of file needs {module.split('.')[0]}: pip install {module.split('.')[0]}"
-        ) from error
+        raise MissingFile(f"reading it needs {module.split('.')[0]}: pip install {module.split('.')[0]}") from error
 
 
 def read_jsonl(source: Path) -> Iterator[FileDocument]:

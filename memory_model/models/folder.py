@@ -146,9 +146,7 @@ class ModelFolder:
     def need_codec(self) -> Path:
         """`codec.npz`; raises MissingFile with the command that makes it."""
         if self.codec is None:
-            raise MissingFile(
-                f"{self.path} has no codec.npz: fit one with `memory-model fit-codec --model {self.path}`"
-            )
+            raise MissingFile(f"{self.path} has no codec.npz: fit one by `memory-model fit-codec --model {self.path}`")
         return self.codec
 
     @cached_property

@@ -20,9 +20,7 @@ from memory_model.tokenizer import SpecialTokens
 _PREFIX = "model."
 _UNUSED = ("rotary_emb.inv_freq",)
 """Tensors that old files carry beside the weights: they follow from the config."""
-_FILES = (
-    "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
-)  # fmt: skip
+_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
 class HuggingFaceFolder:
@@ -115,6 +113,6 @@ def read_tokenizer(path: Path, rows: int) -> Backend:
     highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
     if highest >= rows:
         raise InvalidInput(
-            f"{path} has token ids up to {highest}, the embedding has {rows} rows: it is another model's tokenizer"
+            f"{path} has token ids up to {highest}, the embedding {rows} rows: another model's tokenizer"
         )
     return backend

@@ -54,9 +54,8 @@ class LoadedModel:
 
 
 def load_model(
-    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None,
-    memory: MemoryConfig | None = None,
-) -> LoadedModel:  # fmt: skip
+    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None, memory: MemoryConfig | None = None
+) -> LoadedModel:
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
     model: a model folder, by default the packaged one. adapter: a file in place of the folder's. memory: another

@@ -66,9 +66,8 @@ def open_tensors(folder: str | Path) -> Weights:
 
     Raises MissingFile when the folder has no weights or lacks a shard, CorruptFile for a truncated or damaged one.
     """
-    parts = [
-        _safetensors(path) if path.suffix == ".safetensors" else _pickled(path) for path in weight_files(Path(folder))
-    ]
+    files = weight_files(Path(folder))
+    parts = [_safetensors(path) if path.suffix == ".safetensors" else _pickled(path) for path in files]
     readers = {name: part.read for part in parts for name in part.shapes}
     shapes = {name: shape for part in parts for name, shape in part.shapes.items()}
     return Weights(shapes, lambda name: readers[name](name))
@@ -92,11 +91,6 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
             raise MissingFile(f"{folder} lacks {lacks}, listed in {index.name}: {_REMEDY}")
         return tuple(folder / shard for shard in shards)
     raise MissingFile(f"no weights in {folder}: expected one of {', '.join(LAYOUTS)} or its .index.json")
-
-
-def has_weights(folder: Path) -> bool:
-    """Whether one of LAYOUTS is there, or its index."""
-    return any((folder / f"{name}{index}").is_file() for name in LAYOUTS for index in ("", ".index.json"))
 
 
 def _safetensors(path: Path) -> Weights:

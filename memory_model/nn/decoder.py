@@ -157,9 +157,8 @@ class Attention(nn.Module):
         q_HNd, k_KNd = (self.rotate(x, cos_Nd, sin_Nd) for x in (q_HNd, k_KNd))
         sizes = [part.count * part.length for part in parts]
         outs = []
-        for part, memory, *own in zip(
-            parts, memories, *(x.split(sizes, dim=1) for x in (q_HNd, k_KNd, v_KNd)), strict=True
-        ):
+        split = (x.split(sizes, dim=1) for x in (q_HNd, k_KNd, v_KNd))
+        for part, memory, *own in zip(parts, memories, *split, strict=True):
             q, k, v = (x.unflatten(1, (part.count, part.length)).transpose(0, 1) for x in own)
             if memory is None or memory.valid.shape[1] == 1:
                 out_BHTd = self._attended(q, k, v, memory, part.chunk_BT)

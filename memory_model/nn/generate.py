@@ -38,7 +38,7 @@ def greedy(
 
     memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token.
     """
-    engine, logits = _prefilled(model, prompts, prefix, memory, longest)
+    engine, logits = prefilled(model, prompts, prefix, memory, longest)
     if first_bias is not None:
         logits[:, first_bias[0]] += first_bias[1]
     answers: list[list[int]] = [[] for _ in prompts]
@@ -55,15 +55,8 @@ def greedy(
 
 
 @torch.inference_mode()
-def first_logits(
-    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None
-) -> Tensor:
-    """Logits [B, V] float32 of each answer's first token."""
-    return _prefilled(model, prompts, prefix, memory, 0)[1]
-
-
-def _prefilled(
-    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None, more: int
+def prefilled(
+    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None, more: int = 0
 ) -> tuple[BatchedDecoder, Tensor]:
     """A sequence for each prompt, with room for `more` tokens, and the logits [B, V] behind it."""
     everyone = list(range(len(prompts)))

@@ -56,9 +56,7 @@ class BatchedDecoder:
         capacity: most tokens of a sequence, prefix included. Raises InvalidInput where it does not hold the prefix.
         """
         if sequences < 1 or capacity <= len(prefix):
-            raise InvalidInput(
-                f"{sequences} sequences of {capacity} tokens: at least one, longer than the prefix ({len(prefix)})"
-            )
+            raise InvalidInput(f"{sequences} sequences of {capacity} tokens: one or more, longer than the prefix")
         config, layout = model.config, cache_layout(model.config)
         self.model, self.config, self.sequences, self.capacity = model, config, sequences, capacity
         self.device, self.prefix = model.embed_tokens.weight.device, len(prefix)
@@ -133,9 +131,7 @@ class BatchedDecoder:
         start = self.length[chosen]
         ends = [old + len(text) for old, text in zip(start.tolist(), texts, strict=True)]
         if not all(texts) or max(ends) > self.capacity:
-            raise InvalidInput(
-                f"texts of {[len(t) for t in texts]} tokens make sequences of {ends}: 1 to {self.capacity} fit"
-            )
+            raise InvalidInput(f"texts of {[len(t) for t in texts]} tokens make {ends}: 1 to {self.capacity} fit")
         ids, lengths = (x.to(self.device) for x in pad_ids(texts))
         step = torch.arange(ids.shape[1], device=self.device)
         # Padding writes rows that later tokens write again, or the spare row.

@@ -110,9 +110,8 @@ class MemoryWriter:
     """Texts in, explicit memories out; the cloud's half of the model. Not thread-safe: one call at a time."""
 
     def __init__(
-        self, model: Decoder, tokenizer: Tokenizer,
-        batch_tokens: int = 0, precision: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
+        self, model: Decoder, tokenizer: Tokenizer, batch_tokens: int = 0, precision: torch.dtype = torch.float32
+    ) -> None:
         """Works on the device that the model is on.
 
         batch_tokens: most tokens of one forward pass, padding included, by default as many as suit the device; halved
@@ -141,9 +140,7 @@ class MemoryWriter:
         ids = self.tokenizer.encode_batch(references)
         for number, tokens in enumerate(ids):
             if not 1 <= len(tokens) <= limit:
-                raise InvalidInput(
-                    f"reference {number} has {len(tokens)} tokens, a memory holds 1 to {limit}: split it first"
-                )
+                raise InvalidInput(f"reference {number} has {len(tokens)} tokens, expected 1 to {limit}: split it")
         waiting = sorted(range(len(ids)), key=lambda n: len(ids[n]))
         while waiting:
             lengths = [len(self.prefix) + len(ids[n]) for n in waiting]

@@ -38,9 +38,7 @@ def recipe(factory: str, memory: MemoryConfig) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"tokens:(\d{1,4})x(\d{1,2})", factory)
     if not found or not int(found[1]) or not 1 <= int(found[2]) <= 16:
-        raise InvalidInput(
-            f"--factory {factory!r}: write tokens:PARTSxBITS, such as tokens:144x8, or a FAISS factory string"
-        )
+        raise InvalidInput(f"--factory {factory!r}: write tokens:PARTSxBITS, as tokens:144x8, or a FAISS factory")
     if any(h.tokens != memory.reference_tokens for h in memory.heads):
         raise InvalidInput(
             f"--factory {factory!r} codes the heads of a token together, but they keep different tokens:"
@@ -123,9 +121,7 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
     counts, rows = 0, dict.fromkeys(heads, 0)
     for batch in batches:
         queries: dict[int, Tensor] = {}
-        handles = [
-            _capture(model.blocks[layer].self_attn.q_proj, queries, layer) for layer in config.memory.memory_layers
-        ]
+        handles = [_capture(model.blocks[n].self_attn.q_proj, queries, n) for n in config.memory.memory_layers]
         written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
         queries.clear()
         read(model, batch.ids, prefix, written.select(batch.memories), batch.chunks)

@@ -92,9 +92,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise InvalidInput(
-                f"process {file.read().strip()} is tuning in {folder}: wait for it, or use another --out"
-            ) from None
+            raise InvalidInput(f"process {file.read().strip()} tunes in {folder}: wait, or use another --out") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -117,9 +117,7 @@ class Tuner:
         Raises InvalidInput where `accumulate` batches cannot be shared evenly, or the start does not fit.
         """
         if plan.accumulate < 1 or plan.accumulate % processes():
-            raise InvalidInput(
-                f"--accumulate {plan.accumulate} cannot be shared by {processes()} processes: give a multiple"
-            )
+            raise InvalidInput(f"--accumulate {plan.accumulate} is no multiple of {processes()}, the processes")
         torch.manual_seed(plan.seed)
         self.plan = plan
         self.parameters = self.trained(model)
@@ -251,9 +249,7 @@ class Tuner:
         before = asdict(type(self.plan)()) | state["plan"]  # a run from before a setting existed had its default
         changed = [name for name, value in asdict(self.plan).items() if before[name] != value]
         if changed:
-            raise InvalidInput(
-                f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"
-            )
+            raise InvalidInput(f"{self.folder} holds a run of other settings ({', '.join(changed)}): use another --out")
         with torch.no_grad():
             for parameter, saved in zip(self.parameters, state["parameters"], strict=True):
                 parameter.copy_(saved)

@@ -70,9 +70,8 @@ class Calls(grpc.aio.ServerInterceptor):
     """
 
     def __init__(
-        self, keys: KeyRing | None, rates: Rates, *, certificates: bool,
-        default_deadline_s: float, stream_idle_s: float,
-    ) -> None:  # fmt: skip
+        self, keys: KeyRing | None, rates: Rates, *, certificates: bool, default_deadline_s: float, stream_idle_s: float
+    ) -> None:
         """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS).
 
         default_deadline_s: of unary calls without one; stream_idle_s: for a client to take a message.
@@ -219,9 +218,7 @@ def _decoder(deserializer: Callable[[bytes], Any] | None, method: str) -> Callab
         try:
             return raw if deserializer is None else deserializer(raw)
         except DecodeError:
-            raise MalformedRequest(
-                f"the request of {method} is not the message it should be, or a string in it is not valid UTF-8"
-            ) from None
+            raise MalformedRequest(f"the request of {method} is another message, or holds invalid UTF-8") from None
 
     return decode
 

@@ -29,9 +29,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         arrived_ns, runtime = time.perf_counter_ns(), self._runtime
         if self._waiting >= runtime.settings.max_waiting_retrievals:
             REFUSED.labels(Overloaded.reason).inc()
-            raise Overloaded(
-                f"{self._waiting} retrievals wait already: try again a little later", waiting=self._waiting
-            )
+            raise Overloaded(f"{self._waiting} retrievals wait already: try again later", waiting=self._waiting)
         self._waiting += 1
         WAITING.inc()
         try:

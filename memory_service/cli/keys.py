@@ -41,9 +41,8 @@ def create(
     with errors_for_people(), changing(keys) as file:
         file, key, secret = file.with_new(name, tenant, _grants(grant), expires)
         file.write(keys)
-    Console(stderr=True, highlight=False).print(
-        f"key {key.id} for {plain(name)}; keep what follows, it is not stored", soft_wrap=True
-    )
+    told = f"key {key.id} for {plain(name)}; keep it, it is not stored:"
+    Console(stderr=True, highlight=False).print(told, soft_wrap=True)
     typer.echo(secret)
 
 
@@ -105,9 +104,7 @@ def quota(
     tenant: Annotated[str, typer.Argument(metavar="TENANT")],
     keys: File,
     references: Annotated[int, typer.Option(min=0, help="most references; 0: no limit")] = 0,
-    size_bytes: Annotated[
-        int, typer.Option("--bytes", min=0, help="most bytes of texts, vectors and memories; 0: no limit")
-    ] = 0,
+    size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="most bytes of what is stored; 0: no limit")] = 0,
     requests_per_s: Annotated[float, typer.Option(min=0, help="most calls a second; 0: no limit")] = 0.0,
 ) -> None:
     """Set what a tenant may hold and how often it may call, in place of the service's defaults."""

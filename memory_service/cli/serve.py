@@ -26,9 +26,7 @@ def serve(
     embedder: Annotated[Path | None, typer.Option(help="folder of the embedder")] = None,
     model: Annotated[Path | None, typer.Option(help="model folder that writes memories")] = None,
     keys: Annotated[Path | None, typer.Option(help="file of API keys; without, callers are not checked")] = None,
-    insecure: Annotated[
-        bool | None, typer.Option("--insecure", help="let other machines in without authentication")
-    ] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="let other machines in without keys")] = None,
     config: Config = None,
 ) -> None:
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""

@@ -281,13 +281,8 @@ def restore(address: str, name: str, archive: Archive, on_progress: Progress = l
 def _documents(database: sqlite3.Connection) -> Iterator[Row]:
     """Every document as Ingest takes it."""
     for key, title, metadata, content_hash in database.execute("SELECT * FROM documents"):
-        memories = database.execute(
-            "SELECT text, vector, payload FROM memories WHERE document = ? ORDER BY chunk", (key,)
-        )
-        references = [
-            ingestion_pb2.PreparedReference(text=text, embedding=vector, payload=payload)
-            for text, vector, payload in memories
-        ]
+        rows = database.execute("SELECT text, vector, payload FROM memories WHERE document = ? ORDER BY chunk", (key,))
+        references = [ingestion_pb2.PreparedReference(text=t, embedding=v, payload=p) for t, v, p in rows]
         prepared = ingestion_pb2.PreparedDocument(
             key=key, title=title, metadata=json.loads(metadata), references=references, content_hash=content_hash
         )  # fmt: skip

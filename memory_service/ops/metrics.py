@@ -33,9 +33,7 @@ _STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 _STAGES = ("search", "fetch", "total", "queue", "rank")
 
 CALLS = Counter("calls", "Finished calls", ["method", "code"], **_OURS)
-CALL_SECONDS = Histogram(
-    "call_seconds", "Time of calls, streams to their end", ["method"], buckets=_CALL_BUCKETS, **_OURS
-)
+CALL_SECONDS = Histogram("call_seconds", "Time of calls and streams", ["method"], buckets=_CALL_BUCKETS, **_OURS)
 UNDER_WAY = Gauge("calls_under_way", "Calls being answered", ["method"], **_OURS)
 WAITING = Gauge("retrievals_waiting", "Retrievals that wait for a thread or are in the store", **_OURS)
 DOCUMENTS = Counter("documents", "Answers to documents of Ingest", ["outcome"], **_OURS)
@@ -46,9 +44,7 @@ KNOWLEDGE_BASES = Gauge("knowledge_bases", "Knowledge bases by state", ["state"]
 DISK_FREE_BYTES = Gauge("disk_free_bytes", "Free space where the store is", **_OURS)
 TENANT_USE = Gauge("tenant_use", "What a tenant stores", ["tenant", "quantity"], **_OURS)
 TENANT_QUOTA = Gauge("tenant_quota", "What it may store", ["tenant", "quantity"], **_OURS)
-_STAGE_SECONDS = Histogram(
-    "retrieval_stage_seconds", "Stages of a retrieval", ["stage"], buckets=_STAGE_BUCKETS, **_OURS
-)
+_STAGE_SECONDS = Histogram("retrieval_stage_seconds", "Stages of retrieval", ["stage"], buckets=_STAGE_BUCKETS, **_OURS)
 _OF_STAGES = {stage: _STAGE_SECONDS.labels(stage) for stage in _STAGES}
 _STUCK_AFTER_S = 5.0
 

@@ -85,9 +85,7 @@ class FolderLock:
             path.mkdir(parents=True, exist_ok=True)
             self._file = (path / _LOCK_FILE).open("w")
         except OSError as error:
-            raise StoreUnavailable(
-                f"the store cannot use {path}: {error.strerror}; name a folder that can be written"
-            ) from error
+            raise StoreUnavailable(f"the store cannot use {path}: {error.strerror}; name another folder") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -173,9 +173,7 @@ class DocumentReader:
             if embedding:
                 rows = read_vectors(embedding, self._encoder.description.identity.dimension, field=f"{name}.embedding")
                 if len(rows) != 1:
-                    raise BadRequest(
-                        f"reference {number} has {len(rows)} embeddings, expected one", field=f"{name}.embedding"
-                    )  # fmt: skip
+                    raise BadRequest(f"{len(rows)} embeddings, expected one", field=f"{name}.embedding")
                 vector = rows[0]
             if payload:
                 self._encoder.check_payload(payload)

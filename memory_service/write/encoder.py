@@ -116,9 +116,7 @@ def read_vectors(raw: bytes, dimension: int, *, declared: int = 0, field: str = 
 def checked(encoded: EncodedReferences, count: int, dimension: int) -> EncodedReferences:
     """The encoder's work, if it kept its contract; a NaN from a broken model must not reach the index."""
     if encoded.vectors.shape != (count, dimension) or len(encoded.payloads) != count:
-        raise ValueError(
-            f"the encoder gave vectors {encoded.vectors.shape}, {len(encoded.payloads)} payloads for {count} texts"
-        )
+        raise ValueError(f"the encoder: {encoded.vectors.shape}, {len(encoded.payloads)} payloads for {count} texts")
     vectors = read_vectors(np.ascontiguousarray(encoded.vectors, "<f4").tobytes(), dimension, field="encoder")
     return EncodedReferences(vectors, encoded.payloads)
 

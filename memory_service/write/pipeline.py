@@ -65,9 +65,7 @@ class IngestStream:
         start, runtime = request.start, self._runtime
         most = runtime.encoder.description.reference_tokens // 2
         if start.overlap_tokens > most:
-            raise BadRequest(
-                f"an overlap of {start.overlap_tokens} tokens, expected 0 to {most}", field="overlap_tokens"
-            )
+            raise BadRequest(f"overlap of {start.overlap_tokens} tokens, expected 0 to {most}", field="overlap_tokens")
         self._start = start
         try:
             return await runtime.open(self._access, start.knowledge_base, Scope.WRITE)

@@ -36,9 +36,7 @@ EXTERNAL = {"kind": "external", "external": {"url": URL, "existingSecret": "s"}}
 TLS = {"enabled": True, "existingSecret": "t"}
 MTLS = {"clientCaSecret": "ca", "existingClientSecret": "c"}
 RAY = {"enabled": True, "engine": "ray", "source": {"existingClaim": "documents"}}
-EVERY_POD: dict[str, Any] = {
-    "store": EXTERNAL, "backup": {"enabled": True, "target": "s3://b"}, "ingestion": RAY,
-}  # fmt: skip
+EVERY_POD: dict[str, Any] = {"store": EXTERNAL, "backup": {"enabled": True, "target": "s3://b"}, "ingestion": RAY}
 OURS = {"app.kubernetes.io/name": "memory-service", "app.kubernetes.io/instance": "memories"}
 
 Manifest = dict[str, Any]
@@ -165,9 +163,7 @@ POD = "spec.template.spec.containers.0"
         ),
     ],
 )  # fmt: skip
-def test_a_value_ends_where_kubernetes_looks_for_it(
-    values: dict[str, Any], kind: str, path: str, expected: object
-) -> None:
+def test_a_value_ends_where_kubernetes_looks(values: dict[str, Any], kind: str, path: str, expected: object) -> None:
     assert fact(render(values), kind, path) == expected
 
 

@@ -30,9 +30,7 @@ def pins(file: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("lock", "extras"), LOCKS.items(), ids=LOCKS)
-def test_a_lock_has_what_the_project_asks_for_in_the_versions_that_are_tested(
-    lock: str, extras: tuple[str, ...]
-) -> None:
+def test_a_lock_has_what_the_project_asks_for_in_the_tested_versions(lock: str, extras: tuple[str, ...]) -> None:
     """When this fails: `make locks`."""
     file = ROOT / "requirements" / "locks" / f"{lock}.txt"
     locked, tested = pins(file), pins(ROOT / "constraints.txt")

@@ -67,9 +67,7 @@ def wheel(path: Path, files: dict[str, str | bytes]) -> Package:
     return Package("made", "1", path.name, file_sha256(path))
 
 
-def test_a_corpus_is_written_with_its_questions_and_its_manifest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corpus_is_written_with_questions_and_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test.json").write_text(json.dumps({"knowledge": GARBO}))
     out = tmp_path / "out"
     cache = out / preparing.CACHE / "pypi"

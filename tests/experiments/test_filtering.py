@@ -17,9 +17,7 @@ from experiments.corpus.vocabulary import merged, train_bpe
 from memory_model.data.passages import Passage, corpus_files, read_rows
 from memory_model.errors import InvalidInput
 
-WORDS = (
-    "stone", "river", "light", "garden", "winter", "copper", "letter", "island", "morning", "engine", "music",
-)  # fmt: skip
+WORDS = ("stone", "river", "light", "garden", "winter", "copper", "letter", "island", "morning", "engine", "music")
 
 
 def prose(seed: int, words: int = 80) -> str:

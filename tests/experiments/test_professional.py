@@ -12,7 +12,7 @@ from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
 from memory_model.eval.subject import Subject
-from memory_model.nn.generate import answer_nll, first_logits
+from memory_model.nn.generate import answer_nll, prefilled
 from tests.edge_client.tiny_bundle import tiny_loaded
 
 TEXT = "Paris is the capital of France"
@@ -43,7 +43,7 @@ def test_the_likeliest_choice_is_the_answer(memory: bool) -> None:
         return answer_nll(loaded.model, [prompt], [ids], subject.prefix, memories)[0]
 
     right = int(nll("Paris") > nll("Rome"))
-    decisions = first_logits(loaded.model, [prompt], subject.prefix, memories)[0]
+    decisions = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
     decided = max(range(3), key=lambda n: float(decisions[loaded.tokenizer.encode_next(DECISIONS[n])[0]]))
     rows = [
         Choice("Which city?", ("Paris", "Rome"), right, ()), Choice("Which city?", ("Paris", "Rome"), 1 - right, ()),

@@ -81,9 +81,7 @@ def test_sections_are_chosen_by_name_or_by_name_and_part() -> None:
         (0.91, 0.92, False, "missed"),
     ],
 )
-def test_a_bar_is_reached_or_missed_only_by_a_whole_interval(
-    low: float, high: float, higher: bool, verdict: str
-) -> None:
+def test_a_bar_is_reached_or_missed_by_a_whole_interval(low: float, high: float, higher: bool, verdict: str) -> None:
     aim = 0.95 if higher else 0.85
     assert Bar("x", "facts", ("memory",), "f1", 0.9, aim, higher).verdict(low, high) == verdict
 

@@ -38,9 +38,8 @@ def test_nothing_that_an_unanswerable_row_reads_answers_it() -> None:
     for row in unanswerable_rows(small(), 10):
         country = next(t for t in TITLES if t in row["question"])
         field = next(
-            f for f in FIELDS
-            if any(q.question == row["question"] for q in factbook.questions(country, f"{f}: x")[0])
-        )  # fmt: skip
+            f for f in FIELDS if any(q.question == row["question"] for q in factbook.questions(country, f"{f}: x")[0])
+        )
         read = [row["knowledge"], *row["distractors"]]
         assert not any(country in text and f"{field}: " in text for text in read)
         assert any(country in text for text in read)
@@ -75,9 +74,7 @@ def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> Non
 
 
 @pytest.mark.parametrize(("name", "held_out"), [("heldout_hard", True), ("facts_dev", False), ("hard_dev", False)])
-def test_tests_are_about_held_out_countries_and_development_sets_about_none_that_there_is(
-    name: str, held_out: bool
-) -> None:
+def test_tests_are_about_held_out_countries_and_development_sets_about_invented_ones(name: str, held_out: bool) -> None:
     kept = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
     real = {d["title"] for d in factbook.read_jsonl(DATA / "factbook.jsonl")}
     for row in committed(name):

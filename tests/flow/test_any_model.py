@@ -97,16 +97,11 @@ def ask(bundle: Path, service: ServiceProcess) -> tuple[Recalled, Finished]:
     return recalled, finished
 
 
-def test_documents_become_memories_of_this_model_which_the_client_reads(
-    models: tuple[Made, Made], service: ServiceProcess, folder: Path
-) -> None:
+def test_documents_become_memories_read(models: tuple[Made, Made], service: ServiceProcess, folder: Path) -> None:
     documents = folder / "documents.jsonl"
     documents.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     program = Path(sys.executable).parent / "memory-service"
-    done = subprocess.run(
-        [program, "ingest", documents, "--address", service.address],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = subprocess.run([program, "ingest", documents, "--address", service.address], capture_output=True, text=True)
     assert "3 stored; 3 references" in done.stdout, done.stderr
     recalled, finished = ask(models[0].bundle, service)
     assert "Togo" in {memory.title for memory in recalled.recall.read}

@@ -64,9 +64,7 @@ def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel
             np.testing.assert_allclose(arrived.values, written.values, atol=1e-5)
 
 
-def test_logits_with_stored_memories_equal_those_with_memories_that_never_left(
-    model: EdgeModel, encoder: TinyEncoder, tiny: Bundle
-) -> None:
+def test_stored_memories_give_the_logits_of_memories_kept(model: EdgeModel, encoder: TinyEncoder, tiny: Bundle) -> None:
     assert model.recaller is not None
     recall = model.recaller.recall(["the code of Quito"], deadline_s=60)[0]
     never_left = encoder.write([read.text or "" for read in recall.read])

@@ -157,11 +157,3 @@ def test_when_the_service_is_killed_the_device_answers_without_memory_and_says_s
     assert answer["answer"].strip()
     assert "UNREACHABLE" in answer["memories"][0]["error"]
     assert flow.ask("--require-memory").returncode == 3
-
-
-def test_killed_it_starts_again_with_everything_that_was_acknowledged(flow: Flow) -> None:
-    flow.service = ServiceProcess.start(flow.folder, flow.bundle)
-    assert ANSWER in flow.answer()["answer"]
-    counts = flow.program("memory-service", "kb", "show", "default", "--address", flow.service.address)
-    assert "document_count: 3" in counts.stdout
-    flow.service.stop()

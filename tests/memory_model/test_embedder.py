@@ -77,9 +77,7 @@ def test_missing_and_damaged_files_are_named(embedder: Embedder, tmp_path: Path)
     [({"embedder_id": "00" * 32}, "of another embedder"), ({"dim": 8}, "8 numbers that embedder.json says"),
      ({"pooling": "max"}, "pooling must be"), ({"normalize": True}, "export the embedder again")],
 )  # fmt: skip
-def test_a_config_that_is_not_the_graphs_is_refused(
-    embedder: Embedder, tmp_path: Path, change: dict[str, object], message: str
-) -> None:
+def test_another_config_is_refused(embedder: Embedder, tmp_path: Path, change: dict[str, object], message: str) -> None:
     folder = Path(shutil.copytree(embedder.folder, tmp_path / "copy"))
     config = json.loads((folder / "embedder.json").read_text())
     (folder / "embedder.json").write_text(json.dumps({**config, **change}))

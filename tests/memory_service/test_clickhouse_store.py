@@ -93,9 +93,7 @@ def test_an_insert_that_is_sent_twice_is_stored_once(
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_a_commit_that_the_server_finishes_late_does_no_harm(
-    url: str, stores: tuple[ClickHouseStore, ClickHouseStore], when: str
-) -> None:
+def test_a_late_commit_does_no_harm(url: str, stores: tuple[ClickHouseStore, ClickHouseStore], when: str) -> None:
     """The client gives up, deletes or replaces the document, and the server goes on."""
     store, _ = stores
     base = store.create(f"late-{when}", "", IDENTITY)

@@ -152,9 +152,7 @@ def parts_of(folder: Path, table: str) -> list[Path]:
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("what", ["file", *A_COLUMN_OF])
-def test_harm_refuses_that_knowledge_base_by_name_and_no_other(
-    whole: Path, embedded: Path, tmp_path: Path, what: str, how: str
-) -> None:
+def test_harm_refuses_that_base_and_no_other(whole: Path, embedded: Path, tmp_path: Path, what: str, how: str) -> None:
     engine = "file" if what == "file" else "chdb"
     folder = copied(whole if what == "file" else embedded, tmp_path / "store")
     chance, data = random.Random(3), folder / "kb-000001-harmed" / "documents.sqlite3"
@@ -194,9 +192,7 @@ def test_a_journal_that_is_lost_after_a_crash_is_found(whole: Path, tmp_path: Pa
         assert "acknowledged documents are lost" in store.knowledge_base("harmed").problem
 
 
-def test_every_payload_is_compared_when_it_is_read(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_payload_is_compared_when_read(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large files are not read whole at the start."""
     folder = copied(whole, tmp_path / "store")
     payload = document("d0", "text 0").references[0].payload

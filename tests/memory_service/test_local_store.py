@@ -104,9 +104,7 @@ def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path
             assert store.retrieve(base, queries).hits == before
 
 
-def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_batch_leaves_nothing_and_the_store_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(LocalStore(tmp_path)) as store:
         base = store.create("kb", "", IDENTITY)
         store.write(base, [document("a", "one")])
@@ -143,9 +141,7 @@ def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch
     assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
 
 
-def test_vectors_of_replaced_documents_leave_memory_while_the_store_is_read_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_replaced_documents_leave_memory_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knowledge_base, "SAVE_ROWS", 64)
     vectors, living = clustered(300, seed=2), np.ones(300, bool)
     with closing(LocalStore(tmp_path)) as store:

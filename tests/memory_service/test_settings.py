@@ -14,9 +14,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONFIG_VARIABLE, "")
 
 
-def test_the_command_line_wins_over_the_environment_over_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_wins_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('listen = "file:1"\nstore = "chdb:///file"\nmax_k = 7\n')
     monkeypatch.setenv("MEMORY_SERVICE_STORE", "chdb:///environment")
@@ -34,9 +32,7 @@ def test_wrong_settings_and_a_missing_file_are_named(tmp_path: Path, text: str |
         load_settings(file, {})
 
 
-def test_a_wrong_setting_is_named_with_its_variable_and_no_secret_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_setting_is_named_and_no_secret_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('max_k = 0\nstore_pasword = "s3cret"\nstore_password = ["s3cret"]\n')
     with pytest.raises(InvalidInput, match=r"max_k \(MEMORY_SERVICE_MAX_K\): .* \(got 0\)") as caught:

@@ -19,7 +19,6 @@ from tests.memory_service.stored import require_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4  # of each seed, one after the other on the same files
-SLOW_SEEDS = 20
 
 State = dict[str, int]
 """The version of each document; OTHER is there where the other knowledge base is."""
@@ -72,12 +71,11 @@ def kill_again_and_again(url: str, seed: int) -> int:
     return acknowledged
 
 
-def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
-    assert kill_again_and_again(f"file://{tmp_path}/store", 1)
+SLOW = [pytest.param(kind, seed, marks=pytest.mark.slow) for kind in ("file", "chdb") for seed in range(100, 120)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["file", "chdb"])
-@pytest.mark.parametrize("seed", range(100, 100 + SLOW_SEEDS))
-def test_nothing_acknowledged_is_lost_or_doubled_over_many_seeds(tmp_path: Path, kind: str, seed: int) -> None:
-    print(f"{KILLS} kills, {kill_again_and_again(f'{kind}://{tmp_path}/store', seed)} acknowledged steps")
+@pytest.mark.parametrize(("kind", "seed"), [("file", 1), *SLOW])
+def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, kind: str, seed: int) -> None:
+    acknowledged = kill_again_and_again(f"{kind}://{tmp_path}/store", seed)
+    assert acknowledged or seed > 1
+    print(f"{KILLS} kills, {acknowledged} acknowledged steps")

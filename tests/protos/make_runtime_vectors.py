@@ -103,9 +103,7 @@ def memory_format() -> MemoryFormat:
     def table(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape, np.float32).astype(np.float16).astype(np.float32)
 
-    tables = ProductTables(
-        table(d), 0.2 * table(d, d), table(4, 32, d // 4), table(2, 8, d // 2), together=2
-    )  # fmt: skip
+    tables = ProductTables(table(d), 0.2 * table(d, d), table(4, 32, d // 4), table(2, 8, d // 2), together=2)
     return MemoryFormat(config, loaded().model_id, ProductCodec(tables))
 
 
@@ -181,9 +179,8 @@ def answered(case: Case) -> dict[str, Any]:
         if token not in ends:
             shown += stream.push(token)
         reason = (
-            "end" if token in ends else "stop" if stream.stopped
-            else "length" if len(tokens) == case.max_tokens else ""
-        )  # fmt: skip
+            "end" if token in ends else "stop" if stream.stopped else "length" if len(tokens) == case.max_tokens else ""
+        )
         if reason:
             break
         said.append(token)
@@ -238,9 +235,8 @@ def write_bundle(folder: Path) -> None:
         codec = Path(made) / "codec.npz"
         memory_format().codec.save(codec)
         export_bundle(
-            loaded(), Path(made) / "bundle", "float32", codec=codec, embedder=tiny_bert(Path(made) / "bert"),
-            quiet=True,
-        )  # fmt: skip
+            loaded(), Path(made) / "bundle", "float32", codec=codec, embedder=tiny_bert(Path(made) / "bert"), quiet=True
+        )
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(Path(made) / "bundle", folder)
 

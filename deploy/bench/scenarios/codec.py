@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
-from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
+from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
 from experiments.shapes import MEMORY3_2B
 from memory_model.bundle import Bundle
 from memory_model.codec.codec import MemoryCodec, ProductCodec
@@ -171,7 +171,6 @@ SCENARIO = Scenario(
     settings=Settings,
     measure=measure,
     promised=("speedup", "decode_ms", "default_model"),
-    directions=directions(more="speedup", less="decode_ms", none="faiss_decode_ms"),
     sheets=sheets,
     quick={"rounds": 5},
 )

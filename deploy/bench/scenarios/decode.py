@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import DIRECTIONS, PROMISED, decoding_sheets, measure_decoding, speeds
+from deploy.bench.decoding import PROMISED, decoding_sheets, measure_decoding, speeds
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
-from deploy.bench.scenario import Keys, Scenario, Sheet, directions, figure, with_intervals
+from deploy.bench.scenario import Keys, Scenario, Sheet, figure, with_intervals
 
 PEER = "llama.cpp"
 
@@ -60,6 +60,5 @@ SCENARIO = Scenario(
     quick={"rounds": 3},
     measure=measure,
     promised=(*PROMISED, "ratio_vs_llama_cpp"),
-    directions={**DIRECTIONS, **directions(more="ratio_vs_llama_cpp", none="llama_cpp_tokens_per_s")},
     sheets=sheets,
 )

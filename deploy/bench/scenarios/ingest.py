@@ -21,17 +21,7 @@ from pydantic import Field
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import FACTBOOK
 from deploy.bench.processes import side_process
-from deploy.bench.scenario import (
-    BUILD,
-    Keys,
-    Scenario,
-    ScenarioFailed,
-    Settings,
-    Sheet,
-    directions,
-    figure,
-    with_intervals,
-)
+from deploy.bench.scenario import BUILD, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, with_intervals
 from deploy.bench.service.data import Collection
 from deploy.bench.service.stores import serve_store
 from deploy.processes import ServiceProcess
@@ -69,9 +59,7 @@ def measure(settings: IngestSettings) -> Keys:
     tokens, rounds = loaded.config.memory.reference_tokens, settings.rounds + settings.warm_up
     given = list(islice(portions(loaded.tokenizer.count, tokens, settings.references), rounds))
     if len(given) < rounds:
-        raise ScenarioFailed(
-            f"the documents are enough for {len(given)} rounds of {settings.references} references: take fewer"
-        )
+        raise ScenarioFailed(f"documents for {len(given)} rounds of {settings.references} references: take fewer")
     BUILD.mkdir(parents=True, exist_ok=True)
 
     def through(address: str, number: int) -> float:
@@ -211,7 +199,6 @@ SCENARIO = Scenario(
     settings=IngestSettings,
     measure=measure,
     promised=("references_per_s", "model_bound_references_per_s", "ratio", "pods"),
-    directions=directions(more="references_per_s ratio", none="model_bound_references_per_s"),
     sheets=sheets,
     quick={"rounds": 1, "warm_up": 0, "pod_references": 256},
 )

@@ -21,13 +21,11 @@ from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import (
-    Direction,
     Keys,
     Scenario,
     ScenarioFailed,
     Settings,
     Sheet,
-    directions,
     figure,
     round_figure,
     subject,
@@ -40,8 +38,7 @@ NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""
 PEER = "llama.cpp"
 TIMEOUT_S = 600.0
-BETTER: dict[str, Direction] = {"tokens_per_s": "more", "end_to_end_tokens_per_s": "more", "first_token_ms": "less"}
-FIGURES = tuple(BETTER)
+FIGURES = ("tokens_per_s", "end_to_end_tokens_per_s", "first_token_ms")
 """Of `Together`."""
 
 
@@ -143,9 +140,7 @@ def measure(settings: LocalServerSettings) -> Keys:
 def _keys(
     bundle: Bundle, settings: LocalServerSettings, samples: Mapping[str, list[Together]], llama: LlamaCpp | None
 ) -> Keys:  # fmt: skip
-    values = {
-        name: {variant: [getattr(t, name) for t in found] for variant, found in samples.items()} for name in FIGURES
-    }
+    values = {name: {of: [getattr(t, name) for t in found] for of, found in samples.items()} for name in FIGURES}
     speeds, whole = values["tokens_per_s"], values["end_to_end_tokens_per_s"]
     chunks = [c for together in samples["with"] for s in together.streams for c in s.chunks]
     read = [len(c["read"]) for c in chunks if c["read"]]
@@ -239,13 +234,6 @@ SCENARIO = Scenario(
     settings=LocalServerSettings,
     measure=measure,
     promised=("tokens_per_s_with", "tokens_per_s_without", "ratio", "ratio_vs_llama_cpp"),
-    directions={
-        **{f"{name}_{of}": BETTER[name] for name in FIGURES for of in ("with", "without", "alone")},
-        **directions(
-            more="ratio ratio_end_to_end batching_gain ratio_vs_llama_cpp",
-            none=" ".join(f"llama_cpp_{name}" for name in FIGURES),
-        ),
-    },
     sheets=sheets,
     quick={"rounds": 2},
 )

@@ -12,7 +12,7 @@ from deploy.bench.answering import AnswerSettings
 from deploy.bench.decoding import COUNTED, measure_modes, speeds, states, whole_speeds
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
-from deploy.bench.scenario import Keys, Scenario, Sheet, directions, figure, round_figure, subject, with_intervals
+from deploy.bench.scenario import Keys, Scenario, Sheet, figure, round_figure, subject, with_intervals
 from deploy.bench.shaper import Link, shaped_network
 from deploy.bench.text_rag import TextRag
 from memory_model.bundle import Bundle
@@ -78,9 +78,7 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a link."""
-    columns = (
-        "round trip, ms", "Mbit/s", "loss", "overlap", "exact", "overlap, end to end", "over text RAG", "late",
-    )  # fmt: skip
+    columns = ("round trip, ms", "Mbit/s", "loss", "overlap", "exact", "overlap, end to end", "over text RAG", "late")
     names = ("ratio_overlap", "ratio_exact", "ratio_end_to_end_overlap", "ratio_to_rag")
     rows = [
         (
@@ -102,10 +100,6 @@ SCENARIO = Scenario(
     settings=NetworkSettings,
     measure=measure,
     promised=("rows",),
-    directions=directions(
-        more="ratio_overlap ratio_exact ratio_end_to_end_overlap ratio_end_to_end_exact ratio_to_rag",
-        less="first_token_ms",
-    ),
     sheets=sheets,
     quick={"rounds": 1, "rtt_ms": [0, 50, 200], "bandwidth_mbit": [100], "lossy": []},
 )

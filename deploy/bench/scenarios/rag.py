@@ -9,7 +9,7 @@ from deploy.bench.answering import AnswerSettings, answer, require_memories
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
-from deploy.bench.scenario import Keys, Scenario, Sheet, directions, figure, subject, with_intervals
+from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
 from deploy.bench.text_rag import TextRag
 from memory_model.bundle import Bundle
 
@@ -106,11 +106,6 @@ SCENARIO = Scenario(
     settings=RagSettings,
     measure=measure,
     promised=("ratio", "ratio_every_chunk", "ratio_vs_llama_cpp", "tokens_per_s_memory", "tokens_per_s_rag"),
-    directions=directions(
-        more="ratio ratio_every_chunk ratio_vs_llama_cpp tokens_per_s_memory ratio_vs_llama_cpp_without_retrieval",
-        less="text_retrieval_ms",
-        none="tokens_per_s_rag tokens_per_s_rag_every_chunk tokens_per_s_llama_cpp",
-    ),
     sheets=sheets,
     quick={"rounds": 2},
 )

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from deploy.bench.answering import NEVER
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
-from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
+from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
 from deploy.bench.scenarios.ingest import portions
 from edge_client import EdgeModel, Token
 from edge_client.local.folder import remember
@@ -145,7 +145,6 @@ SCENARIO = Scenario(
     settings=RememberSettings,
     measure=measure,
     promised=("references_per_s", "decoder_share", "search_ms"),
-    directions=directions(more="references_per_s tokens_per_s decoder_share", less="search_ms pause_ms usual_pause_ms"),
     sheets=sheets,
     quick={"rounds": 1, "warm_up": 0, "references": 8, "answer_tokens": 16, "stored": 2000},
 )

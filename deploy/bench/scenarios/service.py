@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from shutil import which
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -26,27 +25,21 @@ from deploy.bench.scenario import (
     ScenarioFailed,
     Settings,
     Sheet,
-    directions,
     figure,
     round_figure,
     with_intervals,
 )
 from deploy.bench.service.data import PAYLOAD_BYTES, SHARES, Collection, K
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.load import Load, answers_of, filtering_requests, h2load, load, recall_of, requests_of
+from deploy.bench.service.load import Load, answers_of, load, recall_of, requests_of
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
-FOLDER = BUILD / "service"
-_BESIDE = "Beside filters: one more caller asks with filters that nearly all pass, no two alike."
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
 class ServiceSettings(Settings):
-    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round.
-
-    keep: what was filled stays in build/bench/service for the next run of this size.
-    """
+    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round."""
 
     references: int = Field(default=100_000, ge=100)
     dimension: int = Field(default=1024, ge=8)
@@ -56,7 +49,6 @@ class ServiceSettings(Settings):
     seconds: float = Field(default=2.0, gt=0)
     stores: tuple[str, ...] = ("file", "chdb")
     peers: tuple[str, ...] = tuple(PEERS)
-    keep: bool = False
 
 
 def measure(settings: ServiceSettings) -> Keys:
@@ -92,14 +84,14 @@ def measured(
     """A store's or peer's keys: filled, asked for recall, then rounds in turn with the echo at this address.
 
     fill(folder, collection, progress) writes into a folder. serving: a server that answers from it. is_store: whether
-    it answers filtered requests too, tells its times, and goes on where filling was broken off.
+    it answers filtered requests too, and tells its times.
     """
-    collection = Collection(
-        settings.references, settings.dimension, settings.queries, payload_bytes=settings.payload_bytes
-    )
-    with _filled(
-        name, settings, partial(fill_apart, name, collection.references, fill), collection, is_store
-    ) as folder:
+    size = settings.payload_bytes
+    collection = Collection(settings.references, settings.dimension, settings.queries, payload_bytes=size)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=BUILD, prefix=name) as made:
+        folder = Path(made)
+        fill_apart(name, collection.references, fill, folder, collection)
         others = set(active_children())
         with serving(folder) as address:
             (server,) = set(active_children()) - others
@@ -118,14 +110,7 @@ def measured(
             if is_store:
                 for share in SHARES:
                     variants[f"1/{share}"] = asking(address, requests_of(collection, share), settings.callers)
-                filters = filtering_requests(collection, SHARES[-1])
-                variants["beside"] = lambda _: load(address, requests, settings.callers, settings.seconds, filters)
             samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
-            if is_store:  # one question again and again, which is all that h2load can send
-                one = {"ours": asking(address, requests[:1], settings.callers)}
-                if which("h2load"):
-                    one["h2load"] = partial(h2load, address, requests[0], settings.callers, settings.seconds)
-                checked = interleave(one, settings.rounds, label=f"{name}: cross-check")
             memory_mb = memory_of(server)
         disk_mb = round(sum(file.stat().st_blocks for file in folder.rglob("*")) * 512 / 1e6)
     keys: Keys = {
@@ -136,10 +121,7 @@ def measured(
         "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
     }  # fmt: skip
     if is_store:
-        rates = {of: round_figure(median(s.answered_per_s for s in found)) for of, found in checked.items()}
-        keys["h2load"] = rates if "h2load" in rates else "not installed: Debian's nghttp2-client"
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
-        keys["beside_filters"] = speed_of(samples["beside"])
         times = [answer.server_times for answer in answers]
         keys["stages_ms"] = {s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES}
     speeds, echoed = ([s.answered_per_s for s in samples[of]] for of in (name, "echo"))
@@ -189,27 +171,6 @@ def memory_of(process: BaseProcess) -> int:
     return round(int(found[1]) / 1000) if found else 0
 
 
-@contextmanager
-def _filled(
-    name: str, settings: ServiceSettings, fill: Callable[[Path, Collection], None], collection: Collection, resume: bool
-) -> Iterator[Path]:
-    """A folder that has the collection, of an earlier run with `keep` or filled now."""
-    folder = FOLDER / f"{name}-{settings.references}x{settings.dimension}x{settings.payload_bytes}"
-    filled = folder.with_name(f"{folder.name}.filled")
-    try:
-        if not filled.exists():
-            if not resume:
-                shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True, exist_ok=True)
-            fill(folder, collection)
-            filled.touch()
-        yield folder
-    finally:
-        if not settings.keep:
-            filled.unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a store or peer, the echo last; then where the service's time goes, and filters."""
     stores, speeds = result["stores"], ("qps", "p50_ms", "p99_ms")
@@ -231,20 +192,16 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         " vector alone, over clustered synthetic vectors. The echo sends as many bytes without looking at the question."
     )
     absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
-    pairs = {name: keys["h2load"] for name, keys in stores.items() if "h2load" in keys["h2load"]}
-    crossed = [
-        f"h2load, one question: {p['h2load']:g} from {name}://, ours {p['ours']:g}." for name, p in pairs.items()
-    ]
     stages = [(f"{name}://", *(f"{keys['stages_ms'][s]:.3g}" for s in STAGES)) for name, keys in stores.items()]
     filtered = [
         (f"{name}://", share, *(figure(speed, key) for key in speeds))
         for name, keys in stores.items()
-        for share, speed in (("all", keys), *keys["filtered"].items(), ("all, beside filters", keys["beside_filters"]))
+        for share, speed in (("all", keys), *keys["filtered"].items())
     ]
     return [
-        Sheet(title, columns, rows, " ".join([note, *absent, *crossed])),
+        Sheet(title, columns, rows, " ".join([note, *absent])),
         Sheet("Server times of one caller, ms (medians)", ("", *STAGES), stages),
-        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered, _BESIDE),
+        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered),
     ]
 
 
@@ -254,7 +211,6 @@ SCENARIO = Scenario(
     settings=ServiceSettings,
     measure=measure,
     promised=("stores", "peers", "echo", "ratio", "recall_at_5", "best_store"),
-    directions=directions(more="qps echo_ratio", less="p50_ms"),
     sheets=sheets,
     quick={"rounds": 2, "references": 3000, "queries": 100, "seconds": 1.0},
 )

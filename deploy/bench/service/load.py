@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import re
-import subprocess
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
 import numpy as np
 
-from deploy.bench.scenario import ScenarioFailed
 from deploy.bench.service.data import Collection, K, recall
 from deploy.bench.service.front import METHOD
 from memory_model.words import query_words
@@ -55,15 +50,6 @@ def requests_of(collection: Collection, share: int = 0, *, words: bool = True) -
     return requests
 
 
-def filtering_requests(collection: Collection, share: int) -> Iterator[bytes]:
-    """Requests whose filters nearly every reference passes, no two alike, without end: the dearest to a store."""
-    template = retrieval_pb2.RetrieveRequest(query_vectors=collection.query_vectors[0].tobytes(), k=K)
-    for number in itertools.count():
-        template.filter.range.name = f"of_{share}"
-        template.filter.range.at_least.number = number / 2**32
-        yield template.SerializeToString()
-
-
 def answers_of(address: str, requests: Sequence[bytes]) -> list[retrieval_pb2.RetrieveResponse]:
     """Every answer, one after the other; warms the server too."""
     with grpc.insecure_channel(address, _OPTIONS) as channel:
@@ -80,33 +66,20 @@ def recall_of(answers: Sequence[retrieval_pb2.RetrieveResponse], exact: np.ndarr
     return recall(found, exact[: len(answers)])
 
 
-def load(address: str, requests: Sequence[bytes], callers: int, seconds: float, beside: Iterable[bytes] = ()) -> Load:
-    """`callers` devices that ask again as soon as they are answered, for some seconds; bytes are not parsed.
-
-    beside: what one more caller asks meanwhile, one after the other; it is not timed.
-    """
-    return asyncio.run(_load(address, requests, callers, seconds, beside))
+def load(address: str, requests: Sequence[bytes], callers: int, seconds: float) -> Load:
+    """`callers` devices that ask again as soon as they are answered, for some seconds; bytes are not parsed."""
+    return asyncio.run(_load(address, requests, callers, seconds))
 
 
-async def _load(address: str, requests: Sequence[bytes], callers: int, seconds: float, beside: Iterable[bytes]) -> Load:
+async def _load(address: str, requests: Sequence[bytes], callers: int, seconds: float) -> Load:
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         call = channel.unary_unary(METHOD)
 
         async def ask(number: int) -> None:
             await call(requests[number % len(requests)], timeout=60)
 
-        async def ask_beside() -> None:
-            for request in beside:
-                await call(request, timeout=60)
-
         await ask(0)  # the connection
-        other = asyncio.create_task(ask_beside())
-        met = await closed_loop(ask, callers, seconds)
-        other.cancel()
-        (failure,) = await asyncio.gather(other, return_exceptions=True)
-        if isinstance(failure, grpc.aio.AioRpcError):
-            met.errors[failure.code().name] += 1
-        return met
+        return await closed_loop(ask, callers, seconds)
 
 
 async def closed_loop(call: Callable[[int], Awaitable[None]], callers: int, seconds: float) -> Load:
@@ -126,18 +99,3 @@ async def closed_loop(call: Callable[[int], Awaitable[None]], callers: int, seco
     await asyncio.gather(*(caller(number) for number in range(callers)))
     met.seconds = time.perf_counter() - began
     return met
-
-
-def h2load(address: str, request: bytes, callers: int, seconds: float, _: int = 0) -> Load:
-    """What nghttp2's generator counts: one request again and again, a connection a caller. Raises ScenarioFailed."""
-    seconds = max(round(seconds), 1)  # it takes whole ones
-    with tempfile.NamedTemporaryFile() as body:
-        body.write(b"\0" + len(request).to_bytes(4, "big") + request)  # gRPC's frame: not compressed, its length
-        body.flush()
-        command = ["h2load", "-c", str(callers), "-m", "1", "-D", str(seconds), "-d", body.name]
-        command += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{address}{METHOD}"]
-        said = subprocess.run(command, capture_output=True, text=True).stdout
-    found = re.search(r"(\d+) succeeded, 0 failed, 0 errored", said)
-    if found is None:
-        raise ScenarioFailed(f"h2load failed: {said[-400:]}")
-    return Load(seconds, [0.0] * int(found[1]))

@@ -92,14 +92,12 @@ class LanceDb:
         self._table = lancedb.connect(folder).open_table(_TABLE)
 
     def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
-        """See Searcher."""
         query = self._table.search(vector).distance_type("cosine").limit(count).refine_factor(4)
         found = query.select(["id", "words", "_distance"]).to_arrow()
         columns = [found[name].to_pylist() for name in ("id", "_distance", "words")]
         return [(number, 1 - distance, _hashes(words)) for number, distance, words in zip(*columns, strict=True)]
 
     def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
-        """See Searcher."""
         query = self._table.search().where(f"id IN ({', '.join(map(str, memory_ids))})")
         found = query.select(["id", "text", "payload"]).to_arrow()
         columns = [found[name].to_pylist() for name in ("id", "text", "payload")]
@@ -111,9 +109,7 @@ class LanceDb:
 
 def fill_chroma(folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
     """A collection that is searched, and one of payloads: a search returns all metadata or none."""
-    hnsw = {
-        "space": "cosine", "max_neighbors": _HNSW_M, "ef_construction": _HNSW_BUILD, "ef_search": _HNSW_SEARCH
-    }  # fmt: skip
+    hnsw = {"space": "cosine", "max_neighbors": _HNSW_M, "ef_construction": _HNSW_BUILD, "ef_search": _HNSW_SEARCH}
     client = _chroma(folder)
     made = client.create_collection(_TABLE, configuration={"hnsw": hnsw})
     payloads = client.create_collection(_PAYLOADS)
@@ -142,13 +138,11 @@ class Chroma:
         self._collection, self._payloads = client.get_collection(_TABLE), client.get_collection(_PAYLOADS)
 
     def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
-        """See Searcher."""
         found = self._collection.query(query_embeddings=vector, n_results=count, include=["metadatas", "distances"])
         rows = zip(found["ids"][0], found["distances"][0], found["metadatas"][0], strict=True)
         return [(int(number), 1 - far, _hashes(base64.b64decode(data["words"]))) for number, far, data in rows]
 
     def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
-        """See Searcher."""
         found = self._payloads.get(ids=[str(one) for one in memory_ids], include=["metadatas", "documents"])
         rows = zip(found["ids"], found["documents"], found["metadatas"], strict=True)
         return {int(number): (text, base64.b64decode(data["payload"])) for number, text, data in rows}
@@ -193,7 +187,6 @@ class QdrantEdge:
         self._parameters = self._qdrant.SearchParams(hnsw_ef=_HNSW_SEARCH)
 
     def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
-        """See Searcher."""
         query = self._qdrant.Query.Nearest(vector.tolist())
         request = self._qdrant.QueryRequest(limit=count, query=query, with_payload=["words"], params=self._parameters)
         return [
@@ -202,7 +195,6 @@ class QdrantEdge:
         ]
 
     def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
-        """See Searcher."""
         found = self._shard.retrieve(list(memory_ids), with_payload=["text", "payload"], with_vector=False)
         return {one.id: (one.payload["text"], base64.b64decode(one.payload["payload"])) for one in found}
 

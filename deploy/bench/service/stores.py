@@ -42,36 +42,27 @@ class NoEncoder:
         )
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
-        """See Encoder."""
         return [text]
 
     def count_tokens(self, text: str) -> int:
-        """See Encoder."""
         return len(text.split())
 
     def embed(self, references: Sequence[str]) -> np.ndarray:
-        """See Encoder."""
         raise InvalidInput(_FILLED)
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
-        """See Encoder."""
         raise InvalidInput(_FILLED)
 
     def check_payload(self, payload: bytes) -> None:
-        """See Encoder."""
+        pass
 
 
 def fill(engine: str, folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
-    """Writes what the store lacks of the collection, a document a reference; memory ids are its number and one."""
+    """Writes the collection, a document a reference; memory ids are its number and one."""
     with contextlib.closing(open_store(f"{engine}://{folder}")) as store:
-        if not store.knowledge_bases():
-            store.create(DEFAULT_KNOWLEDGE_BASE, "", NoEncoder(collection.dimension).description.identity)
-        base = store.knowledge_base(DEFAULT_KNOWLEDGE_BASE)
-        there = store.statistics(base).references
+        base = store.create(DEFAULT_KNOWLEDGE_BASE, "", NoEncoder(collection.dimension).description.identity)
         for first, vectors in collection.batches(_BATCH):
             progress(len(vectors))
-            if first < there:  # each batch is there whole or not at all
-                continue
             documents = []
             for number, vector in enumerate(vectors, first):
                 payload, text = collection.payload(number), collection.text(number)

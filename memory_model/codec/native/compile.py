@@ -20,9 +20,7 @@ LIBRARY = "_decode.so"
 """The same for every Python: it is loaded by ctypes and knows nothing of Python's own interface."""
 # Not for this machine's processor: they have a loop for each instruction set, chosen when it is called.
 # No C library is needed to compile, link or load, so a library made beside glibc also loads beside musl.
-FLAGS = (
-    "-std=gnu11", "-O3", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-shared", "-nostdlib",
-)  # fmt: skip
+FLAGS = ("-std=gnu11", "-O3", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-shared", "-nostdlib")
 
 
 def compiler() -> list[str] | None:
@@ -59,9 +57,7 @@ def wheel_tag() -> str:
     Any Linux, for it needs no C library; with CC=aarch64-linux-gnu-gcc one for that processor. Elsewhere this platform.
     """
     command = compiler()
-    machine = (
-        subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True).stdout.strip() if command else ""
-    )
+    machine = subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True).stdout if command else ""
     if "linux" in machine:
         return f"py3-none-manylinux_2_17_{machine.split('-')[0]}"
     return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -182,9 +182,7 @@ class BfloatProduct(Compiled):
         first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
         paneled = _bfloat16(basis).reshape(pairs, 2, panels, _COLUMNS).transpose(2, 0, 3, 1)
         self._gathered = 2 * pairs, row
-        sizes = [
-            parts, tables.bits, tables.code_bytes, row, pairs, panels, self._head_dim, tables.together,
-        ]  # fmt: skip
+        sizes = [parts, tables.bits, tables.code_bytes, row, pairs, panels, self._head_dim, tables.together]
         return sizes, [_bfloat16(compact), first, np.ascontiguousarray(paneled), mean]
 
     def _call(self, head: tuple[int, ...], rows: int) -> int:

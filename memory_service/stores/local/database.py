@@ -197,9 +197,8 @@ class Transaction:
         parameters: list[object] = []
         where = filter_sql(condition, parameters)
         (joined,) = self._run(
-            "SELECT group_concat(first_row || ',' || (first_row + row_count)) FROM documents"
-            f" WHERE {where}", parameters,
-        ).fetchone()  # fmt: skip
+            f"SELECT group_concat(first_row || ',' || (first_row + row_count)) FROM documents WHERE {where}", parameters
+        ).fetchone()
         steps = np.zeros(count + 1, np.int8)
         if joined:
             first, end = np.fromstring(joined, np.int64, sep=",").clip(0, count).reshape(-1, 2).T
@@ -449,7 +448,7 @@ class Database:
             noted, checksum = map(int, self._noted.read_bytes().split())
             if checksum == checksum_of([noted]) and noted > revision:
                 raise KnowledgeBaseDamaged(
-                    f"acknowledged documents are lost: {self._path.name} or its journal is older than they are"
+                    f"acknowledged documents are lost: {self._path.name} or its journal is older"
                 )
 
 
@@ -463,9 +462,7 @@ def disk_errors(doing: str) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         name, code = getattr(error, "sqlite_errorname", None) or "", getattr(error, "errno", None)
         if name.startswith("SQLITE_FULL") or code in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(
-                f"the store's disk is full while {doing}: free space, nothing stored before is lost"
-            ) from error
+            raise StoreFull(f"the disk is full while {doing}: free space, nothing stored before is lost") from error
         harmed = code in (errno.EIO, errno.ENOENT, errno.EUCLEAN) or name.startswith("SQLITE_IOERR")
         if harmed or (isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)):
             raise KnowledgeBaseDamaged(f"the store's files are damaged while {doing} ({error})") from error

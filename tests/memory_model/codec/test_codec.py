@@ -96,9 +96,7 @@ def test_a_codec_of_tokens_is_refused_for_heads_that_keep_different_ones(token_c
         MemoryFormat(tiny_config(memory=MemoryConfig(heads, reference_tokens=16)), "ab" * 32, token_codec)
 
 
-def test_a_file_reads_the_same_and_one_of_tables_for_each_head_is_refused(
-    token_codec: ProductCodec, tmp_path: Path
-) -> None:
+def test_a_file_reads_the_same_and_one_of_tables_a_head_is_refused(token_codec: ProductCodec, tmp_path: Path) -> None:
     data = of_tokens(20)
     for codec in (token_codec, ExactCodec(32)):
         codec.save(tmp_path / "codec.npz")
@@ -117,9 +115,7 @@ def test_a_file_reads_the_same_and_one_of_tables_for_each_head_is_refused(
 
 @given(st.data())
 @settings(max_examples=25, deadline=None)
-def test_a_damaged_codec_file_is_refused_or_reads_the_same(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_damaged_file_is_refused_or_the_same(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.getbasetemp() / "whole.npz"
     if not path.is_file():
         fit_tables(vectors(500), 4, 4, iterations=2).save(path)
@@ -143,9 +139,7 @@ def test_a_damaged_codec_file_is_refused_or_reads_the_same(
         ("OPQ20_80,Residual2x14,PQ8x10", 16383, "16,384 vectors"),
     ],
 )
-def test_a_factory_string_that_cannot_be_fitted_is_refused_before_memories_are_written(
-    factory: str, vectors: int, named: str
-) -> None:
+def test_a_factory_that_cannot_be_fitted_is_refused_before_any_writing(factory: str, vectors: int, named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         check_factory(factory, 80, vectors)
     check_factory("OPQ20_80,Residual2x14,PQ8x10", 80, 16384)

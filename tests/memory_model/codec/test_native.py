@@ -60,9 +60,7 @@ shapes = st.tuples(
 
 @given(shapes, st.sampled_from(SIZES), st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
-def test_sums_of_folded_rows_are_what_numpy_decodes(
-    shape: tuple[int, int, int, int, int | None, int], n: int, seed: int
-) -> None:
+def test_sums_of_folded_rows_are_numpys(shape: tuple[int, int, int, int, int | None, int], n: int, seed: int) -> None:
     parts, bits, wide, head_dim, coarse_bits, together = shape
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, parts, bits, wide, head_dim * together, coarse_bits, together)

@@ -61,9 +61,7 @@ def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> N
         for ids, labels, read_slots in zip(batch.ids, batch.labels, batch.memories[:, 0].tolist(), strict=True):
             texts = "\n".join(decode(batch.reference_ids[m].tolist()) for m in read_slots if m >= 0)
             spoken = decode(ids.tolist())
-            for answer in decode(
-                labels[labels != IGNORE].tolist(), skip_special=False
-            ).split("<|im_end|>")[:-1]:  # fmt: skip
+            for answer in decode(labels[labels != IGNORE].tolist(), skip_special=False).split("<|im_end|>")[:-1]:
                 if answer == REFUSAL:
                     refused += 1
                 else:

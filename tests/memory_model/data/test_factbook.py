@@ -48,9 +48,7 @@ def titles() -> factbook.HeldOutTitles:
     "title",
     ["Burma", "Myanmar", "Russian Federation", "History of Russia", "Saint Barthélemy", "Türkiye", "Benin: Economy"],
 )  # fmt: skip
-def test_a_text_about_a_held_out_country_is_found_by_any_of_its_names(
-    titles: factbook.HeldOutTitles, title: str
-) -> None:
+def test_a_text_about_a_held_out_country_is_found_by_any_name(titles: factbook.HeldOutTitles, title: str) -> None:
     assert title in titles
 
 

@@ -78,9 +78,7 @@ def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(loade
         assert scores["rag_retrieved"].recall_at_5 == [found]
 
 
-def test_text_conditions_put_the_references_that_memory_reads_before_the_question(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_conditions_prompt_with_what_memory_reads(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
     run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
     monkeypatch.setattr(Subject, "prompt", lambda _, text: prompts.append(text) or loaded.tokenizer.encode(text))
@@ -117,9 +115,7 @@ def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
     assert (found.difference, found.error, found.n) == (-0.25, 0.4787, 4)
     result = result_of(told, rows)
     assert result["pairs"]["memory - rag_five"]["f1"]["difference"] == -0.25
-    assert result["answers"][1] == {
-        "question": "q1", "right_answer": "Paris", "memory": "Rome", "rag_five": "Paris"
-    }  # fmt: skip
+    assert result["answers"][1] == {"question": "q1", "right_answer": "Paris", "memory": "Rome", "rag_five": "Paris"}
 
 
 def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: LoadedModel) -> None:

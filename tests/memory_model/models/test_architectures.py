@@ -98,9 +98,7 @@ def test_a_memory_of_all_tokens_is_read_as_transformers_reads_the_text(pair: Pai
 
 
 @pytest.mark.parametrize("spelling", ["standard", "fused"])
-def test_the_exported_graph_reads_memories_as_transformers_reads_the_text(
-    pair: Pair, tmp_path: Path, spelling: str
-) -> None:
+def test_the_exported_graph_reads_memories_as_transformers_text(pair: Pair, tmp_path: Path, spelling: str) -> None:
     prefix, reference, text, positions = memory_case(pair.loaded)
     sequence = exported(pair.loaded, tmp_path, "float32", spelling, prefix)
     sequence.begin(text, memory=True)

@@ -48,9 +48,7 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 
 def test_a_new_folder_has_the_papers_budget_and_opens_again(base: Path, tmp_path: Path) -> None:
     made = new(base, tmp_path / "model")
-    assert [(h.layer, h.head, h.tokens) for h in made.memory.heads] == [
-        (0, 0, 8), (0, 1, 8), (1, 0, 8), (1, 1, 8),
-    ]  # fmt: skip
+    assert [(h.layer, h.head, h.tokens) for h in made.memory.heads] == [(0, 0, 8), (0, 1, 8), (1, 0, 8), (1, 1, 8)]
     opened = ModelFolder.open(tmp_path / "model")
     assert opened == made
     loaded = load_model(opened)
@@ -78,9 +76,7 @@ def test_every_way_of_storing_weights_gives_the_same_model(copy: Path, tmp_path:
         assert all(torch.equal(first[name], other[name]) for name in first)
 
 
-def test_bfloat16_weights_stay_so_where_float32_would_be_large(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_bfloat16_weights_stay_bfloat16(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = {n: t.bfloat16() for n, t in load_file(copy / "model.safetensors").items()}
     save_file(stored, copy / "model.safetensors")
     folder = new(copy, tmp_path / "model", "all")

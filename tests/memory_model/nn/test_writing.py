@@ -21,9 +21,7 @@ def writer() -> MemoryWriter:
     return tiny_loaded().writer
 
 
-def test_memories_do_not_depend_on_the_batch_and_a_full_device_gets_smaller_ones(
-    writer: MemoryWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_device_gets_smaller_batches_of_the_same(writer: MemoryWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     together = writer.write(TEXTS)
     forward, sizes = MemoryWriter._forward, []
 

@@ -72,9 +72,7 @@ def text_of(row: np.ndarray) -> str:
     return TOKENIZER.decode(row[row >= 0].tolist())
 
 
-def test_each_chunk_takes_the_nearest_reference_that_does_not_leak_and_is_not_read_already(
-    data: RetrievedSequences,
-) -> None:
+def test_each_chunk_takes_the_nearest_reference_that_neither_leaks_nor_is_read(data: RetrievedSequences) -> None:
     embedder = CountingEmbedder()
     vectors = embedder.embed([text_of(r) for r in data.references])
     skipped = Counter[str]()

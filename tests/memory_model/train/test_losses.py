@@ -43,9 +43,7 @@ def gradients(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
 @pytest.mark.parametrize("most_tokens", [8192, 60], ids=["", "small passes"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MAKERS)
-def test_losses_and_gradients_are_those_of_one_padded_pass(
-    name: str, kind: torch.dtype, most_tokens: int, threads: int
-) -> None:
+def test_losses_and_gradients_of_a_padded_pass(name: str, kind: torch.dtype, most_tokens: int, threads: int) -> None:
     batch = MAKERS[name]()
     model, parameters = tuned()
     model.to(kind)

@@ -76,9 +76,7 @@ def test_without_a_key_nothing_is_answered_but_health_and_made_up_calls_leave_no
     assert 'code="UNAUTHENTICATED",method="/memory.v1.KnowledgeBases/ListKnowledgeBases"' in told
 
 
-def test_the_key_of_the_commands_goes_with_calls_of_every_kind(
-    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_of_the_commands_goes_with_every_call(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_SERVICE_CLIENT_API_KEY", new_key(guarded.keys, {"*": "admin"}, "kinds"))
     with Connection().channel(guarded.address) as channel:
         client = Client(channel)

@@ -54,9 +54,7 @@ def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mutual]:
 
 
 @pytest.mark.parametrize(("identity", "names"), [("phone", ()), ("phone.example", ("other.example", "phone.example"))])
-def test_a_certificate_opens_what_its_identity_was_granted_and_no_more_and_no_longer(
-    mutual: Mutual, identity: str, names: tuple[str, ...]
-) -> None:
+def test_a_certificate_opens_what_it_was_granted_alone(mutual: Mutual, identity: str, names: tuple[str, ...]) -> None:
     with mutual.client("writer") as writer, mutual.client("phone", *names) as phone:
         for call in (phone.names, lambda: phone.hits("default", "A.")):
             error = refused(call)

@@ -48,6 +48,7 @@ def size(**bounds: float) -> Filter:
 def test_both_filters_of_a_request_must_pass(client: Client) -> None:
     hits = client.hits("kb", "x", 100, metadata_filter={"colour": "red"}, filter=size(below=9))
     assert sorted(hit.document_key for hit in hits) == ["d03", "d06"]
+    assert not client.hits("kb", "x", metadata_filter={"colour": "red", "other": ""})
 
 
 def test_hits_carry_metadata_only_on_request(client: Client) -> None:
@@ -67,6 +68,9 @@ def test_hits_are_ordered_by_their_rank_score(client: Client) -> None:
     # 0.2 for the title, and BM25 of words that only this reference has.
     (named,) = [hit for hit in hits if hit.rank_score > hit.score + 0.2]
     assert named.document_key == "d07"
+    near = client.hits("kb", "Fact", 30, query_words=words, maximum_drop=0.01)
+    assert [hit.document_key for hit in near] == [hits[0].document_key]
+    assert client.hits("kb", "Fact", query_words=[retrieval_pb2.QueryWords()])
 
 
 def test_pages_follow_their_tokens(client: Client) -> None:

@@ -53,9 +53,7 @@ def test_a_stream_tells_how_far_it_has_come(client: Client) -> None:
     assert told[-1] == (6, 6, 5)
 
 
-def test_an_unchanged_document_costs_no_work_and_a_changed_one_replaces_by_stream_and_by_call(
-    client: Client, encoder: HashEncoder
-) -> None:
+def test_an_unchanged_document_costs_no_work_and_a_changed_one_replaces(client: Client, encoder: HashEncoder) -> None:
     client.ingest("again", document("a", "First text."), document("b", "Other text."))
     before = encoder.encoded
     answers = client.ingest("again", document("a", "First text."), document("b", "New text."))[1:]
@@ -147,9 +145,7 @@ def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
         (ingest_requests("bad name!", [document("a", "b")]), "INVALID_ARGUMENT"),
     ],
 )
-def test_streams_that_do_not_begin_well_are_refused(
-    client: Client, requests: list[pb.IngestRequest], reason: str
-) -> None:
+def test_streams_that_begin_badly_are_refused(client: Client, requests: list[pb.IngestRequest], reason: str) -> None:
     assert refused(lambda: list(client.ingestion.Ingest(iter(requests), timeout=60))).reason == reason
 
 

@@ -49,9 +49,7 @@ def test_describe_tells_what_a_client_must_match(client: Client) -> None:
         (models_pb2.FetchBundleRequest(file="decoder.onnx", offset=1 << 40), "INVALID_ARGUMENT"),
     ],
 )
-def test_only_what_the_manifest_names_is_served(
-    client: Client, request_: models_pb2.FetchBundleRequest, reason: str
-) -> None:
+def test_only_the_manifests_files_served(client: Client, request_: models_pb2.FetchBundleRequest, reason: str) -> None:
     assert refused(lambda: list(client.models.FetchBundle(request_, timeout=60))).reason == reason
 
 

@@ -109,9 +109,7 @@ def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) 
             other.models.Describe(describe, timeout=60)
 
 
-def test_writes_administration_and_refusals_are_logged_with_who_did_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_writes_administers_or_is_refused_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = tmp_path / "keys.json"
     secret, reader = new_key(keys, {"*": "admin"}, "acme"), new_key(keys, {"*": "read"}, "acme")
     configure_logs("info")

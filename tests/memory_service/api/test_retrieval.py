@@ -53,28 +53,9 @@ def test_the_nearest_memories_come_with_their_documents_and_payloads(client: Cli
     assert (best.title, best.chunk_number, best.text) == ("T7", 0, text(7))
     assert best.payload == payload_of(text(7), encoder.description.identity.model_id)
     assert best.payload_crc32c == google_crc32c.value(best.payload)
+    assert [hit.document_key for hit in client.hits("facts", text(7), minimum_score=0.99)] == ["d7"]
     times = response.server_times
     assert 0 < times.search_us + times.fetch_us <= times.total_us
-
-
-def test_the_words_of_a_query_decide_between_equally_near_references(client: Client) -> None:
-    between = (vector_of(text(3)) + vector_of(text(4)))[None]
-    for number in (3, 4):
-        said = [pb.QueryWords(hashes=query_words(f"What is fact number {number}?"))]
-        hits = client.retrieve("facts", between, k=2, query_words=said).results[0].hits
-        assert [hit.document_key for hit in hits] == [f"d{number}", f"d{7 - number}"]
-        near = client.retrieve("facts", between, k=2, query_words=said, maximum_drop=0.01).results[0].hits
-        assert [hit.document_key for hit in near] == [f"d{number}"]
-        assert hits[0].score == pytest.approx(hits[1].score, abs=0.01), "the score stays the cosine"
-        assert not hits[0].HasField("text")
-    assert client.retrieve("facts", between, query_words=[pb.QueryWords()]).results[0].hits
-
-
-def test_minimum_score_and_metadata_filter(client: Client) -> None:
-    assert [h.document_key for h in client.hits("facts", text(4), minimum_score=0.99)] == ["d4"]
-    hits = client.hits("facts", text(4), 30, metadata_filter={"colour": "blue"})
-    assert {hit.document_key for hit in hits} == {f"d{n}" for n in range(30) if n % 3 == 2}
-    assert not client.hits("facts", text(4), metadata_filter={"colour": "blue", "other": ""})
 
 
 def test_a_text_finds_what_its_vector_and_words_find(client: Client) -> None:
@@ -131,9 +112,7 @@ def test_wrong_values_are_named_before_anything_is_embedded(
     [("model", "MODEL_MISMATCH"), ("codec", "CODEC_MISMATCH"), ("memory_format", "FORMAT_MISMATCH"),
      ("embedder", "EMBEDDER_MISMATCH")],
 )  # fmt: skip
-def test_a_client_of_another_identity_is_refused_by_name(
-    client: Client, query: dict[str, Any], name: str, reason: str
-) -> None:
+def test_another_identity_is_refused_by_name(client: Client, query: dict[str, Any], name: str, reason: str) -> None:
     other = getattr(identity_of("another"), f"{name}_id")
     error = why(client, **query, **{f"{name}_id": other})
     assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, reason)
@@ -148,21 +127,11 @@ def test_an_unknown_knowledge_base_is_named(client: Client) -> None:
     assert "facts" in error.message
 
 
-def test_texts_that_are_embedded_slowly_do_not_hold_up_searches_by_vector(
-    client: Client, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asked", [{"query_texts": ["a"]}, {"query_vectors": X, "metadata_filter": {"colour": "red"}}])
+def test_texts_that_are_embedded_slowly_and_filters_hold_up_no_other_search(
+    client: Client, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
 ) -> None:
-    embed, going_on = encoder.embed, threading.Event()
-    monkeypatch.setattr(encoder, "embed", lambda texts: going_on.wait(60) and embed(texts))
-    request = pb.RetrieveRequest(knowledge_base="facts", query_texts=["a"])
-    waiting = [client.retrieval.Retrieve.future(request, timeout=60) for _ in range(4)]
-    assert client.hits("facts", "a")
-    assert not any(call.done() for call in waiting)
-    going_on.set()
-    assert all(call.result().results[0].hits for call in waiting)
-
-
-def test_searches_with_filters_hold_up_no_search_without(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    retrieve, going_on = LocalStore.retrieve, threading.Event()
+    retrieve, embed, going_on = LocalStore.retrieve, encoder.embed, threading.Event()
 
     def slow(store: LocalStore, base: KnowledgeBase, query: Query) -> Retrieved:
         if query.filter:
@@ -170,7 +139,8 @@ def test_searches_with_filters_hold_up_no_search_without(client: Client, monkeyp
         return retrieve(store, base, query)
 
     monkeypatch.setattr(LocalStore, "retrieve", slow)
-    request = pb.RetrieveRequest(knowledge_base="facts", query_vectors=X, metadata_filter={"colour": "red"})
+    monkeypatch.setattr(encoder, "embed", lambda texts: going_on.wait(60) and embed(texts))
+    request = pb.RetrieveRequest(knowledge_base="facts", **asked)
     waiting = [client.retrieval.Retrieve.future(request, timeout=60) for _ in range(4)]
     assert client.hits("facts", "a")
     assert not any(call.done() for call in waiting)

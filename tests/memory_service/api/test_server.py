@@ -95,9 +95,7 @@ def test_waiting_retrievals_have_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
         assert first.result(60).results
 
 
-def test_a_name_that_the_store_must_look_up_holds_up_no_other_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_looked_up_holds_up_no_other_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path, HashEncoder()) as (client, server):
         assert server.store is not None
         answer, find = threading.Event(), server.store.knowledge_base

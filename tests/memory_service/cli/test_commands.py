@@ -126,9 +126,7 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
         ([], "no embedder"),
     ],
 )
-def test_serve_names_what_is_missing_before_it_listens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
-) -> None:
+def test_serve_says_what_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str) -> None:
     monkeypatch.chdir(tmp_path)
     refused = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0", "--store", f"file://{tmp_path}/x", *options])
     assert refused.exit_code == 1

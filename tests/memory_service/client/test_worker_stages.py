@@ -56,9 +56,7 @@ def through(rows: Sequence[Row], to: Destination, folder: Path) -> list[Row]:
     return sorted(rows, key=lambda row: order[row.where])
 
 
-def test_documents_written_by_a_worker_are_those_that_the_service_would_have_written(
-    served: Served, tmp_path: Path
-) -> None:
+def test_documents_written_by_a_worker_are_those_that_the_service_would_write(served: Served, tmp_path: Path) -> None:
     to = served.base("workers")
     texts = {f"k{n}": f"Fact {n}. " * (n + 1) for n in range(40)}
     file = tmp_path / "facts.jsonl"
@@ -77,9 +75,7 @@ def test_documents_written_by_a_worker_are_those_that_the_service_would_have_wri
     assert served.encoder.encoded == before, "the service wrote nothing itself"
 
 
-def test_another_text_or_another_cut_replaces_and_a_cold_document_gets_its_memories(
-    served: Served, tmp_path: Path
-) -> None:
+def test_another_text_or_cut_replaces_and_a_cold_document_gets_its_memories(served: Served, tmp_path: Path) -> None:
     to = served.base("changes")
     file = tmp_path / "a.txt"
     file.write_text("One sentence. Another sentence.")
@@ -126,9 +122,7 @@ def test_workers_write_to_a_store_that_several_may_write_to(served: Served, tmp_
         direct._store.close()
 
 
-def test_a_document_that_the_model_cannot_write_fails_alone(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_model_can_write_fails_alone(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encode = HashEncoder.encode
 
     def refusing(self: HashEncoder, references: Sequence[str]) -> EncodedReferences:

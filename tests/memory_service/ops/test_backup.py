@@ -151,9 +151,7 @@ def test_a_damaged_backup_restores_nothing(service: tuple[Client, str], tmp_path
         restore(address, "damaged", Archive(str(tmp_path)))
 
 
-def test_a_backup_of_another_model_or_format_and_a_place_that_is_none_are_refused(
-    service: tuple[Client, str], tmp_path: Path
-) -> None:
+def test_a_backup_of_another_model_or_format_or_none_is_refused(service: tuple[Client, str], tmp_path: Path) -> None:
     _, address = service
     back_up(address, "facts", Archive(str(tmp_path / "first")))
     shutil.copytree(tmp_path / "first", tmp_path / "second")

@@ -48,9 +48,7 @@ def nested(depth: int) -> Filter:
         (joined("any_of", nested(7), *[Filter(exists=f"n{n}") for n in range(63)]), [], [None]),  # the largest
     ],
 )  # fmt: skip
-def test_a_filter_passes_what_its_message_says(
-    message: Filter, passing: list[str | None], failing: list[str | None]
-) -> None:
+def test_a_filter_passes_what_it_says(message: Filter, passing: list[str | None], failing: list[str | None]) -> None:
     condition = read_filter(Filter.FromString(message.SerializeToString()))
     for value in passing + failing:
         metadata = {"other": "x"} if value is None else {"n": value}

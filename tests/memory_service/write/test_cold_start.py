@@ -142,9 +142,7 @@ def test_what_is_late_is_left_out_and_a_newer_version_is_not_overwritten(tmp_pat
         assert texts(client, "New.") == ["Newest."]
 
 
-def test_the_background_goes_on_by_itself_when_the_store_takes_memories_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_background_goes_on_when_the_store_takes_memories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, refusals = Gated(), 0
     with running(tmp_path, encoder, warm_up=False, store=f"file://{tmp_path}") as (client, server):
         ingest_later(client, "kb", *[document(f"d{n}", f"Text {n}.") for n in range(5)])
