@@ -18,7 +18,7 @@ from experiments.questions.countries import invent_countries
 from experiments.questions.factbook import build_factbook
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
-from experiments.remarks import seen_heads, self_retrieval, useful_references
+from experiments.remarks import seen_heads, self_retrieval
 from memory_model.cli.options import console
 from memory_model.errors import Memory3Error
 
@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 for study in (
     prepare_data, build_factbook, invent_countries, split_questions, quality, device_quality, mean_adapter,
     random_base, long_conversation, conversation_times, two_stages, filter_corpus, vocabulary, professional,
-    self_retrieval, useful_references, seen_heads,
+    self_retrieval, seen_heads,
 ):  # fmt: skip
     app.command()(study)
 
