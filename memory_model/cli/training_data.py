@@ -137,7 +137,7 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
             found = run.run(advance)["none"]
         said = zip(run.rows, found.answers, found.f1, found.refused, strict=True)
         write_json(file, {row.question: answer for row, answer, f1, no in said if answer and f1 < 0.3 and not no})
-    return read_json(file)  # type: ignore[no-any-return]
+    return read_json(file)
 
 
 def training_passages(corpus: Path, data: Path) -> Any:
