@@ -17,7 +17,7 @@ from experiments.quality import quality
 from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
-from experiments.remarks import seen_heads, self_retrieval, useful_references
+from experiments.remarks import seen_heads, self_retrieval
 from memory_model.cli.options import console
 from memory_model.errors import Memory3Error
 
@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 for study in (
     prepare_data, draw_questions, invent_countries, split_questions, quality, device_quality, mean_adapter,
     random_base, long_conversation, conversation_times, two_stages, filter_corpus, vocabulary, professional,
-    self_retrieval, useful_references, seen_heads,
+    self_retrieval, seen_heads,
 ):  # fmt: skip
     app.command()(study)
 

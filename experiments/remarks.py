@@ -1,4 +1,4 @@
-"""The paper's remarks, tried: what a model retrieves itself, which references are worth keeping, which heads read."""
+"""The paper's remarks, tried: what a model retrieves itself, and which heads read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from memory_model.cli.options import ModelOption, console, open_embedder
 from memory_model.config import parse_budget
-from memory_model.eval.conditions import Evaluation
 from memory_model.eval.retrieval import KnowledgeBase
 from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.scores import Mean
@@ -28,7 +27,6 @@ from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, read
 from memory_model.nn.writing import received_attention, stack_memories
 
-SETS = ("heldout_questions", "introductions_test", "squad_dev")
 LimitOption = Annotated[int, typer.Option(help="Questions of each set.")]
 
 
@@ -84,11 +82,10 @@ def self_retrieval(
 ) -> None:
     """Search memories by the model's own attention queries (remark in 3.1): recall@5 beside the embedder's.
 
-    sparse: eight query tokens of each head, MaxSim (the remark's way); attention: what share of a softmax over all
-    memories at once every token gives.
+    sparse: MaxSim of eight query tokens a head; attention: the share of a softmax over all memories, of every token.
     """
     subject, search = Subject.open(model), open_embedder(None, ModelFolder.open(model).embedder)
-    sets = {name: rows_of(name) for name in SETS}
+    sets = {name: rows_of(name) for name in ("heldout_questions", "introductions_test", "squad_dev")}
     texts = list(dict.fromkeys(text for rows in sets.values() for text in texts_of(rows)[:references]))
     texts = [text for text in texts if subject.loaded.tokenizer.count(text) <= 128]
     base = KnowledgeBase.of(texts, search)
@@ -105,45 +102,10 @@ def self_retrieval(
             console.print(f"{name}, {len(rows)} questions: {', '.join(map(shown, hits))}")
 
 
-def useful_references(limit: LimitOption = 48, model: ModelOption = None) -> None:
-    """Keep the half of the references that lowers the loss most (remark in 4.4); ask other questions with each half.
-
-    A reference's utility is how much its memory lowers the loss of every other question's answer, over those that
-    retrieve it. The rest of the questions retrieve from all references, that half, and a random half.
-    """
-    subject, search = Subject.open(model), open_embedder(None, ModelFolder.open(model).embedder)
-    rows = [row for name in SETS[1:] for row in rows_of(name)[:limit]]
-    tokenizer = subject.loaded.tokenizer
-    texts = [text for text in texts_of(rows) if tokenizer.count(text) <= 128]
-    base, utility = KnowledgeBase.of(texts, search), [0.0] * len(texts)
-    with subject.half():
-        for row, near in zip(rows[::2], base.nearest([row.question for row in rows[::2]]), strict=True):
-            said = [*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id]
-            prompts, answers = [subject.prompt(row.question)] * len(near), [said] * len(near)
-            memories = subject.bank.read([[texts[n]] for n in near])
-            losses = answer_nll(subject.loaded.model, prompts, answers, subject.prefix, memories)
-            without = answer_nll(subject.loaded.model, prompts[:1], answers[:1], subject.prefix, None)[0]
-            for n, loss in zip(near, losses, strict=True):
-                utility[n] += without - loss
-    console.print(f"of {len(texts)} references {sum(u > 0 for u in utility)} help, {sum(u < 0 for u in utility)} harm")
-    half = random.Random(0).sample(range(len(texts)), len(texts) // 2)
-    every = sorted(random.Random(1).sample(range(len(texts)), len(texts)), key=lambda n: -utility[n])
-    f1: list[list[float]] = []
-    for name, numbers in (("all", every), ("useful", every[: len(half)]), ("random", half)):
-        part = KnowledgeBase([texts[n] for n in numbers], base.vectors[numbers], search)
-        with subject.half():
-            scores = Evaluation(subject, rows[1::2], ["memory_retrieved"], knowledge_base=part).run()
-        f1.append(scores["memory_retrieved"].f1)
-        gap = [a - b for a, b in zip(f1[-1], f1[0], strict=True)]
-        there = [float(texts_of([row])[0] in part.references) for row in rows[1::2]]
-        console.print(f"{name}: F1 {shown(f1[-1])}, against all {shown(gap)}; the answer is there: {shown(there)}")
-
-
 @torch.inference_mode()
 def short_sighted(model: Decoder, ids: Sequence[int], readers: int, answers: int, sight: int) -> Tensor:
-    """Losses [1 + layers * K] of a text's last tokens: whole, then with each KV head cut off from distant tokens.
+    """Losses [1 + layers * K] of the last tokens: whole, then with each KV head whose `readers` see only so far.
 
-    readers: the last tokens, question and answer, which in that head see `sight` tokens before them and the first.
     Each layer adds a row for each of its heads, so that one pass computes all.
     """
     T, K = len(ids), model.config.kv_heads

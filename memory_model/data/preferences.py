@@ -29,7 +29,8 @@ class Preferences(Conversations):
     def __init__(self, facts: HardFacts, articles: Articles, unread: Mapping[str, str], seed: int) -> None:
         super().__init__(facts.chat, seed, facts.sizes, distil=False)
         self.sources: tuple[AlikeConversations, ...] = (facts, articles)
-        self.source, self.unread, self.plausible = self.sources[0], unread, articles.plausible
+        self.source: AlikeConversations = facts
+        self.unread, self.plausible = unread, articles.plausible
         for source in self.sources:
             source.random = self.random  # one state for all
 
