@@ -153,7 +153,7 @@ class Mixture:
     def restore(self, state: Any) -> None:
         """Go on from a state of a mixture with the same sources; raises InvalidInput for another."""
         if set(state["sources"]) != set(self.sources):
-            raise InvalidInput(f"the run had {sorted(state['sources'])}, now {sorted(self.sources)}: use another --out")
+            raise InvalidInput(f"it mixed {sorted(state['sources'])}, now {sorted(self.sources)}: use another --out")
         self.random.setstate(state["mixture"])
         for name, (_, source) in self.sources.items():
             source.restore(state["sources"][name])
