@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -31,15 +31,20 @@ from deploy.bench.scenario import (
 )
 from deploy.bench.service.data import PAYLOAD_BYTES, SHARES, Collection, K
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.load import Load, answers_of, load, recall_of, requests_of
+from deploy.bench.service.load import Load, answers_of, filtering_requests, load, recall_of, requests_of
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
+FOLDER = BUILD / "service"
+_BESIDE = "Beside filters: one more caller asks with filters that nearly all pass, no two alike."
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
 class ServiceSettings(Settings):
-    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round."""
+    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round.
+
+    keep: what was filled stays in build/bench/service for the next run of this size.
+    """
 
     references: int = Field(default=100_000, ge=100)
     dimension: int = Field(default=1024, ge=8)
@@ -49,6 +54,7 @@ class ServiceSettings(Settings):
     seconds: float = Field(default=2.0, gt=0)
     stores: tuple[str, ...] = ("file", "chdb")
     peers: tuple[str, ...] = tuple(PEERS)
+    keep: bool = False
 
 
 def measure(settings: ServiceSettings) -> Keys:
@@ -84,14 +90,14 @@ def measured(
     """A store's or peer's keys: filled, asked for recall, then rounds in turn with the echo at this address.
 
     fill(folder, collection, progress) writes into a folder. serving: a server that answers from it. is_store: whether
-    it answers filtered requests too, and tells its times.
+    it answers filtered requests too, tells its times, and goes on where filling was broken off.
     """
-    size = settings.payload_bytes
-    collection = Collection(settings.references, settings.dimension, settings.queries, payload_bytes=size)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=BUILD, prefix=name) as made:
-        folder = Path(made)
-        fill_apart(name, collection.references, fill, folder, collection)
+    collection = Collection(
+        settings.references, settings.dimension, settings.queries, payload_bytes=settings.payload_bytes
+    )
+    with _filled(
+        name, settings, partial(fill_apart, name, collection.references, fill), collection, is_store
+    ) as folder:
         others = set(active_children())
         with serving(folder) as address:
             (server,) = set(active_children()) - others
@@ -110,6 +116,8 @@ def measured(
             if is_store:
                 for share in SHARES:
                     variants[f"1/{share}"] = asking(address, requests_of(collection, share), settings.callers)
+                filters = filtering_requests(collection, SHARES[-1])
+                variants["beside"] = lambda _: load(address, requests, settings.callers, settings.seconds, filters)
             samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
             memory_mb = memory_of(server)
         disk_mb = round(sum(file.stat().st_blocks for file in folder.rglob("*")) * 512 / 1e6)
@@ -122,6 +130,7 @@ def measured(
     }  # fmt: skip
     if is_store:
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
+        keys["beside_filters"] = speed_of(samples["beside"])
         times = [answer.server_times for answer in answers]
         keys["stages_ms"] = {s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES}
     speeds, echoed = ([s.answered_per_s for s in samples[of]] for of in (name, "echo"))
@@ -171,6 +180,27 @@ def memory_of(process: BaseProcess) -> int:
     return round(int(found[1]) / 1000) if found else 0
 
 
+@contextmanager
+def _filled(
+    name: str, settings: ServiceSettings, fill: Callable[[Path, Collection], None], collection: Collection, resume: bool
+) -> Iterator[Path]:
+    """A folder that has the collection, of an earlier run with `keep` or filled now."""
+    folder = FOLDER / f"{name}-{settings.references}x{settings.dimension}x{settings.payload_bytes}"
+    filled = folder.with_name(f"{folder.name}.filled")
+    try:
+        if not filled.exists():
+            if not resume:
+                shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            fill(folder, collection)
+            filled.touch()
+        yield folder
+    finally:
+        if not settings.keep:
+            filled.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a store or peer, the echo last; then where the service's time goes, and filters."""
     stores, speeds = result["stores"], ("qps", "p50_ms", "p99_ms")
@@ -196,12 +226,12 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     filtered = [
         (f"{name}://", share, *(figure(speed, key) for key in speeds))
         for name, keys in stores.items()
-        for share, speed in (("all", keys), *keys["filtered"].items())
+        for share, speed in (("all", keys), *keys["filtered"].items(), ("all, beside filters", keys["beside_filters"]))
     ]
     return [
         Sheet(title, columns, rows, " ".join([note, *absent])),
         Sheet("Server times of one caller, ms (medians)", ("", *STAGES), stages),
-        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered),
+        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered, _BESIDE),
     ]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -50,6 +51,15 @@ def requests_of(collection: Collection, share: int = 0, *, words: bool = True) -
     return requests
 
 
+def filtering_requests(collection: Collection, share: int) -> Iterator[bytes]:
+    """Requests whose filters nearly every reference passes, no two alike, without end: the dearest to a store."""
+    template = retrieval_pb2.RetrieveRequest(query_vectors=collection.query_vectors[0].tobytes(), k=K)
+    for number in itertools.count():
+        template.filter.range.name = f"of_{share}"
+        template.filter.range.at_least.number = number / 2**32
+        yield template.SerializeToString()
+
+
 def answers_of(address: str, requests: Sequence[bytes]) -> list[retrieval_pb2.RetrieveResponse]:
     """Every answer, one after the other; warms the server too."""
     with grpc.insecure_channel(address, _OPTIONS) as channel:
@@ -66,20 +76,33 @@ def recall_of(answers: Sequence[retrieval_pb2.RetrieveResponse], exact: np.ndarr
     return recall(found, exact[: len(answers)])
 
 
-def load(address: str, requests: Sequence[bytes], callers: int, seconds: float) -> Load:
-    """`callers` devices that ask again as soon as they are answered, for some seconds; bytes are not parsed."""
-    return asyncio.run(_load(address, requests, callers, seconds))
+def load(address: str, requests: Sequence[bytes], callers: int, seconds: float, beside: Iterable[bytes] = ()) -> Load:
+    """`callers` devices that ask again as soon as they are answered, for some seconds; bytes are not parsed.
+
+    beside: what one more caller asks meanwhile, one after the other; it is not timed.
+    """
+    return asyncio.run(_load(address, requests, callers, seconds, beside))
 
 
-async def _load(address: str, requests: Sequence[bytes], callers: int, seconds: float) -> Load:
+async def _load(address: str, requests: Sequence[bytes], callers: int, seconds: float, beside: Iterable[bytes]) -> Load:
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         call = channel.unary_unary(METHOD)
 
         async def ask(number: int) -> None:
             await call(requests[number % len(requests)], timeout=60)
 
+        async def ask_beside() -> None:
+            for request in beside:
+                await call(request, timeout=60)
+
         await ask(0)  # the connection
-        return await closed_loop(ask, callers, seconds)
+        other = asyncio.create_task(ask_beside())
+        met = await closed_loop(ask, callers, seconds)
+        other.cancel()
+        (failure,) = await asyncio.gather(other, return_exceptions=True)
+        if isinstance(failure, grpc.aio.AioRpcError):
+            met.errors[failure.code().name] += 1
+        return met
 
 
 async def closed_loop(call: Callable[[int], Awaitable[None]], callers: int, seconds: float) -> Load:
