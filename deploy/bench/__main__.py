@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from deploy.bench import outcome, report
 from deploy.bench.scenario import SCENARIOS, ScenarioFailed, find_scenario
@@ -20,7 +21,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 def complain(error: Exception) -> None:
     """Say on stderr what failed."""
-    Console(stderr=True, highlight=False).print(f"[bold red]failed:[/] {error}", soft_wrap=True)
+    Console(stderr=True, highlight=False).print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
 
 
 @app.command()

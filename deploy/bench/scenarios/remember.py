@@ -91,7 +91,7 @@ def measure(settings: RememberSettings) -> Keys:
 
         def searching(number: int) -> float:
             began = time.perf_counter()
-            large.retrieve(queries[number : number + 1], k=5, words=[query_words(TITLE_WORDS)])
+            large.retrieve(queries[[number]], k=5, words=[query_words(TITLE_WORDS)])
             return 1e3 * (time.perf_counter() - began)
 
         variants: dict[str, Callable[[int], float]] = {
