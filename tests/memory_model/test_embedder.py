@@ -74,7 +74,7 @@ def test_missing_and_damaged_files_are_named(embedder: Embedder, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"embedder_id": "00" * 32}, "of another embedder"), ({"dim": 8}, "8 numbers that embedder.json says"),
+    [({"embedder_id": "00" * 32}, "of another embedder"), ({"dim": 8}, "vectors of 8 as embedder.json says"),
      ({"pooling": "max"}, "pooling must be"), ({"normalize": True}, "export the embedder again")],
 )  # fmt: skip
 def test_another_config_is_refused(embedder: Embedder, tmp_path: Path, change: dict[str, object], message: str) -> None:
