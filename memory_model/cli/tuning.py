@@ -29,7 +29,7 @@ def adapt(
     refused: Annotated[float, typer.Option(help="The same of the conversations of hard and dialogue.")] = 0.12,
     refused_articles: Annotated[float, typer.Option(help="The same of articles; many teach refusing too much.")] = 0.12,
     all_as_text: Annotated[float, typer.Option(help="Share of the same that have everything they read as text.")] = 0.2,
-    ramp: Annotated[int, typer.Option(help="Batches of hard and articles until five memories are read.")] = 150,
+    ramp: Annotated[int, typer.Option(help="Batches until hard and articles read five memories; 0: at once.")] = 150,
     questions: Annotated[Path, typer.Option(help="Of articles: `experiments split-questions` makes it.")] = QUESTIONS,
     sequence: Annotated[int, typer.Option(help="Tokens of a sequence of continual and warmup; paper: 2048.")] = 512,
     rows: Annotated[int, typer.Option(help="Sequences of a batch of continual and warmup.")] = 2,
@@ -76,7 +76,7 @@ def adapt(
 
     folder = ModelFolder.open(model)
     if out is None and folder.packaged:
-        raise InvalidInput("the packaged model is not written to: give --out RUN, or --model FOLDER")
+        raise InvalidInput("the packaged model is not written to: give --out, or --model (see `memory-model new`)")
     run = out or folder.path / "adapt"
     use_threads(threads)
     begun = Adapter.load(start) if start else None
