@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.quality import PROSE, Measured, read_measured, write_measured
+from experiments.quality import PROSE, RETRIEVED, Measured, read_measured, write_measured
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.scores import Mean, Paired
 
@@ -26,7 +26,8 @@ _ROWS = (
     ("same_field", "exact_match", "same field: exact"), ("introductions", "f1", "introductions: F1"),
     ("squad", "f1", "SQuAD: F1"),
     ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
-    ("squad_retrieved", "f1", "SQuAD, retrieved: F1"), ("unanswerable", "refused", "unanswerable: refused"),
+    ("introductions_retrieved", "f1", "introductions, retrieved: F1"), ("squad_retrieved", "f1", "SQuAD, retrieved: F1"),
+    ("unanswerable", "refused", "unanswerable: refused"),
     ("unanswerable_twins", "refused", "answerable twins: refused"),
     ("squad_unanswerable", "refused", "SQuAD, unanswerable: refused"), ("natural", "f1", "--natural: F1"),
 )  # fmt: skip
@@ -92,6 +93,7 @@ TARGETS = (
         kind="ratio"),
     Bar("introductions: F1, memory / the right text alone", "introductions", ("memory", "rag"), "f1", 0.75, 0.95,
         kind="ratio"),
+    Bar("introductions, retrieved: F1, memory / text", "introductions_retrieved", RETRIEVED, "f1", 0.9, 1.0, kind="ratio"),
     Bar("HaluEval (development): F1, memory / the same five as text", "halueval/dev", ("memory", "rag_five"), "f1",
         0.9, 1.0, kind="ratio"),
     Bar("HaluEval (development): F1, memory / the right text alone", "halueval/dev", ("memory", "rag"), "f1",

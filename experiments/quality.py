@@ -39,7 +39,7 @@ PROSE = "prose"
 GIVEN = ("memory", "rag_five", "rag", "none")
 RETRIEVED = ("memory_retrieved", "rag_retrieved")
 WINDOW_TOKENS = 512
-FACTS, ARTICLES = "factbook.jsonl", "squad_documents.jsonl"
+FACTS, ARTICLES, INTRODUCTIONS = "factbook.jsonl", "squad_documents.jsonl", "introductions_documents.jsonl"
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ SECTIONS = (
     Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
     Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
     Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),
+    Section("introductions_retrieved", "test", "introductions_test.json", RETRIEVED, 74, INTRODUCTIONS),
     Section("squad_retrieved", "test", "squad_test.json", RETRIEVED, 60, ARTICLES, answerable=True),
     Section("squad_unanswerable", "test", "squad_test.json", ("memory", "rag_five"), 40, answerable=False),
     Section("squad", "dev", "squad_dev.json", GIVEN, 60, answerable=True),
