@@ -71,10 +71,6 @@ def of_kind(manifests: list[Manifest], kind: str, suffix: str = "") -> Manifest:
     return found
 
 
-def pod_of(manifests: list[Manifest], kind: str) -> Manifest:
-    return dict(of_kind(manifests, kind)["spec"]["template"]["spec"])
-
-
 def pods(node: Any) -> Iterator[tuple[dict[str, Any], Manifest]]:
     """Labels and spec of every pod in manifests, however deep."""
     if isinstance(node, list):
