@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pydantic_settings import BaseSettings
+
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_service.ops.metrics import REGISTRY
@@ -28,7 +30,11 @@ PROGRAMS = {
     "memory-service": "memory_service.cli",
     "edge-client": "edge_client.cli.main",
 }
-SETTINGS = {"the service": Settings, "a device": EdgeSettings, "`edge-client serve`": ServeSettings}
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "the service": Settings,
+    "a device": EdgeSettings,
+    "`edge-client serve`": ServeSettings,
+}
 _LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
