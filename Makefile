@@ -77,12 +77,16 @@ locks: ## write requirements/locks, with hashes, from pyproject.toml and constra
 	$(LOCK) --extra edge --extra serve --python-version 3.10 --python-platform aarch64-manylinux_2_35 \
 	    --no-emit-package onnxruntime --output-file requirements/locks/jetson.txt
 
+# What the contract is compared with: the commit before; BEFORE=main on a branch of several.
+BEFORE ?= $(shell git rev-parse --quiet --verify HEAD^ || echo HEAD)
 lint: $(READY) ## ruff, mypy, import rules, protos, chart, images
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
+	rm -rf build/before && mkdir -p build/before && git archive $(BEFORE) protos | tar -x -C build/before
+	$(BIN)/buf breaking protos --against build/before/protos
 	$(BIN)/python -m protos.generate --check
 	$$($(BIN)/python -m deploy.kube_tools helm) lint --strict --quiet deploy/helm/memory-service
 	$(BIN)/hadolint --config .hadolint.yaml deploy/images/*.Dockerfile

@@ -6,6 +6,7 @@ file, a test) becomes plain text. The references of commands and wire are made h
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -13,6 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pydantic_settings import BaseSettings
+
+from edge_client.serve.access import ServeSettings
+from edge_client.settings import EdgeSettings
+from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +29,11 @@ PROGRAMS = {
     "memory-model": "memory_model.cli",
     "memory-service": "memory_service.cli",
     "edge-client": "edge_client.cli.main",
+}
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "the service": Settings,
+    "a device": EdgeSettings,
+    "`edge-client serve`": ServeSettings,
 }
 _LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -46,18 +57,28 @@ def stage(folder: Path = STAGED) -> None:
 
 
 def commands_page() -> str:
-    """Every command with its options, as typer writes them down, and the settings of the service."""
+    """Every command with its options, as typer writes them down, all settings, and the service's metrics."""
     parts = ["# Commands\n"]
     for name, module in PROGRAMS.items():
         command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
         told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
         parts.append(re.sub(r"^#", "##", told, flags=re.MULTILINE))
-    parts.append("## Settings of the service\n\n| variable | default | |\n|---|---|---|")
-    for name, field in Settings.model_fields.items():
-        # A default that is computed depends on the machine: its description says what it is.
-        fixed = field.default is not None and field.default_factory is None
-        default = f"`{field.default}`" if fixed else ""
-        parts.append(f"| `MEMORY_SERVICE_{name.upper()}` | {default} | {field.description or ''} |")
+    for whose, settings in SETTINGS.items():
+        parts.append(
+            f"\n## Settings of {whose}\n\n{inspect.getdoc(settings)}\n\n| variable | default | |\n|---|---|---|"
+        )
+        for name, field in settings.model_fields.items():
+            # A default that is computed depends on the machine: its description says what it is.
+            fixed = field.default is not None and field.default_factory is None
+            default = f"`{getattr(field.default, 'value', field.default)}`" if fixed else ""
+            variable = f"{settings.model_config['env_prefix']}{name.upper()}"
+            parts.append(f"| `{variable}` | {default} | {field.description or ''} |")
+    parts.append("\n## Metrics of the service\n\n| metric | type | counts |\n|---|---|---|")
+    ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("memory_service_")]
+    for metric in ours:
+        parts.append(
+            f"| `{metric.name}{'_total' * (metric.type == 'counter')}` | {metric.type} | {metric.documentation} |"
+        )
     return "\n".join(parts) + "\n"
 
 

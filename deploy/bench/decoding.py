@@ -151,7 +151,7 @@ def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
         ("overlap", *(figure(result, name) for name in overlap)),
         ("exact", *(figure(result, name) for name in exact)),
     ]
-    columns = ("recall", "tokens/s", "ratio", "ratio end to end", "blocked, ms a chunk")
+    columns = ("recall", "tokens/s ↑", "ratio ↑", "ratio end to end ↑", "blocked, ms a chunk ↓")
     stages = tuple(f"{result['stages_ms'].get(name, 0):.3g}" for name in STAGES)
     note = "Mean milliseconds for one generated chunk; the network is the call without the server's own time."
     return [

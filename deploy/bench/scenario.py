@@ -50,7 +50,10 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of results, for the console and for the report. note: what is counted, in a sentence or two."""
+    """A table of results, for the console and for the report. note: what is counted, in a sentence or two.
+
+    The head of a column of figures ends with ↑ where more is better, with ↓ where less is.
+    """
 
     title: str
     columns: Sequence[str]

@@ -4,8 +4,7 @@
 #                                   base, NVIDIA's l4t-tensorrt (BASE=… names the registry). INDEX has onnxruntime-gpu for
 #                                   CUDA 12.6: `edge-client doctor` names it. On the device, or buildx for arm64. Not run here.
 # The user is not root. A board's devices belong to the groups video and render, whose numbers are the host's:
-#     docker run --runtime nvidia --network host -v memories:/srv/memories \
-#         --group-add $(getent group video | cut -d: -f3) --group-add $(getent group render | cut -d: -f3) …
+# docs/edge-guide.md starts it with them.
 # BASE: name it with its digest in production (debian@sha256:…).
 ARG BASE=debian:bookworm-20251117-slim
 

@@ -17,13 +17,12 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
 def stages() -> list[tuple[str, str, str]]:
-    """(stage, file, public name) of every row of the two stage tables: the last cell is `file: name`."""
+    """(stage, file, public name) of every row of the stage tables: the last cell is `file: name`, once or twice."""
     rows = []
     for line in ARCHITECTURE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        found = re.fullmatch(r"`([\w/.-]+)`: `([\w.]+)`", cells[-1])
-        if line.startswith("|") and found:
-            rows.append((cells[0], found[1], found[2]))
+        if line.startswith("|"):
+            rows += [(cells[0], *found) for found in re.findall(r"`([\w/.-]+)`: `([\w.]+)`", cells[-1])]
     return rows
 
 

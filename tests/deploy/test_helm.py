@@ -34,6 +34,7 @@ CUSTOM = {"Certificate", "ServiceMonitor", "PrometheusRule", "RayJob", "GRPCRout
 URL = "clickhouse://m@ch:8123/m"
 EXTERNAL = {"kind": "external", "external": {"url": URL, "existingSecret": "s"}}
 TLS = {"enabled": True, "existingSecret": "t"}
+ACME = {"enabled": True, "issuerRef": {"name": "acme"}, "clusterNames": False, "dnsNames": ["m.example.org"]}
 MTLS = {"clientCaSecret": "ca", "existingClientSecret": "c"}
 RAY = {"enabled": True, "engine": "ray", "source": {"existingClaim": "documents"}}
 EVERY_POD: dict[str, Any] = {"store": EXTERNAL, "backup": {"enabled": True, "target": "s3://b"}, "ingestion": RAY}
@@ -68,10 +69,6 @@ def example(name: str) -> list[Manifest]:
 def of_kind(manifests: list[Manifest], kind: str, suffix: str = "") -> Manifest:
     (found,) = [m for m in manifests if m["kind"] == kind and m["metadata"]["name"].endswith(suffix)]
     return found
-
-
-def pod_of(manifests: list[Manifest], kind: str) -> Manifest:
-    return dict(of_kind(manifests, kind)["spec"]["template"]["spec"])
 
 
 def pods(node: Any) -> Iterator[tuple[dict[str, Any], Manifest]]:
@@ -161,6 +158,17 @@ POD = "spec.template.spec.containers.0"
             {"backup": {"enabled": True, "target": "s3://b", "existingSecret": "bucket"}}, "CronJob",
             "spec.jobTemplate.spec.template.spec.containers.0.envFrom", [{"secretRef": {"name": "bucket"}}],
         ),
+        ({}, "StatefulSet", "spec.volumeClaimTemplates.0.spec.accessModes", ["ReadWriteOnce"]),
+        (
+            {"store": EXTERNAL, "autoscaling": {"enabled": True, "targetCallsUnderWay": 16}}, "HorizontalPodAutoscaler",
+            "spec.metrics.1.pods.metric.name", "memory_service_calls_under_way",
+        ),
+        # A public authority refuses a cluster's names.
+        ({"tls": {"enabled": True, "certManager": ACME}}, "Certificate", "spec.dnsNames", ["m.example.org"]),
+        (
+            {"ingestion": {**RAY, "resources": {"limits": {"nvidia.com/gpu": "1"}}}}, "RayJob",
+            "spec.rayClusterSpec.headGroupSpec.template.spec.containers.0.resources.limits", {"memory": "4Gi"},
+        ),
     ],
 )  # fmt: skip
 def test_a_value_ends_where_kubernetes_looks(values: dict[str, Any], kind: str, path: str, expected: object) -> None:
@@ -202,8 +210,9 @@ def test_every_pod_gets_what_is_given_to_all() -> None:
 def test_clients_outside_come_by_ingress_or_gateway() -> None:
     ingress = {"enabled": True, "className": "nginx", "hosts": ["m.example.org"], "tlsSecret": "t"}
     route = {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["m.example.org"]}
-    manifests = render({"ingress": ingress, "grpcRoute": route})
+    manifests = render({"ingress": ingress, "grpcRoute": route, "tls": TLS})
     accepted(manifests)
+    assert of_kind(manifests, "Service", "service")["spec"]["ports"][0]["appProtocol"] == "https"
     (rule,) = of_kind(manifests, "Ingress")["spec"]["rules"]
     backend = {"name": "memories-memory-service", "port": {"name": "grpc"}}
     assert rule["http"]["paths"][0]["backend"] == {"service": backend}
@@ -221,7 +230,7 @@ def test_the_releases_own_pods_may_call_whoever_else_may() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "port"), [("http://otel.monitoring.svc:4319", 4319), ("https://otel.example.org", 4317)]
+    ("endpoint", "port"), [("http://otel.monitoring.svc:4319", 4319), ("https://otel.example.org", 443)]
 )
 def test_spans_may_leave_for_their_collector(endpoint: str, port: int) -> None:
     values = {"networkPolicy": {"enabled": True}, "settings": {"traces_endpoint": endpoint}}
@@ -297,8 +306,10 @@ def test_settings_reach_the_service_as_it_reads_them(tmp_path: Path, monkeypatch
     monkeypatch.setenv(CONFIG_VARIABLE, str(file))
     read = Settings()
     assert (read.max_k, read.default_deadline_s, read.warm_up) == (7, 2.5, False)
-    assert read.listen == "0.0.0.0:7430"
+    assert (read.listen, read.connection_age_s) == ("0.0.0.0:7430", 0)
     assert str(read.tls_certificate) == "/etc/memory-service/tls/tls.crt"
+    file.write_text(of_kind(render({"store": EXTERNAL}), "ConfigMap")["data"]["service.toml"])
+    assert Settings().connection_age_s == 300  # new pods get traffic
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from deploy.bench import outcome, report
+from deploy.bench.machine import ROOT
 from deploy.bench.outcome import FORMAT_VERSION
 from deploy.bench.scenario import SCENARIOS, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, find_scenario
 
@@ -97,6 +99,16 @@ def test_the_report_writes_results_and_keeps_the_last_figures_of_other_scenarios
     (tmp_path / "made.json").unlink()
     assert report.write(tmp_path, page) == []
     assert page.read_text() == text, "a result that is no longer there keeps its table"
+
+
+def test_every_column_with_an_interval_says_what_is_better():
+    for table in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / "benchmarks.md").read_text(), re.M):
+        head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+        for row in rows:
+            figures = [
+                n for n, cell in zip(head, row, strict=True) if re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)", cell)
+            ]
+            assert [name for name in figures if not name.endswith(("↑", "↓"))] == []
 
 
 def test_a_result_that_cannot_be_shown_and_a_page_without_marks_are_refused(tmp_path, page):

@@ -57,6 +57,20 @@ def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     assert two._engine.rows(sql)[0][0] == 0
 
 
+def test_a_part_that_a_server_set_aside_damages_nothing(
+    url: str, stores: tuple[ClickHouseStore, ClickHouseStore]
+) -> None:
+    """Replicated tables set parts aside and fetch them again."""
+    store, _ = stores
+    base = store.create("healed", "", IDENTITY)
+    store.write(base, [document("a", "one")])
+    store._engine.command(f"ALTER TABLE documents DETACH PARTITION ID '{base.number}'")
+    store.write(base, [document("a", "one")])
+    with contextlib.closing(open_store(url, OPTIONS)) as restarted:
+        assert restarted.knowledge_base("healed").problem == ""
+        assert keys_near(restarted, base, "one") == ["a"]
+
+
 def test_of_several_who_create_one_name_at_once_one_does(stores: tuple[ClickHouseStore, ClickHouseStore]) -> None:
     def create(store: Store, name: str) -> int:
         try:

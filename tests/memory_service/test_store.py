@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
+from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.filters import Exists, Filter, In, Range
 from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
@@ -38,6 +41,22 @@ def test_the_vector_index_answers_queries(store: Store) -> None:
         vector,
     )
     assert any("vector_similarity" in row[0] for row in plan)
+
+
+@pytest.mark.parametrize(
+    ("condition", "index"),
+    [(In("n", ("3",)), "metadata_values"), (Exists("none"), "metadata_names"),
+     (Range("none", at_least=3.0), "metadata_names")],
+)  # fmt: skip
+def test_a_filter_reads_only_what_its_index_leaves(store: Store, condition: Filter, index: str) -> None:
+    base, parameters = store.create("kb", "", IDENTITY), dict[str, Any]()
+    store.write(base, [document(f"d{n}", f"text {n}", metadata={"n": str(n)}) for n in range(600)])
+    sql = f"SELECT id FROM references_{DIMENSION} WHERE kb = {base.number} AND {filter_sql(condition, parameters)}"
+    rows = store._engine.rows(f"EXPLAIN indexes = 1 {sql}", parameters)  # type: ignore[attr-defined]
+    plan = [row[0].strip() for row in rows]
+    granules = plan[plan.index(f"Name: {index}") :][3]
+    left, before = map(int, granules.removeprefix("Granules: ").split("/"))
+    assert left < before, granules
 
 
 class Interrupted(Exception):

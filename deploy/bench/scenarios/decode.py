@@ -49,7 +49,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         " written. llama-bench writes into an empty context, without sampling or text."
         + ("" if llama else f" {result['llama_cpp_missing']}.")
     )
-    limits = Sheet("against the limits", ("limit or peer", "", "ours by it"), rows, note)
+    limits = Sheet("against the limits", ("limit or peer", "", "ours by it ↑"), rows, note)
     return [*decoding_sheets(result), limits]
 
 

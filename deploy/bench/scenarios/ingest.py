@@ -183,13 +183,13 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         (f"{engine}://", figure(keys, "references_per_s"), limit, figure(keys, "ratio"))
         for engine, keys in result["stores"].items()
     ]
-    columns = ("store", "references/s", "forward pass alone", "ratio")
+    columns = ("store", "references/s ↑", "forward pass alone ↑", "ratio ↑")
     note = "From the first document sent to the last acknowledgement of a durable, searchable memory."
     pods = result["pods"]
     written = (("one", figure(pods, "one"), "1"), ("two", figure(pods, "two"), figure(pods, "ratio")))
     return [
         Sheet(f"ingestion, {result['threads']} threads", columns, rows, note),
-        Sheet("Pods on one server store, memories sent by clients", ("pods", "references/s", "ratio"), written),
+        Sheet("Pods on one server store, memories sent by clients", ("pods", "references/s ↑", "ratio ↑"), written),
     ]
 
 

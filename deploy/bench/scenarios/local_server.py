@@ -223,7 +223,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         "Decoding counts all from the last one's first token to the first one's last. Ratios: with memory over without,"
         " all over one alone, without memory over llama.cpp's server." + ("" if llama else f" {HOW_TO_BUILD}.")
     )
-    columns = (f"{result['conversations']} conversations", "tokens/s", "end to end", "first token, ms", "ratio")
+    columns = (f"{result['conversations']} conversations", "tokens/s ↑", "end to end ↑", "first token, ms ↓", "ratio ↑")
     shown = [(label, *(figure(result, key) if key else "" for key in keys)) for label, *keys in rows]
     return [Sheet(f"many users: {subject(result)}", columns, shown, note)]
 

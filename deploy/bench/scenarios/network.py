@@ -78,7 +78,8 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a link."""
-    columns = ("round trip, ms", "Mbit/s", "loss", "overlap", "exact", "overlap, end to end", "over text RAG", "late")
+    columns = ("round trip, ms", "Mbit/s", "loss", "overlap ↑", "exact ↑",
+               "overlap, end to end ↑", "over text RAG ↑", "late ↓")  # fmt: skip
     names = ("ratio_overlap", "ratio_exact", "ratio_end_to_end_overlap", "ratio_to_rag")
     rows = [
         (

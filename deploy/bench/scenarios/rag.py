@@ -90,7 +90,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         rows.append((name, figure(result, "tokens_per_s_llama_cpp"), figure(result, "ratio_vs_llama_cpp")))
         without = figure(result, "ratio_vs_llama_cpp_without_retrieval")
         rows.append(("the same, its retrieval not counted", "", without))
-    columns = ("knowledge as", "tokens/s end to end", "memory is faster by")
+    columns = ("knowledge as", "tokens/s end to end ↑", "memory is faster by ↑")
     note = (
         "From the question to the last token of the answer: retrieval, reading, decoding. Text RAG reads"
         f" {result['references']} references of the same service as {result['reference_tokens']} tokens before the"

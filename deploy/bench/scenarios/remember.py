@@ -125,9 +125,9 @@ def filled(path: Path, head: Head, count: int) -> LocalKnowledgeBase:
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row."""
     names = ("references_per_s", "tokens_per_s", "decoder_share", "pause_ms", "usual_pause_ms", "search_ms")
-    search = f"search of {result['stored']:,}, ms"
-    share, pause = "decoder's share while remembering", "longest pause between two tokens, ms"
-    columns = ("references/s", "tokens/s alone", share, pause, "alone, ms", search)
+    search = f"search of {result['stored']:,}, ms ↓"
+    share, pause = "decoder's share while remembering ↑", "longest pause between two tokens, ms ↓"
+    columns = ("references/s ↑", "tokens/s alone ↑", share, pause, "alone, ms ↓", search)
     note = "One thread writes, embeds and stores durably; one query by vector and words over random unit vectors."
     return [
         Sheet(

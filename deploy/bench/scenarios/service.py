@@ -211,8 +211,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         for name, keys in ({f"{engine}://": keys for engine, keys in stores.items()} | result["peers"]).items()
     ]  # fmt: skip
     rows.append(("echo", "–", *(figure(result["echo"], key) for key in speeds), "–", "1", "–", "–"))
-    columns = ("", "recall@5", "questions/s", "p50, ms", "p99, ms", "alone p50, ms", "of the echo",
-               "memory, MB", "disk, MB")  # fmt: skip
+    columns = ("", "recall@5 ↑", "questions/s ↑", "p50, ms ↓", "p99, ms ↓", "alone p50, ms ↓", "of the echo ↑",
+               "memory, MB ↓", "disk, MB ↓")  # fmt: skip
     title = (
         f"{result['references']:,} references x {result['dim']}, payloads of {result['payload_bytes']:,} bytes,"
         f" {result['callers']} callers"
@@ -230,8 +230,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     ]
     return [
         Sheet(title, columns, rows, " ".join([note, *absent])),
-        Sheet("Server times of one caller, ms (medians)", ("", *STAGES), stages),
-        Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered, _BESIDE),
+        Sheet("Server times of one caller, ms ↓ (medians)", ("", *STAGES), stages),
+        Sheet("With a filter", ("", "pass it", "questions/s ↑", "p50, ms ↓", "p99, ms ↓"), filtered, _BESIDE),
     ]
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
-from tests.memory_service.running import document, ingest_requests, outcome, refusal, refused, running
+from tests.memory_service.running import document, eventually, ingest_requests, outcome, refusal, refused, running
 
 
 class Moody(HashEncoder):
@@ -36,6 +37,16 @@ def test_a_document_the_model_cannot_encode_fails_alone(tmp_path: Path) -> None:
         answers = client.ingest("kb", *documents)[1:]
         assert [outcome(a) for a in answers] == [1, "ENCODING_FAILED", 1, "VECTOR_NOT_FINITE", 1]
         assert len(client.hits("kb", "one")) == 3
+
+
+def test_a_connection_ends_at_its_age_and_the_next_call_makes_another(tmp_path: Path) -> None:
+    ready, idle = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
+    states: list[grpc.ChannelConnectivity] = []
+    with running(tmp_path, HashEncoder(), connection_age_s=0.3) as (client, _):
+        client.channel.subscribe(states.append)
+        client.ingest("kb", document("a", "A."))
+        eventually(lambda: ready in states and states[-1] == idle)
+        assert client.keys("kb") == ["a"]
 
 
 class Stuck(HashEncoder):
