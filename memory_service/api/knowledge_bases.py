@@ -20,7 +20,7 @@ from protos.memory.v1 import operations_pb2 as ops
 
 _PAGE_BYTES = 1 << 20
 _PAGE_MEMORIES = 256
-_WRITE_MEMORIES = "write-memories/"
+_OPERATIONS = {"write-memories": ops.OPERATION_KIND_WRITE_MEMORIES, "reindex": ops.OPERATION_KIND_REINDEX}
 
 
 class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
@@ -130,7 +130,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
 
 
 class Operations(operations_pb2_grpc.OperationsServicer):
-    """One for each knowledge base; joins what this process did with what the store says is left."""
+    """Two for each knowledge base; joins what this process did with what the store says is left."""
 
     def __init__(self, runtime: Runtime, late: LateMemories) -> None:
         self._runtime = runtime
@@ -140,27 +140,31 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         """See operations.proto."""
         one = request.knowledge_base
         bases = [await self._runtime.find(call.access, one)] if one else self._runtime.seen_by(call.access)
-        return ops.ListOperationsResponse(operations=[await self._operation(base, call.access) for base in bases])
+        found = [await self._operation(what, base, call.access) for what in sorted(_OPERATIONS) for base in bases]
+        return ops.ListOperationsResponse(operations=found)
 
     async def GetOperation(self, request: ops.GetOperationRequest, call: Call) -> ops.GetOperationResponse:
         """See operations.proto."""
-        if not request.name.startswith(_WRITE_MEMORIES):
-            raise BadRequest(
-                f"no operation is called {request.name[:80]!r}: expected {_WRITE_MEMORIES}<knowledge base>",
-                field="name",
-            )
-        base = await self._runtime.find(call.access, request.name.removeprefix(_WRITE_MEMORIES))
-        return ops.GetOperationResponse(operation=await self._operation(base, call.access))
+        what, _, name = request.name.partition("/")
+        if what not in _OPERATIONS:
+            expected = " or ".join(f"{known}/<knowledge base>" for known in _OPERATIONS)
+            raise BadRequest(f"no operation is called {request.name[:80]!r}: expected {expected}", field="name")
+        base = await self._runtime.find(call.access, name)
+        return ops.GetOperationResponse(operation=await self._operation(what, base, call.access))
 
-    async def _operation(self, base: KnowledgeBase, access: Access) -> ops.Operation:
+    async def _operation(self, what: str, base: KnowledgeBase, access: Access) -> ops.Operation:
         name = access.seen_name(base.name) or ""
-        found = ops.Operation(name=_WRITE_MEMORIES + name, kind=ops.OPERATION_KIND_WRITE_MEMORIES, knowledge_base=name)
-        progress = self._late.progress(base)
+        found = ops.Operation(name=f"{what}/{name}", kind=_OPERATIONS[what], knowledge_base=name)
         try:
             statistics = await self._runtime.run("read", self._runtime.store.statistics, base)
         except Memory3Error as error:  # a damaged one must not hide the others
             found.problem = str(error)
             return found
+        if found.kind == ops.OPERATION_KIND_REINDEX:
+            found.progress.references_done, found.progress.references_left = statistics.reindexed, statistics.unindexed
+            found.done = not statistics.unindexed
+            return found
+        progress = self._late.progress(base)
         done, failed, left = progress.written, progress.failed, statistics.unwritten_documents
         found.progress.documents_done, found.progress.documents_left = done, left
         found.progress.documents_failed, found.done = failed, left == 0

@@ -185,7 +185,8 @@ class Retrieved:
 class Statistics:
     """What a knowledge base holds; stored_bytes is on disk, with index and vectors.
 
-    unwritten_documents: those with empty payloads, whose memories are still to be written.
+    unwritten_documents: those with empty payloads, whose memories are still to be written. reindexed, unindexed:
+    references that a search index which is being built anew has and lacks; 0 while none is.
     """
 
     documents: int
@@ -194,6 +195,8 @@ class Statistics:
     text_bytes: int
     stored_bytes: int
     unwritten_documents: int = 0
+    reindexed: int = 0
+    unindexed: int = 0
 
 
 @dataclass(frozen=True)

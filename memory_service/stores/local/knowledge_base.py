@@ -72,6 +72,7 @@ class LocalKnowledgeBase:
         self._closed = False
         self._saved_rows = 0
         self._builder = threading.Thread()
+        self._building: VectorIndex | None = None
         with disk_errors("opening the knowledge base"):
             self._database = Database(folder / _DATA)
             try:
@@ -215,7 +216,8 @@ class LocalKnowledgeBase:
 
     def _rebuild(self) -> None:
         """Replaces the index by one without dead vectors; searches and writes go on while it is built."""
-        index, more = VectorIndex(self._dimension), True
+        self._building = index = VectorIndex(self._dimension)
+        more = True
         try:
             with disk_errors("building the index"):
                 while more and not self._closed:
@@ -231,6 +233,15 @@ class LocalKnowledgeBase:
                         self._save()
         except Memory3Error as error:
             logger().warning("index_not_rebuilt", problem=str(error))
+        finally:
+            self._building = None
+
+    def reindexing(self, references: int) -> tuple[int, int]:
+        """Of so many references those that an index which is being built has, and those it lacks; 0, 0 while none is."""
+        if (index := self._building) is None:
+            return 0, 0
+        done = min(index.count, references)
+        return done, references - done
 
     def _save(self) -> None:
         """Writes the index beside the data. It is a copy: where that fails it will be made again."""

@@ -178,11 +178,12 @@ class LocalStore(Store):
             return data.unwritten(count)
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
-        with self._reading(base) as data:
+        with self._of(base) as opened, opened.reading() as (data, _):
             documents, references, payload_bytes, text_bytes, unwritten = data.sums()
+            reindexed, left = opened.reindexing(references)
             files = [path.stat() for path in self._folder(base).iterdir() if path.is_file()]
         stored_bytes = sum(file.st_blocks * 512 for file in files)
-        return Statistics(documents, references, payload_bytes, text_bytes, stored_bytes, unwritten)
+        return Statistics(documents, references, payload_bytes, text_bytes, stored_bytes, unwritten, reindexed, left)
 
     # Writing
 

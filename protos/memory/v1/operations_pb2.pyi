@@ -11,8 +11,10 @@ class OperationKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     OPERATION_KIND_UNSPECIFIED: _ClassVar[OperationKind]
     OPERATION_KIND_WRITE_MEMORIES: _ClassVar[OperationKind]
+    OPERATION_KIND_REINDEX: _ClassVar[OperationKind]
 OPERATION_KIND_UNSPECIFIED: OperationKind
 OPERATION_KIND_WRITE_MEMORIES: OperationKind
+OPERATION_KIND_REINDEX: OperationKind
 
 class Operation(_message.Message):
     __slots__ = ("name", "kind", "knowledge_base", "done", "progress", "problem")
@@ -31,14 +33,18 @@ class Operation(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[OperationKind, str]] = ..., knowledge_base: _Optional[str] = ..., done: _Optional[bool] = ..., progress: _Optional[_Union[OperationProgress, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class OperationProgress(_message.Message):
-    __slots__ = ("documents_done", "documents_left", "documents_failed")
+    __slots__ = ("documents_done", "documents_left", "documents_failed", "references_done", "references_left")
     DOCUMENTS_DONE_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_DONE_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_LEFT_FIELD_NUMBER: _ClassVar[int]
     documents_done: int
     documents_left: int
     documents_failed: int
-    def __init__(self, documents_done: _Optional[int] = ..., documents_left: _Optional[int] = ..., documents_failed: _Optional[int] = ...) -> None: ...
+    references_done: int
+    references_left: int
+    def __init__(self, documents_done: _Optional[int] = ..., documents_left: _Optional[int] = ..., documents_failed: _Optional[int] = ..., references_done: _Optional[int] = ..., references_left: _Optional[int] = ...) -> None: ...
 
 class ListOperationsRequest(_message.Message):
     __slots__ = ("knowledge_base",)

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class OperationsStub:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
+    search index that is built anew.
     """
 
     def __init__(self, channel):
@@ -48,7 +49,8 @@ class OperationsStub:
 
 
 class OperationsServicer:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
+    search index that is built anew.
     """
 
     def ListOperations(self, request, context):
@@ -87,7 +89,8 @@ def add_OperationsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Operations:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
+    search index that is built anew.
     """
 
     @staticmethod

@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OperationsStub:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents."""
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
+    search index that is built anew.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -40,7 +42,9 @@ class OperationsStub:
 
 @_typing.type_check_only
 class OperationsAsyncStub(OperationsStub):
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents."""
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
+    search index that is built anew.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListOperations: _aio.UnaryUnaryMultiCallable[_operations_pb2.ListOperationsRequest, _operations_pb2.ListOperationsResponse]  # type: ignore[assignment]
@@ -49,7 +53,9 @@ class OperationsAsyncStub(OperationsStub):
     """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND for a name that is none."""
 
 class OperationsServicer(metaclass=_abc_1.ABCMeta):
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents."""
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
+    search index that is built anew.
+    """
 
     @_abc_1.abstractmethod
     def ListOperations(

@@ -9,9 +9,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from memory_service.errors import StoreUnavailable
+from memory_service.stores.local import knowledge_base
+from memory_service.stores.local.index import VectorIndex
 from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import operations_pb2
@@ -43,8 +46,8 @@ def texts(client: Client, near: str) -> list[str]:
     return [hit.text for hit in client.hits("kb", near, return_text=True)]
 
 
-def operation(client: Client, kb: str = "kb") -> operations_pb2.Operation:
-    request = operations_pb2.GetOperationRequest(name=f"write-memories/{kb}")
+def operation(client: Client, kb: str = "kb", what: str = "write-memories") -> operations_pb2.Operation:
+    request = operations_pb2.GetOperationRequest(name=f"{what}/{kb}")
     return client.operations.GetOperation(request, timeout=60).operation
 
 
@@ -113,7 +116,8 @@ def test_the_next_process_goes_on_and_its_operation_tells_how_far_it_is(tmp_path
         eventually(lambda: unwritten(client) == 0)
         assert operation(client).done
         every = client.operations.ListOperations(operations_pb2.ListOperationsRequest(), timeout=60)
-        assert [one.name for one in every.operations] == ["write-memories/default", "write-memories/kb"]
+        names = [f"{what}/{kb}" for what in ("reindex", "write-memories") for kb in ("default", "kb")]
+        assert [one.name for one in every.operations] == names
         written = {payload_of(one.text, MODEL_ID) for one in documents}
         assert {hit.payload for hit in client.hits("kb", "Text 3.", 40)} == written
         assert encoder.encoded == 40 - stuck.encoded
@@ -178,11 +182,35 @@ def test_a_knowledge_base_dropped_meanwhile_does_not_stop_the_others(tmp_path: P
         assert (progress(client, "kept"), operation(client, "kept").problem) == ((40, 0, 0), "")
 
 
+def test_an_index_that_is_built_anew_is_an_operation_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go, add = threading.Event(), VectorIndex.add
+
+    def held(index: VectorIndex, rows: np.ndarray, vectors: np.ndarray) -> None:
+        if threading.current_thread().name == "index-builder":
+            let_go.wait(60)
+        add(index, rows, vectors)
+
+    monkeypatch.setattr(VectorIndex, "add", held)
+    monkeypatch.setattr(knowledge_base, "SAVE_ROWS", 8)
+    with running(tmp_path, HashEncoder(), warm_up=False, store=f"file://{tmp_path}/store") as (client, _):
+        client.ingest("kb", *(document(f"d{n}", f"Text {n}.") for n in range(40)))
+        assert operation(client, what="reindex").done
+        for number in range(30):
+            client.delete("kb", f"d{number}")
+        found = operation(client, what="reindex")
+        assert (found.kind, found.done) == (operations_pb2.OPERATION_KIND_REINDEX, False)
+        assert found.progress.references_done + found.progress.references_left == 10
+        let_go.set()
+        eventually(lambda: operation(client, what="reindex").done)
+        assert {hit.document_key for hit in client.hits("kb", "Text 35.", 40)} == {f"d{n}" for n in range(30, 40)}
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("write-memories/none", "KNOWLEDGE_BASE_NOT_FOUND"),
-        ("reindex/default", "INVALID_ARGUMENT"),
+        ("reindex/none", "KNOWLEDGE_BASE_NOT_FOUND"),
+        ("write-memory/default", "INVALID_ARGUMENT"),
         ("", "INVALID_ARGUMENT"),
     ],
 )
