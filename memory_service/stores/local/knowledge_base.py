@@ -237,7 +237,7 @@ class LocalKnowledgeBase:
             self._building = None
 
     def reindexing(self, references: int) -> tuple[int, int]:
-        """Of so many references those that an index which is being built has, and those it lacks; 0, 0 while none is."""
+        """Of so many references those that an index being built has, and those it lacks; 0, 0 while none is built."""
         if (index := self._building) is None:
             return 0, 0
         done = min(index.count, references)
