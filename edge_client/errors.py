@@ -32,14 +32,12 @@ The first four are defined in `memory_model.errors`.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 
 from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 
 __all__ = [
     "Cancellation",
-    "Cancelled",
     "ContextFull",
     "CorruptFile",
     "IdentityMismatch",
@@ -128,40 +126,10 @@ def described(error: Exception) -> str:
     return f"{reason}: {error}"
 
 
-class Cancelled(Exception):
-    """What was computed is no longer needed."""
-
-
-class Cancellation:
-    """Set once, by `cancel`. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
-        self._cancelled = False
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
+class Cancellation(Future[None]):
+    """Set once, by `cancel`, which calls what `add_done_callback` was given, in its thread. Thread-safe."""
 
     def check(self) -> None:
-        """Raise Cancelled if it was called."""
-        if self._cancelled:
-            raise Cancelled
-
-    def cancel(self) -> None:
-        """Set it and call the callbacks, in this thread."""
-        with self._lock:
-            self._cancelled = True
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
-
-    def when_cancelled(self, callback: Callable[[], None]) -> None:
-        """Call back at `cancel`, or at once if it was called before."""
-        with self._lock:
-            if not self._cancelled:
-                self._callbacks.append(callback)
-                return
-        callback()
+        """Raise CancelledError if it was cancelled."""
+        if self.cancelled():
+            raise CancelledError

@@ -47,7 +47,7 @@ class AnswerStream(Iterator[Event]):
 
     def __next__(self) -> Event:
         # Who closes has cancelled before and holds the lock for a moment; anybody else who holds it computes.
-        if not self._step.acquire(blocking=self._cancellation.cancelled):
+        if not self._step.acquire(blocking=self._cancellation.cancelled()):
             raise SessionBusy("another thread is reading this answer: one thread at a time")
         self._begun = True
         try:
@@ -105,7 +105,7 @@ class AnswerStream(Iterator[Event]):
     @property
     def abandoned(self) -> bool:
         """Whether nothing of it was read yet, or it was cancelled: ending it takes nothing from a reader."""
-        return not self._begun or self._cancellation.cancelled
+        return not self._begun or self._cancellation.cancelled()
 
     def cancel(self) -> None:
         """End the answer after the step that the decoder is in, at most. Any thread; idempotent."""

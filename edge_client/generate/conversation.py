@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from edge_client.decoder.sequence import PIECE
 from edge_client.decoder.sequence import Sequence as Text
-from edge_client.errors import Cancellation, Cancelled, ModelClosed, described
+from edge_client.errors import Cancellation, ModelClosed, described
 from edge_client.events import Remembered
 from edge_client.generate.loop import ChunkRecalls
 from edge_client.generate.past import Past, Turn, turn_key
@@ -116,7 +116,7 @@ class Conversation:
             self._prompt = eviction.prompt
 
     def settle(self, cancellation: Cancellation) -> bool:
-        """Take over what the background reads, once it is done; whether there was something. Raises Cancelled."""
+        """Take over what the background reads, once it is done; whether there was something. Raises CancelledError."""
         if (eviction := self._eviction) is None:
             return False
         with self._model.decoder.hurry():
@@ -125,8 +125,8 @@ class Conversation:
         self._eviction = None
         try:
             found, references, error = eviction.job.result()
-        except (Cancelled, CancelledError, ModelClosed):
-            raise Cancelled from None
+        except ModelClosed:
+            raise CancelledError from None
         except Memory3Error as failed:  # the text stays where it is as long as it fits
             self.news.append(Remembered(eviction.turns, 0, described(failed)))
             return False

@@ -20,7 +20,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
-from concurrent.futures import TimeoutError
+from concurrent.futures import CancelledError, TimeoutError
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge_client.decoder.sequence import Sequence
-from edge_client.errors import Cancellation, Cancelled
+from edge_client.errors import Cancellation
 from edge_client.events import Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.prompt import asks, cut
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
@@ -92,7 +92,7 @@ class Answer:
                 left = time.perf_counter()
                 yield event
                 self._away_s += time.perf_counter() - left
-        except Cancelled:
+        except CancelledError:
             self._reason = "cancelled"
         finally:
             self._recalls.end()
@@ -241,7 +241,7 @@ class ChunkRecalls:
     def read_prompt(self, reused: int) -> np.ndarray:
         """Read the prompt from token `reused` on, every chunk with its own memories; the logits after the last token.
 
-        One call recalls for all chunks. Raises Cancelled.
+        One call recalls for all chunks. Raises CancelledError.
         """
         held = bool(self._sequence.held.memories)
         chunks = cut(self._prompt, self._tokenizer, self.chunk_tokens, reused, held=held)
@@ -329,11 +329,11 @@ class ChunkRecalls:
         """What the ticket holds when it is done or the answer is cancelled, or that the time is over."""
         waiting = weakref.ref(ticket)  # whoever may cancel must not keep memories alive
 
-        def cancel() -> None:
+        def cancel(_: object) -> None:
             if (left := waiting()) is not None:
                 left.end()
 
-        self._cancellation.when_cancelled(cancel)
+        self._cancellation.add_done_callback(cancel)
         limit_s = self._policy.deadline_s + GRACE_S
         try:
             return ticket.result(limit_s)

@@ -161,7 +161,7 @@ class MemoryClient:
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
         calls: list[grpc.Future] = []
 
-        def cancel() -> None:
+        def cancel(_: object = None) -> None:
             for call in calls:
                 call.cancel()  # without effect on those that ended
 
@@ -173,7 +173,7 @@ class MemoryClient:
                         self._retrieval.Retrieve.future(request, timeout=timeout_s, metadata=self.settings.metadata)
                     )
                 if cancellation is not None:
-                    cancellation.when_cancelled(cancel)
+                    cancellation.add_done_callback(cancel)
                 responses = [call.result() for call in calls]
         except grpc.FutureCancelledError:
             cancelled = True

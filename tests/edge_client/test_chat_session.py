@@ -44,7 +44,7 @@ class Gate:
 
     def recall(self, queries: Sequence[str], *, cancellation: Any = None, **_: object) -> list[Recall]:
         self.asked += queries
-        while not self.open.wait(0.01) and not cancellation.cancelled:
+        while not self.open.wait(0.01) and not cancellation.cancelled():
             pass
         number = len(self.asked)
         return [Recall(q, tuple(self.memories[(number + i) % 3 :][:3])) for i, q in enumerate(queries)]

@@ -34,7 +34,7 @@ class Recalling:
         also: LocalSource | None = None,
     ) -> list[Recall]:  # fmt: skip
         assert cancellation is not None
-        cancellation.when_cancelled(self.go.release)
+        cancellation.add_done_callback(lambda _: self.go.release())
         self.begun.release()
         assert self.go.acquire(timeout=deadline_s)
         return [Recall(q) for q in queries]
