@@ -34,11 +34,10 @@ from edge_client.decoder.graph import DecoderGraph, Threads, physical_cores, ste
 from edge_client.decoder.providers import ORDER, EngineCache, cache_folder, check_name, gpu, missing
 from edge_client.errors import RetrievalError, StorageError, described
 from edge_client.local.folder import path_of
-from edge_client.pull.bundle import Progress as ShowProgress
-from edge_client.pull.bundle import Staging, pull_bundle
-from edge_client.pull.pack import pull_pack
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
+from edge_client.wire.pull import Progress as ShowProgress
+from edge_client.wire.pull import pull_bundle, pull_pack, staging_of
 from memory_model.bundle import MANIFEST, Bundle, Manifest
 from memory_model.codec.native.library import installed, why_missing
 from memory_model.codec.payload import Identity
@@ -277,11 +276,11 @@ def pull(
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
                 known = _known(settings.bundle)
-                pack = pull_pack(settings.channel, knowledge_base, settings.local, progress=show, **known)
+                head = pull_pack(settings.channel, knowledge_base, settings.local, progress=show, **known)
                 size = place.stat().st_size
-                said = f"{pack.head.memories} memories of {knowledge_base}, revision {pack.head.revision}"
+                said = f"{head.memories} memories of {knowledge_base}, revision {head.revision}"
     except (KeyboardInterrupt, RetrievalError, StorageError):
-        begun = Staging(place).folder.is_dir()
+        begun = staging_of(place.absolute()).is_dir()
         kept = "what was fetched so far is kept; the same command goes on where it stopped"
         err.print(kept if begun else "nothing was fetched", soft_wrap=True)
         raise

@@ -31,7 +31,7 @@ FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 200, 5_000
 CONNECT_TIMEOUT_MS = 2_000
 """Of an attempt to connect: three round trips with TLS, on a slow link or from a busy device."""
 IDEMPOTENT = (("memory.v1.Retrieval", "Retrieve"), ("memory.v1.Models", "Describe"))
-"""Calls that gRPC may repeat by itself. Streams are resumed by `edge_client.pull`, from where they stopped."""
+"""Calls that gRPC may repeat by itself. Streams are resumed by `edge_client.wire.pull`, from where they stopped."""
 
 Metadata = tuple[tuple[str, str], ...]
 

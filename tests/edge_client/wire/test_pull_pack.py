@@ -17,11 +17,10 @@ from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head
-from edge_client.pull import bundle as pull_staging
-from edge_client.pull import pack as pull_pack_module
-from edge_client.pull.pack import pull_pack
+from edge_client.wire import pull
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import Hit, MemoryClient
+from edge_client.wire.pull import pull_pack
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput, ModelMismatch
@@ -64,7 +63,9 @@ def address(service: tuple[Client, str]) -> str:
 
 @pytest.fixture(scope="module")
 def towns(address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pull_pack(ChannelSettings(address), "towns", tmp_path_factory.mktemp("local")).path
+    folder = tmp_path_factory.mktemp("local")
+    pull_pack(ChannelSettings(address), "towns", folder)
+    return folder / "towns.memories"
 
 
 @pytest.fixture
@@ -74,8 +75,8 @@ def pack(towns: Path) -> LocalKnowledgeBase:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_staging, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(pull_pack_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(pull, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pull, "_PAUSE_S", 0.01)
 
 
 def opened(path: Path, minimum_score: float | None = None) -> LocalKnowledgeBase:
@@ -154,10 +155,11 @@ def everything(path: Path) -> list[Hit]:
 
 @pytest.fixture(scope="module")
 def whole(address: str, tmp_path_factory: pytest.TempPathFactory) -> list[Hit]:
-    pulled = pull_pack(ChannelSettings(address), "many", tmp_path_factory.mktemp("whole"))
-    assert [p.name for p in pulled.path.parent.iterdir()] == ["many.memories"], "nothing is left beside it"
-    assert (pulled.head.memories, len(opened(pulled.path))) == (MANY, MANY)
-    return everything(pulled.path)
+    folder = tmp_path_factory.mktemp("whole")
+    head, path = pull_pack(ChannelSettings(address), "many", folder), folder / "many.memories"
+    assert [p.name for p in folder.iterdir()] == ["many.memories"], "nothing is left beside it"
+    assert (head.memories, len(opened(path))) == (MANY, MANY)
+    return everything(path)
 
 
 def interrupted(address: str, folder: Path) -> Path:
@@ -179,8 +181,8 @@ def interrupted(address: str, folder: Path) -> Path:
 
 def test_a_broken_connection_goes_on_where_it_stopped(address: str, whole: list[Hit], tmp_path: Path) -> None:
     with cutting(address, 400_000, 300_000, 50) as proxy:
-        pulled = pull_pack(ChannelSettings(proxy.address, attempts=1), "many", tmp_path)
-    assert everything(pulled.path) == whole
+        pull_pack(ChannelSettings(proxy.address, attempts=1), "many", tmp_path)
+    assert everything(tmp_path / "many.memories") == whole
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -191,10 +193,10 @@ def test_the_next_run_keeps_what_came_unless_it_is_damaged(
     if damaged:
         collected.write_bytes(b"noise" * 1000)
     done: list[int] = []
-    pulled = pull_pack(ChannelSettings(address), "many", tmp_path, progress=lambda have, total, what: done.append(have))
+    pull_pack(ChannelSettings(address), "many", tmp_path, progress=lambda have, total, what: done.append(have))
     assert (done[0] > 100_000) is not damaged
     assert done == sorted(done)
-    assert everything(pulled.path) == whole
+    assert everything(tmp_path / "many.memories") == whole
 
 
 @pytest.mark.slow
@@ -204,9 +206,8 @@ def test_a_knowledge_base_written_to_in_between_starts_anew(service: tuple[Clien
     with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
         pull_pack(ChannelSettings(proxy.address, attempts=1), "growing", tmp_path)
     client.ingest("growing", document("g0", "Number 0, anew."), document("new", "A new one."))
-    pulled = pull_pack(ChannelSettings(address), "growing", tmp_path)
-    assert pulled.head.memories == MANY + 1
-    pack = opened(pulled.path)
+    assert pull_pack(ChannelSettings(address), "growing", tmp_path).memories == MANY + 1
+    pack = opened(tmp_path / "growing.memories")
     (hits,) = pack.retrieve(vector_of("Number 0, anew.")[None], k=1).hits
     assert hits[0].text == "Number 0, anew."
     keys = [h.document_key for h in pack.retrieve(vector_of("x")[None], k=MANY + 1).hits[0]]

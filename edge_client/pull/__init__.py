@@ -1,1 +1,0 @@
-"""Bundles and memory packs from a service or a folder to this device."""
