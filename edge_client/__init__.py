@@ -18,14 +18,13 @@ from edge_client.errors import (
     SessionBusy,
     StorageError,
 )
-from edge_client.events import Event, Finished, Recalled, Remembered, Result, Statistics, Token
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.recall.recaller import MemoryRead
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
-from edge_client.stream import AnswerStream
+from edge_client.stream import AnswerStream, Event, Finished, Recalled, Remembered, Result, Statistics, Token
 from edge_client.wire.client import MemoryClient
 
 __all__ = [

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import Cancellation, ContextFull, ModelClosed
-from edge_client.events import Result
 from edge_client.generate.conversation import REMEMBER_AT, Conversation
 from edge_client.generate.loop import Answer
 from edge_client.generate.past import Past, Progress
@@ -32,7 +31,7 @@ from edge_client.recall.recaller import MemoryCache, Recaller
 from edge_client.recall.worker import RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
-from edge_client.stream import AnswerStream
+from edge_client.stream import AnswerStream, Result
 from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled
-from edge_client.events import Statistics
 from edge_client.recall.recaller import Recaller
+from edge_client.stream import Statistics
 from edge_client.wire.client import Answer, MemoryClient
 
 NEVER = -100.0

@@ -23,11 +23,10 @@ from rich.text import Text
 
 from edge_client.cli.options import Memory, memories_table, statistics_table
 from edge_client.errors import described
-from edge_client.events import Remembered, Result, Token
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
-from edge_client.stream import AnswerStream
+from edge_client.stream import AnswerStream, Remembered, Result, Token
 from edge_client.wire.client import MemoryClient, names_of
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents

@@ -19,7 +19,6 @@ from edge_client.cli.doctor import build, doctor, pull
 from edge_client.cli.options import Memory, as_json, memories_table, statistics_table, with_options
 from edge_client.cli.remember import forget, remember, remembered
 from edge_client.errors import MENDABLE, described
-from edge_client.events import Result
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
@@ -33,6 +32,7 @@ from edge_client.serve.access import (
     state_folder,
 )
 from edge_client.settings import EdgeSettings
+from edge_client.stream import Result
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable, shown_on

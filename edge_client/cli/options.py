@@ -14,9 +14,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edge_client.events import Recalled, Result
 from edge_client.generate.sampling import Sampling
 from edge_client.settings import EdgeSettings
+from edge_client.stream import Recalled, Result
 from memory_model.printable import printable
 
 
@@ -157,15 +157,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "answer": result.text,
         "reason": result.reason,
         "without_memory": result.without_memory,
-        "memories": [
-            {
-                "chunk": r.chunk, "generated": r.generated, "query": r.recall.query, "state": r.state,
-                "error": r.recall.error, "service_error": r.recall.service_error, "kept": r.kept,
-                "read": [{**asdict(m), "memory_id": f"{m.memory_id:016x}"} for m in r.recall.read],
-                "times": asdict(r.recall.times), "blocked_ms": round(r.blocked_ms, 3),
-            }
-            for r in result.recalls
-        ],
+        "memories": [recalled.as_json() for recalled in result.recalls],
         "statistics": {
             **asdict(s), "recall_ms": s.recall_ms, "blocked_ms_per_chunk": s.blocked_ms_per_chunk,
         },

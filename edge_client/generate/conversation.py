@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 from edge_client.decoder.sequence import PIECE
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import Cancellation, ModelClosed, described
-from edge_client.events import Remembered
 from edge_client.generate.loop import ChunkRecalls
 from edge_client.generate.past import Past, Turn, turn_key
 from edge_client.recall.policy import RecallMode, RecallPolicy
+from edge_client.stream import Remembered
 from memory_model.chat import Message, Prompt
 from memory_model.errors import Memory3Error
 

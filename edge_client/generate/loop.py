@@ -4,7 +4,7 @@ prompt   messages -> tokens -> chunks of 64          memory_model.chat, generate
 recall   chunk -> query vector -> hits -> memories   ChunkRecalls, recall.worker, recall.recaller
 inject   memories -> slots of the caches             decoder.sequence, decoder.kv
 decode   tokens -> logits -> token                   decoder.batch, generate.sampling
-stream   tokens -> text, events                      generate.sampling, events
+stream   tokens -> text, events                      generate.sampling, stream
 
 When a generated chunk's memories are requested, and when they reach the slots, is the mode's:
     exact     at a chunk's end request, wait (up to the deadline), swap
@@ -29,12 +29,12 @@ import numpy as np
 
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import Cancellation
-from edge_client.events import Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.prompt import asks, cut
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall, without
 from edge_client.recall.worker import Ticket
+from edge_client.stream import Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from memory_model.chat import Prompt
 from memory_model.refusal import is_refusal
 

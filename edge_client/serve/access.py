@@ -19,6 +19,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from edge_client.settings import CheckedSettings
+from edge_client.wire.channel import is_loopback
 from memory_model.errors import InvalidInput
 
 CERTIFICATE_DAYS = 800
@@ -68,12 +69,7 @@ class Access:
 
 def is_own(host: str) -> bool:
     """Whether only this machine can reach that address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(f"{host}:0")
 
 
 def own_names() -> tuple[str, str]:

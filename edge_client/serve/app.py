@@ -22,11 +22,9 @@ from edge_client.errors import RetrievalError
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
-from edge_client.serve import errors
 from edge_client.serve.access import Access, ServeSettings
-from edge_client.serve.answering import Answering, Queue
-from edge_client.serve.completions import completion_routes, event_stream
-from edge_client.serve.guard import DOCUMENTS, Guard
+from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
+from edge_client.serve.refusals import DOCUMENTS, Guard, install
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient, names_of
@@ -50,7 +48,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, acce
     if not isinstance(recaller, Recaller):
         raise InvalidInput("the server needs a model made by EdgeModel.open")
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None)
-    errors.install(app)
+    install(app)
     app.include_router(completion_routes(answering))
     app.include_router(model_routes(answering, recaller))
     app.include_router(knowledge_routes(recaller.client, edge))

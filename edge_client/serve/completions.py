@@ -1,32 +1,127 @@
-"""POST /v1/chat/completions and /v1/completions: OpenAI's answers, streamed or whole, with `memory` and `timings`."""
+"""POST /v1/chat/completions and /v1/completions: OpenAI's answers, streamed or whole, with `memory` and `timings`.
+
+request -> place in the queue -> the model over the knowledge bases it names -> its turn -> events -> JSON
+"""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from functools import lru_cache
 from typing import Any
 
+import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse
 
-from edge_client.events import Event, Finished, Recalled, Token
-from edge_client.recall.recaller import MemoryRead
-from edge_client.serve.answering import Answering
-from edge_client.serve.errors import body_of
-from edge_client.serve.requests import ChatRequest, CompletionRequest
+from edge_client.model import EdgeModel
+from edge_client.serve.refusals import ApiError, body_of
+from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
+from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
 from memory_model.bundle import Bundle
 
+MOST_KNOWLEDGE_BASES = 4
+"""Other than the server's own, whose connections are kept."""
+RETRY_AFTER_S = 2.0
 IGNORED = "X-Ignored-Fields"
 """The response's header that names the request's fields that mean nothing here."""
 MOST_IGNORED = 1024
 PING_S = 15
 """A stream without an event for so long sends a comment, so that no proxy takes it for dead."""
 TIMINGS = ("first_token_ms", "tokens_per_s", "decoder_ms", "overhead_ms", "recall_ms", "blocked_ms_per_chunk")
+
+
+class Queue:
+    """Lets `parallel` answers be computed at a time and `waiting` more wait, in their order. One event loop's."""
+
+    def __init__(self, parallel: int, waiting: int) -> None:
+        self.parallel, self._most = parallel, parallel + waiting
+        self.turn = anyio.Semaphore(parallel)
+        self._inside = 0
+
+    @property
+    def running(self) -> int:
+        """Answers that are being computed."""
+        return self.parallel - self.turn.value
+
+    @property
+    def waiting(self) -> int:
+        """Answers that wait."""
+        return self.turn.statistics().tasks_waiting
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place in the queue while the block lasts; raises ApiError where it is full."""
+        if self._inside >= self._most:
+            raise ApiError(
+                429, f"{self._inside} answers are being computed or wait: try again in a moment",
+                code="queue_full", kind="rate_limit_error", retry_after_s=RETRY_AFTER_S,
+            )  # fmt: skip
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+
+class Answering:
+    """Answers requests with one model, and with the same model over the knowledge bases they name. One event loop's."""
+
+    def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
+        self.model, self.queue = model, queue
+        self._grammars, self._knowledge_base = JsonGrammars(model.bundle), knowledge_base
+        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
+
+    async def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
+        """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
+        return await anyio.to_thread.run_sync(self._prepare, request)
+
+    def _prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
+        options, memory = request.sampling(self._grammars), request.memory
+        name = memory.knowledge_base or self._knowledge_base
+        model = self.model if name == self._knowledge_base else self._reading(name)
+        if isinstance(request, CompletionRequest):
+            return model.complete(request.text, memory=memory.mode, **options)
+        return model.generate(request.conversation(), memory=memory.mode, **options)
+
+    async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
+        """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""
+        try:
+            async with self.queue.turn:
+                async for event in stream:
+                    yield event
+        finally:
+            with anyio.CancelScope(shield=True):
+                stream.cancel()
+                await anyio.to_thread.run_sync(stream.close)
+
+    async def all_events(self, stream: AnswerStream, request: Request) -> list[Event]:
+        """The whole answer; where the client hangs up, what there is of it."""
+        found: list[Event] = []
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+
+            async def hung_up() -> None:
+                while (await request.receive())["type"] != "http.disconnect":
+                    continue
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(hung_up)
+            try:
+                async with aclosing(self.events(stream)) as events:
+                    async for event in events:
+                        found.append(event)
+            except Exception as error:  # leaves the group as it is, not inside an ExceptionGroup
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return found
 
 
 def completion_routes(answering: Answering) -> APIRouter:
@@ -119,7 +214,8 @@ class _Text:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Recalled):
-                    yield self._chunk(self.piece(None), memory={"chunks": [self._memories(event)]})
+                    told = event.as_json(texts=self.body.memory.texts)  # a late chunk's twice: the second one counts
+                    yield self._chunk(self.piece(None), memory={"chunks": [told]})
                 elif isinstance(event, Token):
                     logprobs = self.logprobs([event])
                     if event.text or logprobs:
@@ -137,7 +233,7 @@ class _Text:
             return {}
         outcome = _outcome(finished)
         last = {event.chunk: event for event in events if isinstance(event, Recalled)}
-        outcome["memory"]["chunks"] = [self._memories(event) for event in last.values()]
+        outcome["memory"]["chunks"] = [event.as_json(texts=self.body.memory.texts) for event in last.values()]
         logprobs = self.logprobs([event for event in events if isinstance(event, Token)])
         ending = {"finish_reason": self.reason(finished), "logprobs": logprobs}
         choice = {"index": 0, **self.message(finished), **ending}
@@ -150,17 +246,6 @@ class _Text:
     ) -> dict[str, Any]:
         choice = {"index": 0, **text, "logprobs": logprobs, "finish_reason": finish}
         return {**self._head, "object": self.chunk_object, "choices": [choice], **more}
-
-    def _memories(self, recalled: Recalled) -> dict[str, Any]:
-        """One chunk's memories. A late chunk is told twice: the second one, of the same number, counts."""
-        found = recalled.recall
-        return {
-            **{name: getattr(recalled, name) for name in ("chunk", "generated", "position", "state", "kept")},
-            **{name: getattr(found, name) for name in ("error", "service_error", "query")},
-            "read": [_memory(memory, texts=self.body.memory.texts) for memory in found.read],
-            "times": {name: round(value, 3) for name, value in asdict(found.times).items()},
-            "blocked_ms": round(recalled.blocked_ms, 3),
-        }
 
 
 class _Chat(_Text):
@@ -211,13 +296,6 @@ class _Chat(_Text):
             if token.id not in self.tokenizer.stop_ids
         ]
         return {"content": entries, "refusal": None} if entries and self._with_logprobs else None
-
-
-def _memory(memory: MemoryRead, *, texts: bool) -> dict[str, Any]:
-    found = {**asdict(memory), "memory_id": f"{memory.memory_id:016x}", "score": round(memory.score, 4)}
-    if not texts:
-        del found["text"]
-    return found
 
 
 def _outcome(finished: Finished) -> dict[str, Any]:

@@ -6,7 +6,7 @@ JSON of a schema: llguidance says at every token which ones may follow.
 from __future__ import annotations
 
 import json
-import threading
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -46,26 +46,25 @@ class JsonGrammars:
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle, self._vocabulary = bundle, bundle.config.vocabulary
-        self._made: LLTokenizer | None = None
-        self._lock = threading.Lock()
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        file, end = self._bundle.folder / "tokenizer.json", self._bundle.tokenizer.end_of_turn_id
+        return LLTokenizer(str(file), n_vocab=self._vocabulary, eos_token=end)
 
     def constraint(self, schema: dict[str, Any]) -> JsonConstraint:
         """Raises InvalidInput for a schema that cannot be used."""
         text = json.dumps(schema)
         if len(text) > LONGEST_SCHEMA_BYTES:
             raise InvalidInput(f"the JSON schema has {len(text)} bytes, the limit is {LONGEST_SCHEMA_BYTES}")
-        with self._lock:
-            if self._made is None:
-                end, file = self._bundle.tokenizer.end_of_turn_id, self._bundle.folder / "tokenizer.json"
-                self._made = LLTokenizer(str(file), n_vocab=self._vocabulary, eos_token=end)
         try:
             # Without free white space, a small model cannot fill its answer with it.
             grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_flexible": False})
         except ValueError as error:
             raise InvalidInput(f"the JSON schema cannot be used: {error}") from error
-        if problem := LLMatcher.validate_grammar(grammar, self._made):
+        if problem := LLMatcher.validate_grammar(grammar, self._tokenizer):
             raise InvalidInput(f"the JSON schema cannot be used: {problem}")
-        return JsonConstraint(LLMatcher(self._made, grammar), self._vocabulary)
+        return JsonConstraint(LLMatcher(self._tokenizer, grammar), self._vocabulary)
 
 
 def call_schema(functions: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from edge_client.events import Token
 from edge_client.model import EdgeModel
 from edge_client.session import ChatSession
+from edge_client.stream import Token
 from experiments.conversations.told_early import Sources, Talk, grow
 from memory_model.bundle import DEFAULT_FOLDER
 from memory_model.cli.options import FACTBOOK, console

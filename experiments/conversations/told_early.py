@@ -20,9 +20,9 @@ import typer
 from matplotlib import pyplot as plt
 from rich.table import Table
 
-from edge_client.events import Result
 from edge_client.model import EdgeModel
 from edge_client.session import ChatSession
+from edge_client.stream import Result
 from memory_model.bundle import DEFAULT_FOLDER, Bundle
 from memory_model.chat import Message
 from memory_model.cli.options import FACTBOOK, console

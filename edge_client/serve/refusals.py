@@ -1,19 +1,49 @@
-"""Who may call: the right host name, the right origin, the right key, and a body of bounded size.
+"""What is refused, and how: errors as OpenAI's clients expect them, and the guard before every route.
 
-Plain ASGI, before any route: a page of another site can reach 127.0.0.1 through its visitor's browser, by its own
-name (DNS rebinding) or by ours, so both names are looked at.
+The guard looks at host name, origin, key and the body's size. It is plain ASGI: a page of another site can reach
+127.0.0.1 through its visitor's browser, by its own name (DNS rebinding) or by ours, so both names are looked at.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edge_client.errors import ContextFull, ModelClosed, RetrievalError, SessionBusy
 from edge_client.serve.access import Access, ServeSettings, is_own, own_names
-from edge_client.serve.errors import ApiError, response_of
+from memory_model.errors import InvalidInput, Memory3Error
+
+log = logging.getLogger("edge_client.serve")
+
+INVALID = "invalid_request_error"
+_CLASSES: Sequence[tuple[type[Memory3Error], int, str]] = (
+    (InvalidInput, 400, INVALID),
+    (ContextFull, 400, INVALID),
+    (SessionBusy, 409, INVALID),
+    (ModelClosed, 503, "server_error"),
+    (RetrievalError, 502, "service_error"),
+    (Memory3Error, 500, "server_error"),
+)
+_REASONS: Mapping[str, tuple[int, str]] = {
+    "ACCESS_REFUSED": (403, "permission_error"),
+    "UNAUTHENTICATED": (403, "permission_error"),
+    "SCOPE_TOO_SMALL": (403, "permission_error"),
+    "INVALID_REQUEST": (400, INVALID),
+    "KNOWLEDGE_BASE_NOT_FOUND": (404, INVALID),
+    "INCOMPATIBLE": (409, "service_error"),
+    "DEADLINE_EXCEEDED": (504, "service_error"),
+}
+"""RetrievalError by its reason; of the others 503 where the service gave no answer."""
+_ROUTING = {404: "not_found", 405: "method_not_allowed"}
 
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY, LARGEST_DOCUMENT = 1 << 20, 16 << 20
@@ -32,6 +62,71 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+
+class ApiError(Exception):
+    """A refusal of the server's own."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str, kind: str = INVALID, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.kind, self.retry_after_s = status, code, kind, retry_after_s
+
+
+def body_of(error: Exception) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    """Status, body and headers of an error; one that is not ours is logged and shown without its message."""
+    retry_after_s = getattr(error, "retry_after_s", None)
+    headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:.0f}"}
+    message, param = str(error), None
+    if isinstance(error, ApiError):
+        status, kind, code = error.status, error.kind, error.code
+    elif isinstance(error, Memory3Error):
+        status, kind = next((s, k) for cls, s, k in _CLASSES if isinstance(error, cls))
+        if isinstance(error, RetrievalError):
+            status, kind = _REASONS.get(error.reason, (503 if error.unavailable else status, kind))
+        # OpenAI's code where it has one.
+        code = "context_length_exceeded" if error.reason == "CONTEXT_FULL" else error.reason.lower()
+    elif isinstance(error, RequestValidationError):
+        status, kind, code = 400, INVALID, "invalid_value"
+        message, param = _first_problem(error.errors())
+    elif isinstance(error, HTTPException):
+        status, kind, code = error.status_code, INVALID, _ROUTING.get(error.status_code, "http_error")
+        message, headers = str(error.detail), dict(error.headers or {})
+    else:
+        log.error("a request failed", exc_info=error)
+        status, kind, code = 500, "server_error", "internal_error"
+        message = "the server failed on this request; its log has the cause"
+    return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}, headers
+
+
+def response_of(error: Exception) -> JSONResponse:
+    """The response that reports an error."""
+    status, body, headers = body_of(error)
+    return JSONResponse(body, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of a route leave as such a response."""
+
+    async def handler(_: Request, error: Exception) -> JSONResponse:
+        return response_of(error)
+
+    for kind in (ApiError, Memory3Error, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handler)
+
+
+def _first_problem(problems: Sequence[Any]) -> tuple[str, str | None]:
+    """What is wrong, without repeating the value, which may be huge; and where."""
+    problem: Mapping[str, Any] = problems[0]
+    where = ".".join(str(part) for part in problem["loc"] if part != "body")
+    if problem["type"] == "json_invalid":
+        return f"the body is no JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", None
+    if not where:
+        return "the body must be a JSON object, sent with Content-Type: application/json", None
+    if problem["type"] == "extra_forbidden":
+        return f"there is no field {where} here: leave it out", where
+    return f"{where}: {problem['msg'].removeprefix('Value error, ')}", where
 
 
 class Guard:
