@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import Cancellation, ContextFull, ModelClosed
-from edge_client.generate.conversation import REMEMBER_AT, Conversation
+from edge_client.generate.conversation import REMEMBER_AT, Conversation, Past, Progress
 from edge_client.generate.loop import Answer
-from edge_client.generate.past import Past, Progress
 from edge_client.generate.prompt import common_length
 from edge_client.generate.sampling import Sampling
 from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_client.errors import Cancellation, SessionBusy
-from edge_client.generate.conversation import Conversation
+from edge_client.generate.conversation import Conversation, Progress
 from edge_client.generate.loop import Answer
-from edge_client.generate.past import Progress
 from edge_client.local.database import connected, disk_errors
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import AnswerStream
@@ -156,7 +155,7 @@ class ChatSession:
                 "identity": asdict(self._model.bundle.identity), "messages": talk.messages, "spelled": talk.spelled,
                 "left": talk.left,
             }  # fmt: skip
-            _write(Path(path), header, talk.past.saved() if talk.past else b"")
+            _write(Path(path), header, talk.past.base.content() if talk.past else b"")
 
     @classmethod
     def load(cls, model: EdgeModel, path: str | Path, policy: RecallPolicy) -> ChatSession:

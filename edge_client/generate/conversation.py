@@ -1,4 +1,4 @@
-"""`Conversation`: messages, the key-values of the last turns, and memories of the turns before them (decision 0037).
+"""`Conversation`: messages, key-values of the last turns, and `Past`, memories of those before them (decision 0037).
 
     turn 1 … turn n                          turn n + 1 … question
     memories, retrieved chunk by chunk       text in the cache, from the first position on
@@ -15,12 +15,17 @@ at every token rather than long at one.
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import weakref
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -28,11 +33,17 @@ from edge_client.decoder.sequence import PIECE
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import Cancellation, ModelClosed, described
 from edge_client.generate.loop import ChunkRecalls
-from edge_client.generate.past import Past, Turn, turn_key
+from edge_client.local.database import disk_errors
+from edge_client.local.folder import remember
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.local.records import Head, LocalDocument
+from edge_client.local.writer import MemoryWriter, Written
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import Remembered
 from memory_model.chat import Message, Prompt
-from memory_model.errors import Memory3Error
+from memory_model.errors import InvalidInput, Memory3Error
+from memory_model.formats import FileDocument
+from memory_model.references import turn_references
 
 if TYPE_CHECKING:
     from edge_client.model import EdgeModel
@@ -48,6 +59,16 @@ CLOSE = 4
 SLOW_SHARE, SLOW_S = 1 / 16, 0.05
 """In the last share of the context the answer waits so long at every token for what is read anew."""
 _LOOK_S = 0.05
+NAME = "conversation"
+"""`MemoryRead.knowledge_base` of what is read of it. The title is "turn 3" then, or that of a text."""
+
+TOGETHER = 4
+"""Turns that are written together: a few hundred tokens, as a pass over fewer takes nearly as long."""
+
+Turn = tuple[int, Sequence[Message]]
+"""Its number from 1, and its messages."""
+Progress = Callable[[int, int], None]
+"""Called with the references that are written and with all of them."""
 
 
 @dataclass(frozen=True)
@@ -252,3 +273,90 @@ class Conversation:
             recalls.end()
             text.end()
         return text, references, error
+
+
+class Past:
+    """A local knowledge base, `base`, in a temporary file, which goes with this object. Thread-safe.
+
+    saved: the file's bytes, `base.content()`. Raises StorageError, CorruptFile, and IdentityMismatch for a file
+    of another bundle.
+    """
+
+    def __init__(self, writer: MemoryWriter, saved: bytes = b"") -> None:
+        self._writer, bundle = writer, writer.bundle
+        embedder_id = bundle.manifest.embedder_id
+        self._ahead: dict[str, tuple[LocalDocument, list[str], Written]] = {}  # by key; not in the base yet
+        with disk_errors(Path(NAME)):
+            folder = mkdtemp(prefix="memory3-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            path = Path(folder, f"{NAME}.sqlite")
+            if saved:
+                path.write_bytes(saved)
+        if saved:
+            remedy = "begin a new conversation"
+            self.base = LocalKnowledgeBase.open(path, bundle.identity, embedder_id, remedy=remedy)
+        else:
+            head = Head.of(NAME, bundle.identity, embedder_id, writer.embedder.dim)
+            self.base = LocalKnowledgeBase.create(path, head)
+
+    def waiting(self, turns: Sequence[Turn]) -> list[tuple[LocalDocument, list[str]]]:
+        """Those of these turns that are not written, neither ahead, with their references."""
+        memory, count = self._writer.bundle.config.memory, self._writer.bundle.tokenizer.count
+        found: list[tuple[LocalDocument, list[str]]] = []
+        for number, messages in turns:
+            turn = _document(number, messages)
+            if turn.text and self._ahead.get(turn.key, (None,))[0] != turn and not self.base.has(turn):
+                said = [(m["role"], m["content"]) for m in messages if m["content"].strip()]
+                found.append((turn, turn_references(said, count, memory.reference_tokens)))
+        return found
+
+    def write_ahead(
+        self, turns: Sequence[Turn], *, per_step: float = 1.0, go_on: Callable[[], None] = lambda: None
+    ) -> None:  # fmt: skip
+        """Write turns that are not yet, to be read once `remember_turns` is called. go_on: may raise to end it."""
+        waiting = self.waiting(turns)
+        for start in range(0, len(waiting), TOGETHER):
+            go_on()
+            piece, first = waiting[start : start + TOGETHER], 0
+            found = self._writer.write([text for _, references in piece for text in references], per_step=per_step)
+            for turn, references in piece:
+                end = first + len(references)
+                own = Written(found.payloads[first:end], found.vectors[first:end])
+                self._ahead[turn.key] = turn, references, own
+                first = end
+
+    def remember_turns(self, turns: Sequence[Turn], per_step: float = 1.0) -> int:
+        """Let these turns be read from now on, written now or ahead; returns how many new memories there are.
+
+        What fails leaves the others written.
+        """
+        added = 0
+        try:
+            self.write_ahead(turns, per_step=per_step)
+        finally:
+            for number, messages in turns:
+                turn, references, written = self._ahead.pop(turn_key(number), (None, [], None))
+                if turn == _document(number, messages) and written is not None:
+                    self.base.add(turn, references, written)
+                    added += len(references)
+        return added
+
+    def remember(self, text: str, title: str = "", progress: Progress | None = None) -> int:
+        """Write a text of any length; see `ChatSession.remember`."""
+        key = f"text {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+        for one in remember(self.base, self._writer, [FileDocument(key, key, title, text)]):
+            if one.outcome == "failed":
+                raise InvalidInput(f"the text cannot be remembered: {one.message}")
+            if progress is not None:
+                progress(one.done, one.references)
+        return one.references
+
+
+def _document(number: int, messages: Sequence[Message]) -> LocalDocument:
+    key = turn_key(number)
+    return LocalDocument(key, key, "\n".join(f"{m['role']}: {m['content']}" for m in messages if m["content"].strip()))
+
+
+def turn_key(number: int) -> str:
+    """Key and title of a turn's memories, from 1."""
+    return f"turn {number}"

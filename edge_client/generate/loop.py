@@ -39,8 +39,7 @@ from memory_model.chat import Prompt
 from memory_model.refusal import is_refusal
 
 if TYPE_CHECKING:
-    from edge_client.generate.conversation import Conversation
-    from edge_client.generate.past import Past
+    from edge_client.generate.conversation import Conversation, Past
     from edge_client.model import EdgeModel
 
 
