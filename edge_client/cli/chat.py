@@ -18,10 +18,9 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.output import Output
-from rich.console import Console
 from rich.text import Text
 
-from edge_client.cli.options import Memory, memories_table, statistics_table
+from edge_client.cli.options import Memory, err, memories_table, say, statistics_table
 from edge_client.errors import described
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
@@ -60,16 +59,16 @@ Typed = Callable[[], str | None]
 
 
 class TerminalChat:
-    """One run of the program. Answers go to standard output; all that is around them to `err`.
+    """One run of the program. Answers go to standard output; all that is around them to standard error.
 
     model: closed by `close`. memory: None for the model's setting. tables: what an answer read is shown after every
     one, and not only where something failed.
     """
 
     def __init__(
-        self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, err: Console, *, tables: bool
-    ) -> None:
-        self._model, self._options, self._memory, self._tables, self._err = (model, options, memory, tables, err)
+        self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, tables: bool
+    ) -> None:  # fmt: skip
+        self._model, self._options, self._memory, self._tables = model, options, memory, tables
         self._new(model.session())
 
     def run(self, typed: Typed) -> None:
@@ -78,7 +77,7 @@ class TerminalChat:
             try:
                 text = typed()
             except KeyboardInterrupt:
-                self._say("(Ctrl-D or /quit leaves)")
+                say("(Ctrl-D or /quit leaves)")
                 continue
             if text is None or text == "/quit":
                 return
@@ -91,7 +90,7 @@ class TerminalChat:
                 elif text:
                     self._answer(text)
             except Memory3Error as error:
-                self._err.print(Text(printable(described(error)), style="red"), soft_wrap=True)
+                say(described(error), "red")
 
     def close(self) -> None:
         """Close the model."""
@@ -109,18 +108,18 @@ class TerminalChat:
     def _answer(self, text: str) -> None:
         mode = self._memory
         if mode is Memory.compare:
-            self._err.rule("without memory", align="left")
+            err.rule("without memory", align="left")
             aside = self._model.session(messages=self._session.messages, memory="off")
             if self._follow(aside, aside.send(text, **self._options)).reason == "cancelled":
                 self._unanswered = text
                 return
-            self._err.rule("with memory", align="left")
+            err.rule("with memory", align="left")
         before = len(self._session.messages)
         self._last = self._follow(self._session, self._session.send(text, memory=self._mode, **self._options))
         self._unanswered = text if len(self._session.messages) == before else ""
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
         if self._tables or self._last.without_memory or refused:
-            self._err.print(memories_table(self._last.recalls, texts=False))
+            err.print(memories_table(self._last.recalls, texts=False))
 
     def _follow(self, session: ChatSession, stream: AnswerStream) -> Result:
         """Write an answer as it comes."""
@@ -135,10 +134,10 @@ class TerminalChat:
         for one in left:
             turns = ", ".join(map(str, one.turns))
             said = f"could not be remembered: {one.error}" if one.error else "became memories"
-            self._say(f"(turns {turns} {said})")
+            say(f"(turns {turns} {said})")
         result = stream.result()
         if result.reason == "cancelled":
-            self._say("(stopped)")
+            say("(stopped)")
         return result
 
     def _do_kb(self, name: str) -> None:
@@ -148,7 +147,7 @@ class TerminalChat:
         known = [base.name for base in recaller.client.knowledge_bases()]
         if not name:
             for each in known:
-                self._say(f"{'*' if each in names_of(recaller.client.knowledge_base) else ' '} {each}")
+                say(f"{'*' if each in names_of(recaller.client.knowledge_base) else ' '} {each}")
             return
         if unknown := [each for each in names_of(name) if each not in known]:
             raise InvalidInput(f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(known) or 'none'}")
@@ -156,14 +155,14 @@ class TerminalChat:
         self._model.close()
         self._model = model
         self._do_reset("")
-        self._say(f"reading {name}")
+        say(f"reading {name}")
 
     def _do_memory(self, mode: str) -> None:
         try:
             self._memory = Memory(mode)
         except ValueError:
             raise InvalidInput(f"/memory takes overlap, exact, off or compare, not {mode!r}") from None
-        self._say(f"memory {mode}")
+        say(f"memory {mode}")
 
     def _do_retry(self, _: str) -> None:
         # Kept until there is an answer: what refuses to be asked again can be asked once more.
@@ -181,62 +180,59 @@ class TerminalChat:
 
     def _do_system(self, text: str) -> None:
         self._new(self._model.session(_given("/system TEXT", text)))
-        self._say("a new conversation")
+        say("a new conversation")
 
     def _do_documents(self, _: str) -> None:
         for name, documents in self._model.local.documents().items():
             for one in documents:
-                self._say(f"{name}: {one.key}, memories: {one.references}")
+                say(f"{name}: {one.key}, memories: {one.references}")
 
     def _do_forget(self, key: str) -> None:
         known = self._model.forget(_given("/forget KEY", key))
-        self._say(f"forgotten: {key}" if known else f"there is no {key}; /documents lists what there is")
+        say(f"forgotten: {key}" if known else f"there is no {key}; /documents lists what there is")
 
     def _do_add(self, path: str) -> None:
         sources = find_sources([Path(_given("/add FILE", path)).expanduser()])
         documents = (document for source in sources for document in read_documents(source))
         try:
-            with self._err.status(f"remembering {path}"):
+            with err.status(f"remembering {path}"):
                 for one in self._model.remember_documents(documents):
                     if one.outcome == "failed":
-                        self._say(f"{one.where}: {one.message}")
+                        say(f"{one.where}: {one.message}")
                     elif one.outcome != "writing":
-                        self._say(f"{one.outcome}: {one.key}, memories: {one.references}")
+                        say(f"{one.outcome}: {one.key}, memories: {one.references}")
         except KeyboardInterrupt:
-            self._say("(stopped)")
+            say("(stopped)")
 
     def _do_memories(self, _: str) -> None:
         if self._last is not None:
-            self._err.print(memories_table(self._last.recalls))
+            err.print(memories_table(self._last.recalls))
 
     def _do_stats(self, _: str) -> None:
         if self._last is not None:
-            self._err.print(statistics_table(self._last))
+            err.print(statistics_table(self._last))
 
     def _do_history(self, words: str) -> None:
         for message in self._session.messages:
             if words.lower() in message["content"].lower():
                 said = printable(message["content"])
-                self._err.print(Text.assemble((f"{message['role']}> ", "bold"), said))
+                err.print(Text.assemble((f"{message['role']}> ", "bold"), said))
 
     def _do_save(self, path: str) -> None:
         self._session.save(_given("/save FILE", path))
-        self._say(f"saved to {path}")
+        say(f"saved to {path}")
 
     def _do_load(self, path: str) -> None:
         self._new(self._model.load_session(_given("/load FILE", path)))
-        self._say(f"{len(self._session.messages)} messages from {path}")
+        say(f"{len(self._session.messages)} messages from {path}")
 
     def _do_reset(self, _: str) -> None:
         self._new(self._model.session())
-        self._say("a new conversation")
+        say("a new conversation")
 
     def _do_help(self, _: str) -> None:
         for name, what in HELP.items():
-            self._say(f"  {name:18}{what}")
-
-    def _say(self, text: str) -> None:
-        self._err.print(Text(printable(text), style="dim"), soft_wrap=True)
+            say(f"  {name:18}{what}")
 
 
 def _given(command: str, argument: str) -> str:

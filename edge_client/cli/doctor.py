@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,22 +15,12 @@ from typing import Annotated, Any
 
 import onnxruntime as ort
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)  # fmt: skip
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
-from edge_client.cli.options import with_options
+from edge_client.cli.options import err, out, say, with_options
 from edge_client.decoder.graph import DecoderGraph, Threads, physical_cores, step_ms
-from edge_client.decoder.providers import ORDER, EngineCache, cache_folder, check_name, gpu, missing
+from edge_client.decoder.providers import ORDER, cache_folder, check_name, gpu, missing
 from edge_client.errors import RetrievalError, StorageError, described
 from edge_client.local.folder import path_of
 from edge_client.settings import EdgeSettings
@@ -51,9 +40,6 @@ FULL_POWER = "MAXN"
 _INDEX = "https://pypi.jetson-ai-lab.io"
 WHEELS = {"36.4": "jp6/cu126", "36.5": "jp6/cu126", "38": "sbsa/cu130", "39": "sbsa/cu132"}
 """Where wheels of onnxruntime-gpu are, by the beginning of a Jetson's L4T release (JetPack 6.1 to 7.2)."""
-
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -216,20 +202,13 @@ def build(given: dict[str, Any]) -> None:
     if wanted == "auto" and not missing("tensorrt"):
         wanted = "tensorrt"
     decoder = Bundle.open(settings.bundle).decoder
-    folder = cache_folder(decoder)
-    engines = None
-    if wanted == "tensorrt" and not missing(wanted):
-        engines = EngineCache.of(decoder, folder, settings.context, settings.parallel)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err) as progress:
-        progress.add_task(f"{wanted}: opening {decoder}, which builds what is missing", total=None)
+    with err.status(f"{wanted}: opening {decoder}, which builds what is missing"):
         graph = _opened(decoder, settings, wanted)
         took_ms = step_ms(graph)
-    made = sorted(engines.folder.glob("*.engine")) if engines is not None else []
-    kept = ", ".join(f"{path} ({path.stat().st_size / 1e6:.0f} MB)" for path in made) or f"kept in {folder}"
+    kept = f"kept in {cache_folder(decoder)}"
     out.print(f"{graph.provider}, {graph.threads} thread(s), {took_ms:.1f} ms a token; {kept}", soft_wrap=True)
     if graph.warning:
-        err.print(f"[yellow]{graph.warning}[/]", soft_wrap=True)
+        say(graph.warning, "yellow")
 
 
 def _text(path: Path) -> str:
@@ -242,8 +221,6 @@ def _text(path: Path) -> str:
 
 def _printed(*command: str) -> str:
     """What a program printed, "" where it is missing, failed or took too long."""
-    if shutil.which(command[0]) is None:
-        return ""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -282,7 +259,7 @@ def pull(
     except (KeyboardInterrupt, RetrievalError, StorageError):
         begun = staging_of(place.absolute()).is_dir()
         kept = "what was fetched so far is kept; the same command goes on where it stopped"
-        err.print(kept if begun else "nothing was fetched", soft_wrap=True)
+        say(kept if begun else "nothing was fetched")
         raise
     out.print(f"{place}: {said}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
 

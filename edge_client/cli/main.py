@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
 from edge_client.cli.doctor import build, doctor, pull
-from edge_client.cli.options import Memory, as_json, memories_table, statistics_table, with_options
+from edge_client.cli.options import Memory, as_json, err, memories_table, out, say, statistics_table, with_options
 from edge_client.cli.remember import forget, remember, remembered
 from edge_client.errors import MENDABLE, described
 from edge_client.generate.sampling import SamplingOptions
@@ -35,7 +33,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
-from memory_model.printable import printable, shown_on
+from memory_model.printable import shown_on
 
 EXIT_CODES = (
     "Exit codes: 0 an answer was given, also without memories when the service is down (with a warning); "
@@ -45,8 +43,6 @@ EXIT_CODES = (
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "offline")
 
@@ -68,18 +64,13 @@ def main() -> None:
     """  # noqa: D301  # the mark says that these lines are not wrapped
 
 
-def _complain(what: str) -> None:
-    """One line, never wrapped: it may hold a command to copy."""
-    err.print(Text(printable(what), style="red"), soft_wrap=True)
-
-
 @contextmanager
 def _reported() -> Iterator[None]:
     """Errors of ours as one line and exit code 1, Ctrl-C as 130; a traceback only for bugs."""
     try:
         yield
     except Memory3Error as error:
-        _complain(described(error))
+        say(described(error), "red")
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error
@@ -133,9 +124,9 @@ def ask(
     for result in results:
         lasting = [] if result.memories else [e for e in result.errors if e.partition(":")[0] in MENDABLE]
         if lasting:
-            _complain(f"no memory could be read, and none will be until this is mended: {lasting[0]}")
+            say(f"no memory could be read, and none will be until this is mended: {lasting[0]}", "red")
         elif result.without_memory and require_memory:
-            _complain("--require-memory: memories could not be had")
+            say("--require-memory: memories could not be had", "red")
         else:
             continue
         raise typer.Exit(3)
@@ -152,7 +143,7 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
     """
     memory, at_terminal = _memory(given), sys.stdin.isatty() and sys.stdout.isatty()
     typed = typed_at_terminal(state_folder() / "chat-history") if at_terminal else typed_lines
-    conversation = TerminalChat(EdgeModel.open(**given), drawn, memory, err, tables=at_terminal)
+    conversation = TerminalChat(EdgeModel.open(**given), drawn, memory, tables=at_terminal)
     try:
         conversation.run(typed)
     finally:
@@ -231,7 +222,7 @@ def _around(result: Result) -> None:
     """What is not the answer goes to standard error: warnings, memories, statistics."""
     if result.without_memory:
         which = "without the memories of some chunks" if result.memories else "without memory"
-        err.print(f"[yellow]answered {which}; why:[/]")
+        say(f"answered {which}; why:", "yellow")
     if result.recalls:
         err.print(memories_table(result.recalls))
     err.print(statistics_table(result))

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -51,6 +51,14 @@ FLAGS = {"knowledge_base": ("--knowledge-base", "--kb")}
 TYPES = {"memory": Memory, "stop": list[str]}
 
 Command = Callable[..., None]
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def say(what: str, style: str = "dim") -> None:
+    """One line to standard error, never wrapped, because it may hold a command to copy; nothing in it is markup."""
+    err.print(Text(printable(what), style=style), soft_wrap=True)
 
 
 def with_options(*settings: str, answer: bool = False) -> Callable[[Command], Command]:

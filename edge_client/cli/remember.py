@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from edge_client.cli.options import with_options
+from edge_client.cli.options import err, out, say, with_options
 from edge_client.local.folder import (
     DEFAULT_NAME,
     LocalKnowledgeBases,
@@ -30,9 +29,6 @@ from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput, MissingFile
 from memory_model.formats import count_documents, find_sources, read_documents
 from memory_model.printable import printable
-
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="The local knowledge base.")]
 
@@ -134,8 +130,7 @@ def _show(outcomes: Iterable[Remembered], total: int) -> None:
             task = progress.add_task("documents", total=total)
             for one in outcomes:
                 if one.outcome == "failed":
-                    line = printable(f"failed {one.where}: {one.reason}: {one.message}")
-                    progress.console.print(line, style="red", soft_wrap=True, markup=False)
+                    say(f"failed {one.where}: {one.reason}: {one.message}", "red")
                 if one.outcome != "writing":
                     counts[one.outcome] += 1
                     references += one.references
@@ -143,7 +138,7 @@ def _show(outcomes: Iterable[Remembered], total: int) -> None:
                 what = f"documents, {written} memories"
                 progress.update(task, completed=counts.total(), description=what)
     except KeyboardInterrupt:
-        err.print("interrupted; what was written is kept, run the same command again to go on")
+        say("interrupted; what was written is kept, run the same command again to go on")
         raise
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     out.print(f"{counts.total()} documents: {said or 'nothing to do'}; {references} memories", markup=False)
