@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 KEPT = 4
 """Conversations of `generate` that keep their key-values, or as many as the decoder holds at a time."""
-_NOT_OPENED = "only a model made by EdgeModel.open knows a service and local knowledge bases: open it so"
 
 
 class EdgeModel:
@@ -69,19 +68,19 @@ class EdgeModel:
     """
 
     def __init__(
-        self, bundle: Bundle, decoder: Decoder, recaller: Recaller | None, policy: RecallPolicy | None = None
+        self, bundle: Bundle, decoder: Decoder, recaller: Recaller, settings: EdgeSettings,
+        local: LocalKnowledgeBases | None = None,
     ) -> None:  # fmt: skip
-        """recaller: None answers without memories. Raises CorruptFile for a decoder of another shape."""
+        """See `open`. local: None to open what the settings name. Raises CorruptFile for a decoder of another shape."""
         if decoder.config != bundle.config:
             raise CorruptFile("decoder.onnx has another shape than the manifest says: export the bundle again")
         self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
         self.graph = decoder.graph
-        self.policy = policy or RecallPolicy()
+        self.policy, self._settings = settings.recall_policy, settings
         self.mark = int(REMEMBER_AT * decoder.context)
-        self._local: LocalKnowledgeBases | None = None  # set by `open`, as what follows
-        self._settings: EdgeSettings | None = None
+        self._local = _local(bundle, settings) if local is None else local
         self.closed = False
-        self.worker = RecallWorker(recaller) if recaller is not None else None
+        self.worker = RecallWorker(recaller)
         self.background = ThreadPoolExecutor(1, "memory3-remember", initializer=_lower_priority)
         self.closing = Cancellation()
         # Before there are threads: a cached property is made twice if two read it at once.
@@ -116,22 +115,18 @@ class EdgeModel:
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,
         )  # fmt: skip
-        local = LocalKnowledgeBases(settings.local, opened, minimum_score=settings.minimum_score)
         embedder = opened.embedder(threads=settings.embedder_threads)
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
-        return cls._reading(opened, decoder, embedder, cache, local, settings)
+        return cls._reading(opened, decoder, embedder, cache, _local(opened, settings), settings)
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
         """The same model with another knowledge base of the same service, or several ("atlas,firm").
 
-        Weights, embedder and cached memories are shared. Close it apart from this one. Raises InvalidInput where the
-        model was not made by `open`, ModelClosed.
+        Weights, embedder and cached memories are shared. Close it apart from this one. Raises InvalidInput and
+        ModelClosed.
         """
-        local, recaller, settings = self.local, self.recaller, self._settings
-        assert isinstance(recaller, Recaller)  # made by `open`, as `local` is
-        assert settings is not None
-        settings = settings.model_copy(update={"knowledge_base": name})
-        return self._reading(self.bundle, self.decoder, recaller.embedder, recaller.cache, local, settings)
+        settings, recaller = self._settings.model_copy(update={"knowledge_base": name}), self.recaller
+        return self._reading(self.bundle, self.decoder, recaller.embedder, recaller.cache, self.local, settings)
 
     @classmethod
     def _reading(
@@ -150,9 +145,7 @@ class EdgeModel:
             embedder, client, bundle.memory_format, local=[local], stand_ins=local.stand_ins(settings.knowledge_base),
             cache=cache,
         )  # fmt: skip
-        model = cls(bundle, decoder, recaller, settings.recall_policy)
-        model._settings, model._local = settings, local
-        return model
+        return cls(bundle, decoder, recaller, settings, local)
 
     def ask(
         self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None, document: str = "",
@@ -242,8 +235,8 @@ class EdgeModel:
 
         While answers are computed it takes a quarter of a core at most, so that they are hardly slower.
         key: names the text; one of the same key is replaced, an equal one costs nothing. Returns the number of its
-        memories. Raises InvalidInput for a text that is empty or too long, and where the model was not made by `open`;
-        StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        memories. Raises InvalidInput for a text that is empty or too long, StorageError (NO_WRITER, DISK_FULL),
+        CorruptFile, ModelClosed.
         """
         document = FileDocument(key, key, title, text, metadata or {})
         *_, last = self.remember_documents([document], knowledge_base=knowledge_base)
@@ -264,10 +257,8 @@ class EdgeModel:
 
     @property
     def local(self) -> LocalKnowledgeBases:
-        """The knowledge bases of this device; raises InvalidInput for a model not made by `open`, ModelClosed."""
+        """The knowledge bases of this device; raises ModelClosed."""
         self.check_open()
-        if self._local is None:
-            raise InvalidInput(_NOT_OPENED)
         return self._local
 
     def close(self) -> None:
@@ -286,10 +277,8 @@ class EdgeModel:
             stream.wait_for_step()
         self.closing.cancel()
         self.background.shutdown(cancel_futures=True)
-        if self.worker is not None:
-            self.worker.close()
-        if isinstance(self.recaller, Recaller):
-            self.recaller.close()
+        self.worker.close()
+        self.recaller.close()
 
     def __enter__(self) -> EdgeModel:
         return self
@@ -306,11 +295,6 @@ class EdgeModel:
         self.check_open()
         return self.decoder.sequence(source or self.recaller)
 
-    @property
-    def writes(self) -> bool:
-        """Whether the bundle can write memories, and what is written can be read."""
-        return self.worker is not None and self.bundle.writer is not None
-
     def past(self, saved: bytes = b"") -> Past:
         """A conversation's own memories, new or as they were saved.
 
@@ -321,8 +305,7 @@ class EdgeModel:
 
     def _memory_writer(self) -> MemoryWriter:
         if self._writer is None:
-            embedder = getattr(self.recaller, "embedder", None)
-            self._writer = MemoryWriter(self.bundle, embedder=embedder, decoder=self.decoder)
+            self._writer = MemoryWriter(self.bundle, embedder=self.recaller.embedder, decoder=self.decoder)
         return self._writer
 
     def check_open(self) -> None:
@@ -404,6 +387,10 @@ def _close_all() -> None:
     """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
     for model in list(_OPEN):
         model.close()
+
+
+def _local(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBases:
+    return LocalKnowledgeBases(settings.local, bundle, minimum_score=settings.minimum_score)
 
 
 def _lower_priority() -> None:

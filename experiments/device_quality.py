@@ -18,8 +18,9 @@ import typer
 from deploy.processes import PROGRAMS, ServiceProcess
 from edge_client.decoder.batch import Decoder
 from edge_client.model import EdgeModel
-from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import Recall
+from edge_client.recall.policy import RecallMode
+from edge_client.recall.recaller import Recall, Recaller
+from edge_client.settings import EdgeSettings
 from experiments.quality import MEASURED, Measured, file_key, keep
 from memory_model.bundle import Bundle
 from memory_model.cli import options
@@ -76,11 +77,10 @@ def device_quality(
     keep(out, Measured.of("overlap", "test", key, started, scores, {}, [("exact", "overlap")]))
 
 
-class GivenMemories:
-    """In place of the recaller: the memories of the current question for every chunk."""
+class GivenMemories(Recaller):
+    """Gives every chunk the memories of the current question."""
 
-    def __init__(self) -> None:
-        self.memories: Sequence[ExplicitMemory] = ()
+    memories: Sequence[ExplicitMemory] = ()
 
     def recall(self, queries: Sequence[str], **_: object) -> list[Recall]:
         """The same memories for every query."""
@@ -89,8 +89,9 @@ class GivenMemories:
 
 def with_given_memories(bundle: Bundle, plan: Evaluation) -> list[str]:
     """Every question's answer from the bundle's decoder."""
-    given = GivenMemories()
-    model = EdgeModel(bundle, Decoder.open(bundle), given, RecallPolicy(RecallMode.exact))  # type: ignore[arg-type]
+    given = GivenMemories(bundle.embedder(), None, bundle.memory_format)
+    settings = EdgeSettings(memory=RecallMode.exact, local=bundle.folder / "none")
+    model = EdgeModel(bundle, Decoder.open(bundle), given, settings)
     answers = []
     with progress_bar(f"{bundle.manifest.precision}: questions", len(plan.rows)) as advance:
         for row, reads in zip(plan.rows, plan.given, strict=True):

@@ -23,10 +23,9 @@ from rich.text import Text
 from edge_client.cli.options import Memory, err, memories_table, say, statistics_table
 from edge_client.errors import described
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream, Remembered, Result, Token
-from edge_client.wire.client import MemoryClient, names_of
+from edge_client.wire.client import names_of
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable, shown_on
@@ -141,13 +140,12 @@ class TerminalChat:
         return result
 
     def _do_kb(self, name: str) -> None:
-        recaller = self._model.recaller
-        if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
+        if (client := self._model.recaller.client) is None:
             raise InvalidInput("the service is not called (--offline): start without it to choose a knowledge base")
-        known = [base.name for base in recaller.client.knowledge_bases()]
+        known = [base.name for base in client.knowledge_bases()]
         if not name:
             for each in known:
-                say(f"{'*' if each in names_of(recaller.client.knowledge_base) else ' '} {each}")
+                say(f"{'*' if each in names_of(client.knowledge_base) else ' '} {each}")
             return
         if unknown := [each for each in names_of(name) if each not in known]:
             raise InvalidInput(f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(known) or 'none'}")

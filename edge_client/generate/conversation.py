@@ -181,7 +181,7 @@ class Conversation:
     @property
     def _evicts(self) -> bool:
         """Whether turns can become memories that are read."""
-        return self._model.writes and self._policy.mode is not RecallMode.off
+        return self._model.bundle.writer is not None and self._policy.mode is not RecallMode.off
 
     def _evict(self, said: Sequence[int]) -> None:
         """Let the oldest turns leave, in the background. said: tokens of the answer that were read so far."""

@@ -21,14 +21,12 @@ from starlette.types import ASGIApp, Scope
 from edge_client.errors import RetrievalError
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import Recaller
 from edge_client.serve.access import Access, ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
 from edge_client.serve.refusals import DOCUMENTS, Guard, install
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient, names_of
-from memory_model.errors import InvalidInput
 from memory_model.formats import SUFFIXES, read_documents
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 
@@ -42,16 +40,13 @@ _STATES = {
 
 
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, access: Access) -> ASGIApp:
-    """The server of a model made by EdgeModel.open, which raises InvalidInput for another; close it afterwards."""
+    """The server of a model, which is closed afterwards."""
     answering = Answering(model, edge.knowledge_base, Queue(edge.parallel, settings.waiting))
-    recaller = model.recaller
-    if not isinstance(recaller, Recaller):
-        raise InvalidInput("the server needs a model made by EdgeModel.open")
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None)
     install(app)
     app.include_router(completion_routes(answering))
-    app.include_router(model_routes(answering, recaller))
-    app.include_router(knowledge_routes(recaller.client, edge))
+    app.include_router(model_routes(answering))
+    app.include_router(knowledge_routes(model.recaller.client, edge))
     app.include_router(local_routes(model))
     app.mount("/", _Page(directory=PAGE, html=True))
     guarded = Guard(app, settings, access)
@@ -69,10 +64,10 @@ class _Page(StaticFiles):
         return response
 
 
-def model_routes(answering: Answering, recaller: Recaller) -> APIRouter:
+def model_routes(answering: Answering) -> APIRouter:
     """/v1/models, /v1/embeddings and /health."""
     router = APIRouter()
-    model, embedder, queue = answering.model, recaller.embedder, answering.queue
+    model, embedder, queue = answering.model, answering.model.recaller.embedder, answering.queue
     manifest, memory, created = model.bundle.manifest, model.bundle.config.memory, int(time.time())
 
     def described(name: str) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from edge_client import (
     Token,
 )
 from edge_client.decoder.batch import Decoder
-from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.recaller import Recall
+from edge_client.recall.recaller import Recall, Recaller
+from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
@@ -33,10 +33,11 @@ from tests.edge_client.tiny_bundle import tiny_bundle
 MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3}  # the tiny model's greedy answers may end at once
 
 
-class Gate:
+class Gate(Recaller):
     """A recaller whose answers about generated text wait until they are let through."""
 
-    def __init__(self, memories: Sequence[ExplicitMemory]) -> None:
+    def __init__(self, bundle: Bundle, memories: Sequence[ExplicitMemory]) -> None:
+        super().__init__(bundle.embedder(), None, bundle.memory_format)
         self.memories = list(memories)
         self.open = threading.Event()
         self.open.set()
@@ -51,14 +52,14 @@ class Gate:
 
 
 @pytest.fixture
-def gate(written: list[ExplicitMemory]) -> Gate:
-    return Gate(written)
+def gate(tiny: Bundle, written: list[ExplicitMemory]) -> Gate:
+    return Gate(tiny, written)
 
 
 @pytest.fixture
 def gated(tiny: Bundle, gate: Gate) -> Iterator[EdgeModel]:
-    policy = RecallPolicy(RecallMode.overlap, 4, deadline_s=30)
-    with EdgeModel(tiny, Decoder.open(tiny, threads=1), gate, policy) as model:
+    settings = EdgeSettings(memory=RecallMode.overlap, lead_tokens=4, deadline_s=30)
+    with EdgeModel(tiny, Decoder.open(tiny, threads=1), gate, settings) as model:
         yield model
 
 
@@ -156,7 +157,7 @@ def test_a_saved_session_goes_on_where_it_was_and_is_refused_by_name(
     (tmp_path / "other").mkdir()
     other = tiny_bundle(tmp_path / "other", seed=9)
     named = pytest.raises(ModelMismatch, match="the session was saved with model 0000")
-    with EdgeModel(other, Decoder.open(other, threads=1), None) as stranger, named:
+    with EdgeModel.open(other.folder, offline=True, threads=1) as stranger, named:
         stranger.load_session(path)
     with pytest.raises(MissingFile, match="/save"):
         model.load_session(tmp_path / "none")

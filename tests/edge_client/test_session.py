@@ -15,6 +15,7 @@ import torch
 from edge_client import ContextFull, EdgeModel, Finished, Recalled
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
+from edge_client.settings import EdgeSettings
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
@@ -164,12 +165,13 @@ def test_statistics_add_up(model: EdgeModel) -> None:
     assert all(r.recall.times.server_ms > 0 for r in recalls)
 
 
-def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, tmp_path: Path) -> None:
+def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, model: EdgeModel, tmp_path: Path) -> None:
     from memory_model.errors import CorruptFile
     from memory_model.export.decoder import export_decoder
     from tests.edge_client.tiny_bundle import tiny_config
 
     other = tiny_loaded(config=tiny_config().with_memory(tiny_config().memory.__class__()))
     export_decoder(other, tmp_path / "decoder.onnx", "float32")
+    wrong = Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), [1])
     with pytest.raises(CorruptFile, match="another shape"):
-        EdgeModel(tiny, Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), [1]), None)
+        EdgeModel(tiny, wrong, model.recaller, EdgeSettings())

@@ -16,8 +16,9 @@ import pytest
 
 from edge_client import EdgeModel, RecallMode
 from edge_client.decoder.batch import Decoder
-from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.recaller import Recall
+from edge_client.recall.recaller import Recall, Recaller
+from edge_client.settings import EdgeSettings
+from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
 
@@ -29,10 +30,11 @@ SPARE = 8
 FAULTS = (None, (grpc.StatusCode.INTERNAL, "broken"), None, (grpc.StatusCode.UNAVAILABLE, "away"))
 
 
-class NewMemories:
+class NewMemories(Recaller):
     """A recaller that never gives the same arrays twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(bundle.embedder(), None, bundle.memory_format)
         self.count = 0
         self.format = format_of(tiny_loaded())
 
@@ -60,10 +62,10 @@ def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
     bundle = tiny_bundle(tmp_path)
     payloads = format_of(tiny_loaded()).encode([random_memory(tiny_config(), n) for n in range(7)])
     texts = [f"Fact {n}." for n in range(7)]
-    policy = RecallPolicy(RecallMode.overlap, lead_tokens=4)
+    settings = EdgeSettings(memory=RecallMode.overlap, lead_tokens=4, local=tmp_path / "local")
     with (
         serving(FakeService(bundle.embedder(), texts, payloads)) as service,
-        EdgeModel(bundle, Decoder.open(bundle, threads=1), NewMemories(), policy) as model,
+        EdgeModel(bundle, Decoder.open(bundle, threads=1), NewMemories(bundle), settings) as model,
     ):
 
         def answer(number: int) -> None:
