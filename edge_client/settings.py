@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
@@ -111,10 +112,7 @@ class EdgeSettings(CheckedSettings):
     @property
     def channel(self) -> ChannelSettings:
         """How to reach the service; raises InvalidInput for a combination that would give the API key away."""
-        return ChannelSettings(
-            self.service, tls=self.tls, ca=self.ca, certificate=self.certificate, key=self.key,
-            server_name=self.server_name, api_key=self.api_key, insecure=self.insecure,
-        )  # fmt: skip
+        return ChannelSettings(self.service, **self.model_dump(include={f.name for f in fields(ChannelSettings)}))
 
     @property
     def recall_policy(self) -> RecallPolicy:

@@ -216,8 +216,18 @@ class AnswerStream(Iterator[Event]):
         finally:
             self._step.release()
 
-    def __aiter__(self) -> AsyncGenerator[Event, None]:
-        return _events_of(self)
+    async def __aiter__(self) -> AsyncGenerator[Event, None]:
+        """A thread of its own computes; an answer that is left early is recorded with the tokens that were taken."""
+        loop, thread, received = asyncio.get_running_loop(), ThreadPoolExecutor(1, "memory3-answer"), 0
+        try:
+            while (event := await loop.run_in_executor(thread, next, self, None)) is not None:
+                received += isinstance(event, Token)
+                yield event
+        finally:
+            if not self.over:
+                self.cancel()
+                await asyncio.shield(loop.run_in_executor(thread, self.close, received))
+            thread.shutdown(wait=False)
 
     async def aresult(self) -> Result:
         """As `result`, in asyncio."""
@@ -301,20 +311,3 @@ class AnswerStream(Iterator[Event]):
         if not getattr(self, "_over", True):
             self._cancellation.cancel()
             self._finish()
-
-
-async def _events_of(stream: AnswerStream) -> AsyncGenerator[Event, None]:
-    """The events of an answer that a thread of its own computes.
-
-    An answer that is left early is recorded with the tokens that were taken.
-    """
-    loop, thread, received = asyncio.get_running_loop(), ThreadPoolExecutor(1, "memory3-answer"), 0
-    try:
-        while (event := await loop.run_in_executor(thread, next, stream, None)) is not None:
-            received += isinstance(event, Token)
-            yield event
-    finally:
-        if not stream.over:
-            stream.cancel()
-            await asyncio.shield(loop.run_in_executor(thread, stream.close, received))
-        thread.shutdown(wait=False)

@@ -117,11 +117,16 @@ class Answer:
             self._first_token_s = self._first_token_s or self._seconds()
             yield from self._news()
             yield self._token(picked)
-            self._make_room(bool(self._reason) or number % recalls.chunk_tokens == 0)
+            if self._conversation is not None and recalls.worker is not None:
+                self._conversation.make_room(
+                    self._cancellation, bool(self._reason) or number % recalls.chunk_tokens == 0
+                )
+                recalls.also = self._conversation.past
             if self._reason:
                 return
             recalls.generated(picked.id, number)
-            logits = self._read([picked.id])
+            self._cancellation.check()
+            logits = self._sequence.read([picked.id])
 
     def _token(self, picked: Picked) -> Token:
         """The event of a token; sets the reason if it is the last one."""
@@ -141,21 +146,12 @@ class Answer:
         top = tuple(TokenLogprob(i, self._tokenizer.piece(i), logprob) for i, logprob in picked.top)
         return Token(picked.id, text, picked.logprob, top)
 
-    def _read(self, tokens: Tokens[int]) -> np.ndarray:
-        self._cancellation.check()
-        return self._sequence.read(tokens)
-
     def _news(self) -> list[Event]:
         own = self._conversation.news if self._conversation is not None else []
         news: list[Event] = [*own, *self._recalls.news]
         own.clear()
         self._recalls.news.clear()
         return news
-
-    def _make_room(self, chunk_ends: bool) -> None:
-        if self._conversation is not None and self._recalls.worker is not None:
-            self._conversation.make_room(self._cancellation, chunk_ends)
-            self._recalls.also = self._conversation.past
 
     @property
     def began(self) -> bool:

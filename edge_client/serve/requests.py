@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -176,14 +176,9 @@ class _Sampled(_Tolerant):
 
     def sampling(self, grammars: JsonGrammars) -> SamplingOptions:
         """As the SDK takes it, which checks the values; raises InvalidInput for a schema that cannot be used."""
-        options: SamplingOptions = {
-            "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p,
-            "stop": [self.stop] if isinstance(self.stop, str) else self.stop, "seed": self.seed,
-            "repetition_penalty": self.repetition_penalty, "frequency_penalty": self.frequency_penalty,
-            "presence_penalty": self.presence_penalty, "logit_bias": self.logit_bias,
-        }  # fmt: skip
-        if self.max_tokens is not None:
-            options["max_tokens"] = self.max_tokens
+        known = _Sampled.model_fields.keys() & SamplingOptions.__annotations__.keys()
+        options = cast(SamplingOptions, self.model_dump(include=known, exclude_none=True))
+        options["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
         if (schema := self.schema_of_answer()) is not None:
             options["constraint"] = grammars.constraint(schema)
         return options
