@@ -34,23 +34,7 @@ from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future
 
-from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
-
-__all__ = [
-    "Cancellation",
-    "ContextFull",
-    "CorruptFile",
-    "IdentityMismatch",
-    "InvalidInput",
-    "Memory3Error",
-    "MissingFile",
-    "ModelClosed",
-    "ProviderError",
-    "RetrievalError",
-    "SessionBusy",
-    "StorageError",
-    "described",
-]
+from memory_model.errors import Memory3Error
 
 MENDABLE = frozenset(
     {"CERTIFICATE", "CERTIFICATE_UNKNOWN", "UNAUTHENTICATED", "ACCESS_REFUSED", "SCOPE_TOO_SMALL", "INCOMPATIBLE",

@@ -8,7 +8,6 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +24,6 @@ from edge_client.errors import RetrievalError, StorageError, described
 from edge_client.local.folder import path_of
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
-from edge_client.wire.pull import Progress as ShowProgress
 from edge_client.wire.pull import pull_bundle, pull_pack, staging_of
 from memory_model.bundle import MANIFEST, Bundle, Manifest
 from memory_model.codec.native.library import installed, why_missing
@@ -245,8 +243,17 @@ def pull(
     """
     settings = EdgeSettings(**given)
     place = settings.bundle if knowledge_base is None else path_of(settings.local, knowledge_base)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+        console=err,
+    )  # fmt: skip
+    task = bar.add_task("connecting", total=None)
+
+    def show(done_bytes: int, total_bytes: int, what: str) -> None:
+        bar.update(task, completed=done_bytes, total=total_bytes, description=what)
+
     try:
-        with _bar() as show:
+        with bar:
             if knowledge_base is None:
                 manifest = pull_bundle(settings.channel, place, progress=show).manifest
                 size = sum(entry.bytes for entry in manifest.files.values())
@@ -267,23 +274,8 @@ def pull(
 def _known(bundle: Path) -> dict[str, Any]:
     """What the bundle on this device can read, if there is one: another model's pack is then refused at once."""
     try:
-        manifest = Manifest.from_json((bundle / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, CorruptFile):
+        manifest = Manifest.from_json((bundle / MANIFEST).read_bytes())
+    except (OSError, CorruptFile):
         return {}
     identity = Identity(manifest.model_id, manifest.codec_id, manifest.memory_format_id)
     return {"identity": identity, "embedder_id": manifest.embedder_id}
-
-
-@contextmanager
-def _bar() -> Iterator[ShowProgress]:
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-        console=err,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("connecting", total=None)
-
-        def show(done_bytes: int, total_bytes: int, what: str) -> None:
-            bar.update(task, completed=done_bytes, total=total_bytes, description=what)
-
-        yield show

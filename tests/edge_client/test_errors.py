@@ -25,7 +25,7 @@ def test_the_public_errors_are_those_that_are_drawn() -> None:
 
 def test_every_error_has_a_reason_that_its_line_names() -> None:
     for name in DRAWN:
-        kind = getattr(errors, name)
+        kind = getattr(edge_client, name)
         assert issubclass(kind, Memory3Error)
         if name != "IdentityMismatch":  # its leaves have one each
             assert kind.reason in (errors.__doc__ or ""), name
