@@ -12,25 +12,16 @@ if (given) {
   history.replaceState(null, "", location.pathname);
 }
 
-/** What the server refused, in its own words. */
-export class Refused extends Error {
-  constructor(status, error) {
-    super(error?.message ?? `the server answered ${status}`);
-    this.status = status;
-    this.code = error?.code ?? "";
-  }
-}
-
 async function call(path, options = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
     const response = await fetch(path, { ...options, headers, cache: "no-store" }).catch((error) => {
-      throw error.name === "AbortError" ? error : new Refused(0, { message: GONE, code: "gone" });
+      throw error.name === "AbortError" ? error : new Error(GONE);
     });
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
-    if (response.status !== 401) throw new Refused(response.status, body.error);
+    if (response.status !== 401) throw new Error(body.error?.message ?? `the server answered ${response.status}`);
     await askForKey();
   }
 }
@@ -52,14 +43,14 @@ function askForKey() {
 
 export const getJson = async (path) => (await call(path)).json();
 
-/** The server-sent events of a call, as values; ends at [DONE]. Throws Refused for an error on the way. */
+/** The server-sent events of a call, as values; ends at [DONE]. Throws an error that comes on the way. */
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
       const { value, done } = await reader.read();
-      if (done) throw new Refused(0, { message: "the connection ended before the answer did: press Again", code: "cut" });
+      if (done) throw new Error("the connection ended before the answer did: press Again");
       rest += value;
       const lines = rest.split("\n\n");
       rest = lines.pop();
@@ -68,7 +59,7 @@ async function* events(response) {
         const data = line.replace(/^data: /, "");
         if (data === "[DONE]") return;
         const found = JSON.parse(data);
-        if (found.error) throw new Refused(0, found.error);
+        if (found.error) throw new Error(found.error.message);
         yield found;
       }
     }
