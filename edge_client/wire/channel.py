@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -209,7 +210,7 @@ BY_STATUS = {
 """The reason of an error to which the service gives none itself."""
 UNAVAILABLE = frozenset({_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE})
 """The service gave no answer: it is left alone for a while, and a pack may answer instead."""
-_HELP_BY_REASON = {
+_HELP = {
     "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --knowledge-base, or ingest into it first",
     "KNOWLEDGE_BASE_DAMAGED": "its operator restores a backup (`memory-service kb show` has the problem)",
     **dict.fromkeys(
@@ -218,23 +219,20 @@ _HELP_BY_REASON = {
     ),
     "BUNDLE_NOT_CONFIGURED": "copy a bundle made with `memory-model export`",
     "OVERLOADED": "ask again a little later",
-}
-_HELP_BY_STATUS = {
     _Code.UNAUTHENTICATED: "give the API key with EDGE_CLIENT_API_KEY",
     _Code.PERMISSION_DENIED: "ask the service's operator to permit it for this API key",
     _Code.UNIMPLEMENTED: "the service is older than this client: update it",
     _Code.INTERNAL: "the service's log has the cause",
 }
+"""What to do, by the service's reason or else by status."""
 _NAME_CA = "name the authority's file (EDGE_CLIENT_CA)"
-# What BoringSSL and gRPC say in the details of UNAVAILABLE when a handshake fails, and what it means.
+# What BoringSSL and gRPC say (a pattern) in the details of UNAVAILABLE when a handshake fails, and what it means.
 _HANDSHAKES = (
     ("certificate has expired", "its certificate has expired", "have it renewed, or set this device's clock"),
     ("certificate is not yet valid", "its certificate is not valid yet", "set this device's clock"),
     ("Hostname Verification", "its certificate is for another name",
      "use a name that the certificate has, or say it (EDGE_CLIENT_SERVER_NAME)"),
-    ("unable to get local issuer", "its certificate's issuer is unknown here", _NAME_CA),
-    ("self signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
-    ("self-signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
+    ("unable to get local issuer|self.signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not accepted", _NAME_CA),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS there", "leave TLS off, or name its TLS port"),
     ("CERTIFICATE_REQUIRED", "it asks for this device's certificate", "set EDGE_CLIENT_CERTIFICATE, EDGE_CLIENT_KEY"),
@@ -270,7 +268,7 @@ def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> Retrieva
     return RetrievalError(
         f"the service at {address} refused ({reason or code.name}): {message}",
         reason=reason or BY_STATUS.get(code, "SERVICE_FAILED"), unavailable=code in UNAVAILABLE,
-        help=help or _HELP_BY_REASON.get(reason) or _HELP_BY_STATUS.get(code, ""), retry_after_s=retry_after_s,
+        help=help or _HELP.get(reason) or _HELP.get(code, ""), retry_after_s=retry_after_s,
     )  # fmt: skip
 
 
@@ -280,7 +278,7 @@ def _unanswered(reason: str, message: str, help: str = "") -> RetrievalError:
 
 def _unreachable(address: str, said: str) -> RetrievalError:
     for mark, meaning, help in _HANDSHAKES:
-        if mark.lower() in said.lower():
+        if re.search(mark, said, re.IGNORECASE):
             return _unanswered("CERTIFICATE", f"no trust in the service at {address}: {meaning}", help)
     help = "start it with `memory-service serve`, or name another with --service"
     if "Socket closed" in said:
