@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import Cancellation, ContextFull, ModelClosed
-from edge_client.generate.conversation import REMEMBER_AT, Conversation, Past, Progress
+from edge_client.generate.conversation import REMEMBER_AT, Conversation, Progress
 from edge_client.generate.loop import Answer
 from edge_client.generate.prompt import common_length
 from edge_client.generate.sampling import Sampling
@@ -248,7 +248,7 @@ class EdgeModel:
         self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
     ) -> Iterator[LocalOutcome]:  # fmt: skip
         """As `remember`, of files (`memory_model.formats`); yields how far it is, and which of them failed."""
-        local, writer = self.local, self._memory_writer()
+        local, writer = self.local, self.writer
         yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)
 
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
@@ -295,15 +295,10 @@ class EdgeModel:
         self.check_open()
         return self.decoder.sequence(source or self.recaller)
 
-    def past(self, saved: bytes = b"") -> Past:
-        """A conversation's own memories, new or as they were saved.
-
-        Raises StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
-        """
+    @property
+    def writer(self) -> MemoryWriter:
+        """Made at the first need. Raises StorageError (NO_WRITER), CorruptFile, ModelClosed."""
         self.check_open()
-        return Past(self._memory_writer(), saved)
-
-    def _memory_writer(self) -> MemoryWriter:
         if self._writer is None:
             self._writer = MemoryWriter(self.bundle, embedder=self.recaller.embedder, decoder=self.decoder)
         return self._writer

@@ -174,7 +174,7 @@ class Conversation:
     def remembers(self, saved: bytes = b"") -> Past:
         """The conversation's own memories, made at the first need. Raises StorageError."""
         with self._making:
-            self.past = self.past or self._model.past(saved)
+            self.past = self.past or Past(self._model.writer, saved)
         self.sequence.source = object()  # rows that were read with them are for no other conversation
         return self.past
 
@@ -212,7 +212,7 @@ class Conversation:
     def _ahead(self, turns: Sequence[Turn]) -> None:
         with suppress(Exception):  # what cannot be written now is tried again, and reported, when it leaves
             with self._making:
-                self.past = self.past or self._model.past()
+                self.past = self.past or Past(self._model.writer)
             self.past.write_ahead(turns, go_on=self._model.closing.check)
 
     def _gone(self, left: int) -> list[Turn]:
