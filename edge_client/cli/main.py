@@ -21,8 +21,8 @@ from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.serve.access import (
-    Access,
     ServeSettings,
+    access_key,
     fingerprint,
     network_address,
     own_certificate,
@@ -177,19 +177,19 @@ def serve(
         ) from error
 
     settings = ServeSettings(**_given(host="0.0.0.0" if lan else host, port=port, tls=tls))
-    access = Access.of(settings)
+    key, made = access_key(settings)
     edge = EdgeSettings(**given, **_given(memory=memory, parallel=parallel))
-    certificate, key = own_certificate() if settings.tls else (None, None)
+    certificate, private = own_certificate() if settings.tls else (None, None)
     listening = _listen(settings.host, settings.port)
     with EdgeModel.open(settings=edge) as model:
         config = uvicorn.Config(
-            make_app(model, edge, settings, access), log_level="warning", access_log=False, server_header=False,
-            timeout_graceful_shutdown=3, ssl_certfile=certificate, ssl_keyfile=key,
+            make_app(model, edge, settings, key), log_level="warning", access_log=False, server_header=False,
+            timeout_graceful_shutdown=3, ssl_certfile=certificate, ssl_keyfile=private,
         )  # fmt: skip
         number = listening.getsockname()[1]
         shown = network_address() if settings.host in ("0.0.0.0", "::", "[::]") else settings.host
         url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"
-        page = f"{url}/#key={access.key}" if access.made else f"{url}/"
+        page = f"{url}/#key={key}" if made else f"{url}/"
         typer.echo(f"chat at {page}, OpenAI's interface at {url}/v1", err=True)
         if certificate is not None:
             typer.echo(f"SHA-256 of its certificate: {fingerprint(certificate)}", err=True)

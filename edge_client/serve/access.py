@@ -11,7 +11,6 @@ import secrets
 import socket
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -31,8 +30,8 @@ FROM_MACHINE = "8.8.8.8"
 class ServeSettings(CheckedSettings):
     """Where to listen and what to permit: EDGE_CLIENT_SERVE_*, or options. How memories are recalled: EdgeSettings.
 
-    host, port: port 0 takes a free one. api_key: required by every call under /v1; see `Access` for what holds without
-    one. tls: with a certificate that the server makes. allowed_hosts: names beside this machine's names and addresses
+    host, port: port 0 takes a free one. api_key: required by every call under /v1; without one see `access_key`.
+    tls: with a certificate that the server makes. allowed_hosts: names beside this machine's names and addresses
     under which the server may be reached. allowed_origins: other sites whose pages may call it, e.g.
     http://127.0.0.1:5173; none by default. waiting: answers that may wait while EdgeSettings' `parallel` are computed;
     one more is refused.
@@ -50,21 +49,14 @@ class ServeSettings(CheckedSettings):
     waiting: int = Field(default=16, ge=0, le=4096)
 
 
-@dataclass(frozen=True)
-class Access:
-    """key: opens everything; None: nobody needs one. made: whether this server made it."""
+def access_key(settings: ServeSettings) -> tuple[str | None, bool]:
+    """What opens everything, None where nobody needs a key, and whether this server made it.
 
-    key: str | None
-    made: bool = False
-
-    @classmethod
-    def of(cls, settings: ServeSettings) -> Access:
-        """Your own key, or one that is made for those who come from a network; this machine alone needs none."""
-        if settings.api_key is not None:
-            return cls(settings.api_key.get_secret_value())
-        if is_own(settings.host):
-            return cls(None)
-        return cls(_kept("serve-key", secrets.token_urlsafe(18)), made=True)
+    Your own key, or one that is made for those who come from a network; this machine alone needs none.
+    """
+    if settings.api_key is not None:
+        return settings.api_key.get_secret_value(), False
+    return (None, False) if is_own(settings.host) else (_kept("serve-key", secrets.token_urlsafe(18)), True)
 
 
 def is_own(host: str) -> bool:

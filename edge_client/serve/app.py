@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Scope
 from edge_client.errors import RetrievalError
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
-from edge_client.serve.access import Access, ServeSettings
+from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
 from edge_client.serve.refusals import DOCUMENTS, Guard, install
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
@@ -39,8 +39,8 @@ _STATES = {
 }
 
 
-def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, access: Access) -> ASGIApp:
-    """The server of a model, which is closed afterwards."""
+def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key: str | None) -> ASGIApp:
+    """The server of a model, which is closed afterwards. key: see `access_key`."""
     answering = Answering(model, edge.knowledge_base, Queue(edge.parallel, settings.waiting))
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None)
     install(app)
@@ -49,7 +49,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, acce
     app.include_router(knowledge_routes(model.recaller.client, edge))
     app.include_router(local_routes(model))
     app.mount("/", _Page(directory=PAGE, html=True))
-    guarded = Guard(app, settings, access)
+    guarded = Guard(app, settings, key)
     if not settings.allowed_origins:
         return guarded
     any_: Any = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}

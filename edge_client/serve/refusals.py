@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.errors import ContextFull, ModelClosed, RetrievalError, SessionBusy
-from edge_client.serve.access import Access, ServeSettings, is_own, own_names
+from edge_client.serve.access import ServeSettings, is_own, own_names
 from memory_model.errors import InvalidInput, Memory3Error
 
 log = logging.getLogger("edge_client.serve")
@@ -132,9 +132,9 @@ def _first_problem(problems: Sequence[Any]) -> tuple[str, str | None]:
 class Guard:
     """Wraps the application; refuses before a byte of the body is read."""
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings, access: Access) -> None:
+    def __init__(self, app: ASGIApp, settings: ServeSettings, key: str | None) -> None:
         self._app, self._origins = app, settings.allowed_origins
-        self._key = None if access.key is None else access.key.encode()
+        self._key = None if key is None else key.encode()
         self._names = {*OWN_NAMES, *settings.allowed_hosts}
         if not is_own(settings.host):
             self._names |= {settings.host, *own_names()}
