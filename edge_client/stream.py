@@ -233,7 +233,7 @@ class AnswerStream(Iterator[Event]):
         """As `result`, in asyncio."""
         async for _ in self:
             pass
-        return self.finished()
+        return self.result()
 
     @property
     def deltas(self) -> Iterator[str]:
@@ -253,10 +253,6 @@ class AnswerStream(Iterator[Event]):
         """The whole answer, events that were read before included; raises InvalidInput if it was closed early."""
         for _ in self:
             pass
-        return self.finished()
-
-    def finished(self) -> Result:
-        """The result of an answer that has ended; raises InvalidInput if it was closed before its end."""
         if self._end is None:
             raise InvalidInput("the answer was closed before its end: there is no result")
         return Result(**vars(self._end), recalls=self._answer.recalled)

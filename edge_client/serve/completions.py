@@ -77,11 +77,8 @@ class Answering:
         self._grammars, self._knowledge_base = JsonGrammars(model.bundle), knowledge_base
         self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
 
-    async def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
+    def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
-        return await anyio.to_thread.run_sync(self._prepare, request)
-
-    def _prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         options, memory = request.sampling(self._grammars), request.memory
         name = memory.knowledge_base or self._knowledge_base
         model = self.model if name == self._knowledge_base else self._reading(name)
@@ -135,7 +132,7 @@ def completion_routes(answering: Answering) -> APIRouter:
     bundle = answering.model.bundle
 
     async def answer(form: _Text, request: Request) -> Response:
-        stream = await answering.prepare(form.body)
+        stream = await anyio.to_thread.run_sync(answering.prepare, form.body)
         if form.body.stream:
             response: Response = event_stream(form.chunks(answering.events(stream)))
         else:
