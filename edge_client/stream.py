@@ -11,7 +11,6 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from edge_client.errors import Cancellation, SessionBusy
@@ -293,14 +292,6 @@ class AnswerStream(Iterator[Event]):
             self._over = True
             self._events.close()  # type: ignore[attr-defined]  # a generator
             self._done(self._answer)
-
-    def __enter__(self) -> AnswerStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Nobody can be iterating what nobody holds.

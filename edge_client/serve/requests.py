@@ -27,13 +27,13 @@ LONGEST_SCHEMA_BYTES = 64 << 10
 class JsonConstraint:
     """Permits what can still become JSON of the schema, and then only the end of the turn. One answer's."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
-        self._matcher, self._vocabulary = matcher, vocabulary
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
 
     def allow(self, logits: np.ndarray) -> np.ndarray:
         """The logits float32 [vocabulary] with -inf where a token is not permitted."""
         mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        allowed = np.unpackbits(mask, bitorder="little")[: self._vocabulary].view(bool)
+        allowed = np.unpackbits(mask, bitorder="little")[: len(logits)].view(bool)
         return np.where(allowed, logits, -np.inf)
 
     def took(self, token: int) -> None:
@@ -45,12 +45,12 @@ class JsonGrammars:
     """Makes constraints for the tokenizer of a bundle, which llguidance reads at the first one. Thread-safe."""
 
     def __init__(self, bundle: Bundle) -> None:
-        self._bundle, self._vocabulary = bundle, bundle.config.vocabulary
+        self._bundle = bundle
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
         file, end = self._bundle.folder / "tokenizer.json", self._bundle.tokenizer.end_of_turn_id
-        return LLTokenizer(str(file), n_vocab=self._vocabulary, eos_token=end)
+        return LLTokenizer(str(file), n_vocab=self._bundle.config.vocabulary, eos_token=end)
 
     def constraint(self, schema: dict[str, Any]) -> JsonConstraint:
         """Raises InvalidInput for a schema that cannot be used."""
@@ -64,7 +64,7 @@ class JsonGrammars:
             raise InvalidInput(f"the JSON schema cannot be used: {error}") from error
         if problem := LLMatcher.validate_grammar(grammar, self._tokenizer):
             raise InvalidInput(f"the JSON schema cannot be used: {problem}")
-        return JsonConstraint(LLMatcher(self._tokenizer, grammar), self._vocabulary)
+        return JsonConstraint(LLMatcher(self._tokenizer, grammar))
 
 
 def call_schema(functions: list[dict[str, Any]]) -> dict[str, Any]:
