@@ -13,7 +13,6 @@ from pydantic import Field
 
 from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled
-from edge_client.recall.recaller import Recaller
 from edge_client.stream import Statistics
 from edge_client.wire.client import Answer, MemoryClient
 
@@ -40,7 +39,7 @@ class AnswerSettings(Settings):
         model = EdgeModel.open(
             bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
         )  # fmt: skip
-        if isinstance(model.recaller, Recaller) and model.recaller.client is not None:
+        if model.recaller.client is not None:
             model.recaller.client = WithoutWords(model.recaller.client)  # type: ignore[assignment]
         return model
 

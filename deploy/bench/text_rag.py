@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from deploy.bench.answering import AnswerSettings, answer
 from deploy.bench.knowledge import prompts
 from edge_client import EdgeModel
-from edge_client.recall.recaller import Recaller
 from memory_model.words import query_words
 
 
@@ -21,7 +20,6 @@ class TextRag:
     """Answers with references as text, by the model's own embedder and client. Prompts are made before the clock."""
 
     def __init__(self, model: EdgeModel, questions: Sequence[str], settings: AnswerSettings) -> None:
-        assert isinstance(model.recaller, Recaller)
         assert model.recaller.client is not None
         self._embedder, self._client = model.recaller.embedder, model.recaller.client
         memory = model.bundle.config.memory

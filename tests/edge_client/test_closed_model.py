@@ -15,7 +15,6 @@ import grpc
 import pytest
 
 from edge_client import EdgeModel
-from edge_client.recall.recaller import Recaller
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
@@ -53,7 +52,6 @@ def asked_and_closed(folder: Path, service: FakeService, *, leave_early: bool) -
             stream.close()
         else:
             list(stream)
-        assert isinstance(model.recaller, Recaller)
         return [weakref.ref(each) for each in (model, model.graph, model.recaller, model.recaller.embedder)]
 
 
