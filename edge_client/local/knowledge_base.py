@@ -154,22 +154,25 @@ class LocalKnowledgeBase:
         if not len(texts) == len(written.payloads) == len(written.vectors):
             raise InvalidInput(f"{len(texts)} references, {len(written.payloads)} memories")
         with self._writing() as connection:
-            if first:
-                self._continue(connection, document, first, texts, written)
-                return
-            self._delete(connection, document.key)
-            metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
-            values = (
-                document.key, document.title, document.text, metadata, document.content_hash, whole or len(texts),
-                time.time(),
-            )  # fmt: skip
-            row = connection.execute(
-                "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
-                " VALUES (?,?,?,?,?,?,?)",
-                values,
-            ).lastrowid
-            assert row is not None
-            self._add_references(connection, row, document.key, 0, texts, written)
+            if not first:
+                self._delete(connection, document.key)
+                metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
+                connection.execute(
+                    "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
+                    " VALUES (?,?,?,?,?,?,?)",
+                    (document.key, document.title, document.text, metadata, document.content_hash,
+                     whole or len(texts), time.time()),
+                )  # fmt: skip
+            elif (there := self.stored(document)[0]) != first:
+                raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
+            (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
+            for chunk, (text, payload, vector) in enumerate(
+                zip(texts, written.payloads, written.vectors, strict=True), first
+            ):
+                name = hashlib.sha256(payload + f"{chunk} {document.key}".encode("utf-8", "surrogatepass"))
+                memory_id = int.from_bytes(name.digest()[:8], "big")
+                crc32c = google_crc32c.value(payload)
+                _insert(connection, row, Reference(memory_id, document.key, "", chunk, text, vector, payload, crc32c))
 
     def append(self, references: Sequence[Reference]) -> None:
         """Write references that a service wrote, in ascending order of their ids, all or none."""
@@ -208,15 +211,12 @@ class LocalKnowledgeBase:
     def documents(self) -> list[LocalDocument]:
         """All documents in the order of their keys, without their texts."""
         query = (
-            "SELECT key, title, metadata, written_at, count(refs.id) FROM documents"
+            "SELECT key, title, metadata, count(refs.id) FROM documents"
             " LEFT JOIN refs ON refs.document = documents.id GROUP BY documents.id ORDER BY key"
         )
         with self._reading() as connection:
             rows = connection.execute(query).fetchall()
-        return [
-            LocalDocument(key, title, None, json.loads(metadata), references, at)
-            for key, title, metadata, at, references in rows
-        ]
+        return [LocalDocument(key, title, None, json.loads(metadata), n) for key, title, metadata, n in rows]
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
         """The k nearest memories of each vector (float32 [n, dim]), as MemoryClient.retrieve; no network.
@@ -306,28 +306,6 @@ class LocalKnowledgeBase:
     @staticmethod
     def _delete(connection: sqlite3.Connection, key: str) -> bool:
         return connection.execute("DELETE FROM documents WHERE key = ?", (key,)).rowcount > 0
-
-    def _continue(
-        self, connection: sqlite3.Connection, document: LocalDocument, first: int, texts: Sequence[str],
-        written: Written,
-    ) -> None:  # fmt: skip
-        there, _ = self.stored(document)
-        if there != first:
-            raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
-        (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
-        self._add_references(connection, row, document.key, first, texts, written)
-
-    @staticmethod
-    def _add_references(
-        connection: sqlite3.Connection, document: int, key: str, first: int, texts: Sequence[str], written: Written
-    ) -> None:  # fmt: skip
-        for chunk, text, payload, row in zip(
-            range(first, first + len(texts)), texts, written.payloads, written.vectors, strict=True
-        ):
-            name = hashlib.sha256(payload + f"{chunk} {key}".encode("utf-8", "surrogatepass"))
-            memory_id = int.from_bytes(name.digest()[:8], "big")
-            crc32c = google_crc32c.value(payload)
-            _insert(connection, document, Reference(memory_id, key, "", chunk, text, row, payload, crc32c))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
