@@ -27,12 +27,15 @@ LARGEST_DROP = 0.12
 """A candidate whose score is lower than the best one's by more is left out."""
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
 _WORD = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
+_ASCII = bytes(c if c == ord("_") or chr(c).isalnum() else ord(" ") for c in range(128)).lower().ljust(256)
+"""Letters and digits in lower case, all else blank: words of ASCII texts in half the time."""
 
 
 def text_words(text: str) -> np.ndarray:
     """Every word of a text in its order, repeated ones too: CRC-32 of its lower-case stem, uint32 [words]."""
-    hashes = [zlib.crc32(word[:STEM].encode()) for word in _WORD.findall(text.lower())]
-    return np.array(hashes, dtype=np.uint32)
+    if text.isascii():
+        return np.array([zlib.crc32(word[:STEM]) for word in text.encode().translate(_ASCII).split()], dtype=np.uint32)
+    return np.array([zlib.crc32(word[:STEM].encode()) for word in _WORD.findall(text.lower())], dtype=np.uint32)
 
 
 def query_words(text: str) -> list[int]:

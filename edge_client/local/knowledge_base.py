@@ -57,6 +57,12 @@ CREATE TABLE vectors (id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, 
 CREATE TABLE payloads (
     id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, crc32c INTEGER NOT NULL, payload BLOB NOT NULL);
 """
+_VECTORS = "SELECT id, vector FROM vectors WHERE id IN"
+_TEXTS = (
+    "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum FROM refs"
+    " JOIN documents ON documents.id = document WHERE refs.id IN"
+)
+_PAYLOADS = "SELECT id, crc32c, payload FROM payloads WHERE id IN"
 
 
 class LocalKnowledgeBase:
@@ -148,22 +154,25 @@ class LocalKnowledgeBase:
         if not len(texts) == len(written.payloads) == len(written.vectors):
             raise InvalidInput(f"{len(texts)} references, {len(written.payloads)} memories")
         with self._writing() as connection:
-            if first:
-                self._continue(connection, document, first, texts, written)
-                return
-            self._delete(connection, document.key)
-            metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
-            values = (
-                document.key, document.title, document.text, metadata, document.content_hash, whole or len(texts),
-                time.time(),
-            )  # fmt: skip
-            row = connection.execute(
-                "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
-                " VALUES (?,?,?,?,?,?,?)",
-                values,
-            ).lastrowid
-            assert row is not None
-            self._add_references(connection, row, document.key, 0, texts, written)
+            if not first:
+                self._delete(connection, document.key)
+                metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
+                connection.execute(
+                    "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
+                    " VALUES (?,?,?,?,?,?,?)",
+                    (document.key, document.title, document.text, metadata, document.content_hash,
+                     whole or len(texts), time.time()),
+                )  # fmt: skip
+            elif (there := self.stored(document)[0]) != first:
+                raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
+            (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
+            for chunk, (text, payload, vector) in enumerate(
+                zip(texts, written.payloads, written.vectors, strict=True), first
+            ):
+                name = hashlib.sha256(payload + f"{chunk} {document.key}".encode("utf-8", "surrogatepass"))
+                memory_id = int.from_bytes(name.digest()[:8], "big")
+                crc32c = google_crc32c.value(payload)
+                _insert(connection, row, Reference(memory_id, document.key, "", chunk, text, vector, payload, crc32c))
 
     def append(self, references: Sequence[Reference]) -> None:
         """Write references that a service wrote, in ascending order of their ids, all or none."""
@@ -202,15 +211,12 @@ class LocalKnowledgeBase:
     def documents(self) -> list[LocalDocument]:
         """All documents in the order of their keys, without their texts."""
         query = (
-            "SELECT key, title, metadata, written_at, count(refs.id) FROM documents"
+            "SELECT key, title, metadata, count(refs.id) FROM documents"
             " LEFT JOIN refs ON refs.document = documents.id GROUP BY documents.id ORDER BY key"
         )
         with self._reading() as connection:
             rows = connection.execute(query).fetchall()
-        return [
-            LocalDocument(key, title, None, json.loads(metadata), references, at)
-            for key, title, metadata, at, references in rows
-        ]
+        return [LocalDocument(key, title, None, json.loads(metadata), n) for key, title, metadata, n in rows]
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
         """The k nearest memories of each vector (float32 [n, dim]), as MemoryClient.retrieve; no network.
@@ -231,53 +237,50 @@ class LocalKnowledgeBase:
         queries, wanted = (vectors / norms).astype(np.float32), max(k, self.head.candidates if words else 0)
         sent: set[int] = set()
         hits = []
-        with self._reading() as connection:
+        with self._reading() as connection, connection:
+            connection.execute("BEGIN")  # one state of the file, whatever other processes commit
             self._refresh(connection)
             for number, near in enumerate(self._near.nearest(queries, wanted)):
-                scores = self._nearest(connection, queries[number], near, wanted)
+                rows = self._rows(connection, _VECTORS, near.tolist())
+                scores = self._nearest(rows, queries[number], wanted)
+                texts = self._rows(connection, _TEXTS, list(scores))
                 if words and words[number]:
-                    scores = _by_words(connection, scores, words[number])
-                hits.append(self._hits(connection, dict(list(scores.items())[:k]), sent))
+                    scores = _by_words(texts, scores, words[number])
+                best = dict(list(scores.items())[:k])
+                payloads = self._rows(connection, _PAYLOADS, list(best))
+                hits.append(tuple(self._hit(best[n], (*texts[n], *rows[n], *payloads[n]), sent) for n in best))
         return Answer(tuple(hits), 0.0)
 
     # Everything below is called with the lock held.
 
-    def _nearest(
-        self, connection: sqlite3.Connection, query: np.ndarray, near: np.ndarray, wanted: int
-    ) -> dict[int, float]:
+    def _rows(self, connection: sqlite3.Connection, query: str, ids: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+        """The rows of these ids without their first column, the id, by a query that ends with `IN`."""
+        rows = connection.execute(f"{query} (SELECT value FROM json_each(?))", (json.dumps(ids),)).fetchall()
+        if len(rows) != len(ids):
+            raise CorruptFile(f"references in {self.path} have no vector, text or payload: the file is damaged")
+        return {row[0]: row[1:] for row in rows}
+
+    def _nearest(self, rows: Mapping[int, tuple[bytes, ...]], query: np.ndarray, wanted: int) -> dict[int, float]:
         """The nearest of these references with their cosines, best first, by the vectors themselves."""
-        rows = _rows(connection, "SELECT id, vector FROM vectors WHERE id IN", near.tolist())
-        ids = np.array([row[0] for row in rows], np.int64)
-        scores = self._matrix([row[1] for row in rows]) @ query
+        ids = np.fromiter(rows, np.int64, len(rows))
+        scores = self._matrix([vector for (vector,) in rows.values()]) @ query
         best = np.lexsort((ids, -scores))[:wanted]
         if self.minimum_score is not None:
             best = best[scores[best] >= self.minimum_score]
         return dict(zip(ids[best].tolist(), scores[best].tolist(), strict=True))
 
-    def _hits(self, connection: sqlite3.Connection, scores: Mapping[int, float], sent: set[int]) -> tuple[Hit, ...]:
+    def _hit(self, score: float, row: tuple[Any, ...], sent: set[int]) -> Hit:
         """The payload goes with the first hit of a memory, as in the service's answers."""
-        query = (
-            "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum, vector, crc32c, payload FROM refs"
-            " JOIN documents ON documents.id = document JOIN vectors USING (id) JOIN payloads USING (id)"
-            " WHERE refs.id IN"
-        )
-        found = {row[0]: row[1:] for row in _rows(connection, query, list(scores))}
-        hits = []
-        for reference in (n for n in scores if n in found):  # another process may delete meanwhile
-            shifted, key, title, chunk, text, checksum, vector, crc32c, payload = found[reference]
-            memory_id = shifted + _SHIFT
-            if _checksum(text, vector) != checksum:
-                raise CorruptFile(f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew")
-            held = memory_id in sent
-            sent.add(memory_id)
-            hits.append(
-                Hit(
-                    memory_id=memory_id, score=scores[reference], document_key=key, title=title, chunk_number=chunk,
-                    text=text, payload=b"" if held else payload, crc32c=crc32c, held=held,
-                    knowledge_base=self.name,
-                )
-            )  # fmt: skip
-        return tuple(hits)
+        shifted, key, title, chunk, text, checksum, vector, crc32c, payload = row
+        memory_id = shifted + _SHIFT
+        if _checksum(text, vector) != checksum:
+            raise CorruptFile(f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew")
+        held = memory_id in sent
+        sent.add(memory_id)
+        return Hit(
+            memory_id=memory_id, score=score, document_key=key, title=title, chunk_number=chunk, text=text,
+            payload=b"" if held else payload, crc32c=crc32c, held=held, knowledge_base=self.name,
+        )  # fmt: skip
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Read the vectors of references that came since the last time, or all where some went."""
@@ -303,28 +306,6 @@ class LocalKnowledgeBase:
     @staticmethod
     def _delete(connection: sqlite3.Connection, key: str) -> bool:
         return connection.execute("DELETE FROM documents WHERE key = ?", (key,)).rowcount > 0
-
-    def _continue(
-        self, connection: sqlite3.Connection, document: LocalDocument, first: int, texts: Sequence[str],
-        written: Written,
-    ) -> None:  # fmt: skip
-        there, _ = self.stored(document)
-        if there != first:
-            raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
-        (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
-        self._add_references(connection, row, document.key, first, texts, written)
-
-    @staticmethod
-    def _add_references(
-        connection: sqlite3.Connection, document: int, key: str, first: int, texts: Sequence[str], written: Written
-    ) -> None:  # fmt: skip
-        for chunk, text, payload, row in zip(
-            range(first, first + len(texts)), texts, written.payloads, written.vectors, strict=True
-        ):
-            name = hashlib.sha256(payload + f"{chunk} {key}".encode("utf-8", "surrogatepass"))
-            memory_id = int.from_bytes(name.digest()[:8], "big")
-            crc32c = google_crc32c.value(payload)
-            _insert(connection, document, Reference(memory_id, key, "", chunk, text, row, payload, crc32c))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -375,17 +356,14 @@ class NearVectors:
         """For each unit vector float32 [q, dimension] the ids of `count` nearest and some more, in no order."""
         if (wanted := count + MARGIN) >= self._count:
             return [self._ids[: self._count]] * len(queries)
-        scores = self._scores(np.rint(queries * (QUERY_LEVELS / np.abs(queries).max(axis=1, keepdims=True))))
-        return [self._ids[np.argpartition(-of_query, wanted)[:wanted]] for of_query in scores]
-
-    def _scores(self, queries: np.ndarray) -> np.ndarray:
-        """float32 [q, vectors], each query's in a unit of its own."""
+        rounded = np.rint(queries * (QUERY_LEVELS / np.abs(queries).max(axis=1, keepdims=True)))
         rows, scales = self._rows[: self._count], self._scales[: self._count]
         if self._library is not None:
-            return self._library.dots(rows, scales, queries.astype(np.int16))
+            return list(self._ids[self._library.nearest(rows, scales, rounded.astype(np.int16), wanted)])
         with one_thread():
-            parts = [queries @ rows[n : n + BLOCK].T.astype(np.float32) for n in range(0, len(rows), BLOCK)]
-        return np.concatenate(parts, axis=1) * scales
+            parts = [rounded @ rows[n : n + BLOCK].T.astype(np.float32) for n in range(0, len(rows), BLOCK)]
+        scores = np.concatenate(parts, axis=1) * scales
+        return [self._ids[np.argpartition(-of_query, wanted)[:wanted]] for of_query in scores]
 
 
 def read_head(path: Path) -> Head:
@@ -419,21 +397,17 @@ def _empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
-def _rows(connection: sqlite3.Connection, query: str, ids: Sequence[int]) -> list[tuple[Any, ...]]:
-    """The rows of these ids, in any order, by one query that ends with `IN`."""
-    return connection.execute(f"{query} (SELECT value FROM json_each(?))", (json.dumps(ids),)).fetchall()
-
-
-def _by_words(connection: sqlite3.Connection, scores: Mapping[int, float], words: Sequence[int]) -> dict[int, float]:
+def _by_words(
+    texts: Mapping[int, tuple[Any, ...]], scores: Mapping[int, float], words: Sequence[int]
+) -> dict[int, float]:  # fmt: skip
     """The same references ordered by cosine and words, without those far below the best."""
-    query = "SELECT refs.id, refs.text, title FROM refs JOIN documents ON documents.id = document WHERE refs.id IN"
-    texts = {row[0]: row[1:] for row in _rows(connection, query, list(scores))}
-    found = [reference for reference in scores if reference in texts]
+    ids = list(scores)
+    titles = {title: query_words(title) for title in {row[2] for row in texts.values()}}
     best = order(
-        words, [scores[n] for n in found], [text_words(texts[n][0]) for n in found],
-        [query_words(texts[n][1]) for n in found], LARGEST_DROP,
+        words, list(scores.values()), [text_words(texts[n][4]) for n in ids], [titles[texts[n][2]] for n in ids],
+        LARGEST_DROP,
     )  # fmt: skip
-    return {found[place]: scores[found[place]] for place in best}
+    return {ids[place]: scores[ids[place]] for place in best}
 
 
 def _insert(connection: sqlite3.Connection, document: int, one: Reference) -> None:

@@ -61,7 +61,7 @@ class Head:
 class LocalDocument:
     """A document as it is kept. text: whole, from which its memories can be written anew; None where it was not kept.
 
-    references: number of memories; written_at: seconds since 1970. Both are set by the knowledge base.
+    references: number of memories, set by the knowledge base.
     """
 
     key: str
@@ -69,7 +69,6 @@ class LocalDocument:
     text: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     references: int = 0
-    written_at: float = 0.0
 
     @property
     def content_hash(self) -> bytes:

@@ -19,6 +19,11 @@ def test_a_word_is_its_lower_case_stem() -> None:
     assert query_words("b a b") == sorted({zlib.crc32(b"a"), zlib.crc32(b"b")})
 
 
+@given(st.text(st.characters(max_codepoint=127)))
+def test_a_text_of_ascii_has_the_words_that_it_has_before_another_letter(text: str) -> None:
+    assert [*text_words(text), zlib.crc32("é".encode())] == text_words(f"{text} É").tolist()
+
+
 def test_characters_of_scripts_without_spaces_are_words() -> None:
     assert set(query_words("東京の人口")) & set(query_words("人口は東京"))
 

@@ -25,7 +25,7 @@ from memory_model.codec.native.compile import FOLDER, LIBRARY
 from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
 
-VERSION = 3
+VERSION = 4
 LEVELS = ("plain", "AVX2", "AVX-512 bfloat16")
 """Instruction sets that the loops are compiled for; `plain` is what every processor of the architecture has."""
 _WRONG = {
@@ -66,22 +66,24 @@ class Library:
         self.sum_rows, self.multiply = loaded.memory_codec_sum_rows, loaded.memory_codec_multiply
         self.sum_rows.argtypes = [ctypes.c_int32, pointer, pointer, number, pointer, pointer, number]
         self.multiply.argtypes = [*self.sum_rows.argtypes, pointer]
-        self._dots = loaded.memory_codec_dots
-        self._dots.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
-        self._dots.restype = None
+        self._nearest = loaded.memory_codec_nearest
+        self._nearest.argtypes = [
+            ctypes.c_int32, pointer, pointer, number, number, pointer, number, pointer, pointer, number
+        ]  # fmt: skip
+        self._nearest.restype = None
 
-    def dots(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        """Float32 [q, n], scales * (queries . rows), of rows int8 [n, d], scales float32 [n], queries int16 [q, d].
+    def nearest(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray, wanted: int) -> np.ndarray:
+        """int64 [q, wanted], in no order: the largest of scales * (queries . rows).
 
-        The caller keeps the sums within int32.
+        rows int8 [n, d], scales float32 [n], queries int16 [q, d]. The caller keeps the sums within int32; wanted <= n.
         """
         (n, width), count = rows.shape, len(queries)
-        out = np.empty((count, n), np.float32)
-        self._dots(
-            _address("rows", rows, np.int8, n, width), _address("scales", scales, np.float32, n), n, width,
-            _address("queries", queries, np.int16, count, width), count, out.ctypes.data,
+        scores, found = np.full((count, wanted), -np.inf, np.float32), np.zeros((count, wanted), np.int64)
+        self._nearest(
+            self.level, _address("rows", rows, np.int8, n, width), _address("scales", scales, np.float32, n), n, width,
+            _address("queries", queries, np.int16, count, width), count, scores.ctypes.data, found.ctypes.data, wanted,
         )  # fmt: skip
-        return out
+        return found
 
 
 class Compiled(ABC):

@@ -26,6 +26,7 @@ from memory_model.errors import (
     MissingFile,
     ModelMismatch,
 )
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 DIMENSION = 16
 HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
@@ -66,6 +67,21 @@ def test_the_nearest_are_found_in_order_with_their_provenance(base: LocalKnowled
     assert first.payload == f"payload of {rows[int(first.document_key[0]) * 5 + first.chunk_number][0]}".encode()
     first.check()
     assert (first.title, first.text) == (f"Title {first.document_key[0]}", f"text {first.chunk_number}")
+
+
+def test_a_search_by_vector_and_words_finds_what_comparing_everything_finds(base: LocalKnowledgeBase) -> None:
+    rows, query = vectors(300), vectors(1, seed=1)
+    texts = [f"Reference {n} of country {n % 7}: {n * 37}" for n in range(len(rows))]
+    for start in range(0, len(rows), 3):
+        title = f"Country {start % 7}"
+        base.add(LocalDocument(str(start), title), texts[start : start + 3], written(rows[start : start + 3]))
+    asked, cosines = query_words("What has country 3 to do with 37?"), rows @ query[0]
+    near = np.argsort(-cosines)[: HEAD.candidates]
+    titles = [query_words(f"Country {n // 3 * 3 % 7}") for n in near]
+    best = near[order(asked, cosines[near].tolist(), [text_words(texts[n]) for n in near], titles, LARGEST_DROP)[:5]]
+    (hits,) = base.retrieve(query, k=5, words=[asked]).hits
+    assert [hit.text for hit in hits] == [texts[n] for n in best]
+    assert [hit.score for hit in hits] == pytest.approx(cosines[best].tolist(), abs=1e-6)
 
 
 def test_a_document_is_replaced_deleted_and_known_unchanged(base: LocalKnowledgeBase) -> None:
@@ -133,6 +149,10 @@ def test_damaged_vectors_and_payloads_are_not_read(base: LocalKnowledgeBase) -> 
     with sqlite3.connect(base.path) as connection:
         connection.execute("UPDATE vectors SET vector = ?", ((rows[0] * 1.001).astype("<f4").tobytes(),))
     with pytest.raises(CorruptFile, match="damaged"):
+        base.retrieve(rows, k=1)
+    with sqlite3.connect(base.path) as connection:
+        connection.execute("DELETE FROM payloads")
+    with pytest.raises(CorruptFile, match="no vector, text or payload"):
         base.retrieve(rows, k=1)
 
 
