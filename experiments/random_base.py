@@ -36,25 +36,16 @@ def random_weight(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
 
 
 def hugging_face_config(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of a shape; inverse of `memory_model.models.architectures.config_of`."""
-    kind = "smollm3" if config.plain_layers else "qwen3" if config.qk_norm else "llama"
-    kind = "qwen2" if config.attention_bias else kind
-    data: dict[str, Any] = {
-        "model_type": kind, "hidden_size": config.hidden, "num_hidden_layers": config.layers,
+    """The `config.json` of a Llama's or Qwen2's shape, as `memory_model.models.architectures.config_of` reads it."""
+    return {
+        "model_type": "qwen2" if config.attention_bias else "llama",
+        "hidden_size": config.hidden, "num_hidden_layers": config.layers,
         "num_attention_heads": config.query_heads, "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_dim, "intermediate_size": config.mlp_width, "vocab_size": config.vocabulary,
         "rope_theta": config.rope_base, "rms_norm_eps": config.norm_epsilon, "hidden_act": "silu",
         "tie_word_embeddings": config.tied_embeddings, "max_position_embeddings": config.positions or 2048,
         "torch_dtype": "bfloat16",
     }  # fmt: skip
-    if config.plain_layers:
-        data["no_rope_layers"] = [int(layer not in config.plain_layers) for layer in range(config.layers)]
-    if scaling := config.rope_scaling:
-        data["rope_scaling"] = {
-            "rope_type": scaling.kind, "factor": scaling.factor, "low_freq_factor": scaling.low,
-            "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.original_positions,
-        }  # fmt: skip
-    return data
 
 
 def write_random_folder(

@@ -1,16 +1,14 @@
-"""A TCP proxy that makes loopback as slow as a network: round-trip time, bandwidth, loss, without privileges.
+"""A TCP proxy that makes loopback as slow as a network: round-trip time and bandwidth, without privileges.
 
     with shaped_network("127.0.0.1:7430", Link(rtt_ms=50, bandwidth_mbit=20)) as address:
         EdgeModel.open(bundle, service=address)
 
-Each direction of a connection is a queue with a transmission time and a delay; bytes stay in order. Loss is what TCP
-makes of it: a lost segment is sent again a retransmission timeout later and holds up everything behind it.
+Each direction of a connection is a queue with a transmission time and a delay; bytes stay in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +18,8 @@ from deploy.bench.processes import Ready, side_process
 
 SEGMENT_BYTES = 16 << 10
 """Bytes that travel together; small against what a link of 20 Mbit/s carries in 10 ms."""
-PACKET_BYTES = 1460
-"""A TCP segment's payload on Ethernet: what `loss` is the share of."""
 EARLIEST_S = 1e-7
 """Between two segments, so that timers keep their order."""
-RETRANSMISSION_MS = 200.0
-"""Linux waits at least this long, or a round trip more, before it sends a lost segment again."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +27,11 @@ class Link:
     """A network between device and service.
 
     rtt_ms: round-trip time, half of it in each direction. bandwidth_mbit: of each direction of each connection;
-    None is unlimited. loss: share of packets lost.
+    None is unlimited.
     """
 
     rtt_ms: float = 0.0
     bandwidth_mbit: float | None = None
-    loss: float = 0.0
 
 
 class Line:
@@ -47,9 +40,8 @@ class Line:
     Knows nothing about sockets or clocks; times are seconds of any clock.
     """
 
-    def __init__(self, link: Link, seed: int) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._random = random.Random(seed)
         self._free_at = 0.0
         self._last_arrival = 0.0
 
@@ -58,31 +50,22 @@ class Line:
         link = self._link
         sending = 8e-6 * length / link.bandwidth_mbit if link.bandwidth_mbit else 0.0
         self._free_at = max(now, self._free_at) + sending
-        delay_ms = link.rtt_ms / 2
-        packets = -(-length // PACKET_BYTES)
-        if link.loss and self._random.random() > (1 - link.loss) ** packets:
-            delay_ms += RETRANSMISSION_MS + link.rtt_ms
-        self._last_arrival = max(self._last_arrival + EARLIEST_S, self._free_at + delay_ms / 1e3)
+        self._last_arrival = max(self._last_arrival + EARLIEST_S, self._free_at + link.rtt_ms / 2e3)
         return self._last_arrival
 
 
-async def serve(target: str, link: Link, ready: Ready, seed: int = 0) -> None:
+async def serve(target: str, link: Link, ready: Ready) -> None:
     """Accept on a free port of loopback, tell it to `ready`, and forward to `target` until cancelled."""
     host, _, port = target.rpartition(":")
-    connections = 0
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        number = connections
         try:
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.close()
             return
-        up, down = Line(link, seed + 2 * number), Line(link, seed + 2 * number + 1)
         try:
-            await asyncio.gather(forward(reader, far_writer, up), forward(far_reader, writer, down))
+            await asyncio.gather(forward(reader, far_writer, Line(link)), forward(far_reader, writer, Line(link)))
         except OSError:
             pass  # one side is gone: closing ends the other
         finally:

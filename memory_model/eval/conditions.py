@@ -44,15 +44,14 @@ PAIRS = (
 class Scores:
     """What was measured under one condition: one number a row, or none where a score does not apply.
 
-    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. two_way: the right answer is
-    likelier than the hallucinated one. refused: says that it does not know; refused_rightly, refused_wrongly: of the
-    rows that nothing answers, and of the others. recall_at_5: the right reference was retrieved.
+    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. refused: says that it does not
+    know; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the right
+    reference was retrieved.
     """
 
     nll: list[float] = field(default_factory=list)
     exact_match: list[float] = field(default_factory=list)
     f1: list[float] = field(default_factory=list)
-    two_way: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
     refused_rightly: list[float] = field(default_factory=list)
     refused_wrongly: list[float] = field(default_factory=list)
@@ -169,15 +168,14 @@ class Evaluation:
             return [[f"{r.title}\n{r.knowledge.strip()}".strip()] for r in self.rows]
         return self.retrieved if condition.endswith("_retrieved") else self.given
 
-    def run(self, progress: Callable[[int], None] | None = None) -> dict[str, Scores]:
+    def run(self, progress: Callable[[int], None] = lambda _: None) -> dict[str, Scores]:
         """Scores by condition; progress: called with the number of answers since its last call."""
         result = {}
         for condition in self.conditions:
             result[condition] = scores = Scores()
             for rows, prompts, memories in self.batches(condition):
                 self._score(rows, prompts, memories, scores)
-                if progress is not None:
-                    progress(len(rows))
+                progress(len(rows))
             if condition.endswith("_retrieved"):
                 found = zip(self.rows, self.retrieved, strict=True)
                 scores.recall_at_5 = [float(any(_holds(t, row) for t in texts)) for row, texts in found]
@@ -204,16 +202,8 @@ class Evaluation:
         answers = greedy(model, prompts, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):
             scores.add(row, tokenizer.decode(ids).strip())
-
-        def likelihood(answers: Sequence[str]) -> list[float]:
-            ids = [[*tokenizer.encode_next(answer), tokenizer.end_of_turn_id] for answer in answers]
-            return answer_nll(model, prompts, ids, prefix, memories)
-
-        nll = likelihood([row.right_answer for row in rows])
-        scores.nll += nll
-        if all(row.hallucinated_answer for row in rows):
-            wrong = likelihood([row.hallucinated_answer for row in rows])
-            scores.two_way += [float(a < b) for a, b in zip(nll, wrong, strict=True)]
+        right = [[*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
+        scores.nll += answer_nll(model, prompts, right, prefix, memories)
 
 
 def _holds(reference: str, row: Row) -> bool:

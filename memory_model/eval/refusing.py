@@ -42,7 +42,7 @@ class Point:
 
 
 @torch.inference_mode()
-def margins(run: Evaluation, condition: str, progress: Callable[[int], None] | None = None) -> list[Question]:
+def margins(run: Evaluation, condition: str, progress: Callable[[int], None] = lambda _: None) -> list[Question]:
     """Of every row of an evaluation, under `memory` or `memory_exact`."""
     subject, found = run.subject, []
     token = subject.refusal.first_token(run.loaded.tokenizer)
@@ -52,8 +52,7 @@ def margins(run: Evaluation, condition: str, progress: Callable[[int], None] | N
         logits[:, token] = -torch.inf
         gaps = (own - logits.max(-1).values).tolist()
         found += [Question(gap, row.answerable) for gap, row in zip(gaps, rows, strict=True)]
-        if progress is not None:
-            progress(len(rows))
+        progress(len(rows))
     return found
 
 

@@ -28,7 +28,7 @@ class KnowledgeBase:
 
     @classmethod
     def of(
-        cls, references: Sequence[str], embedder: Embedder, progress: Callable[[int], None] | None = None
+        cls, references: Sequence[str], embedder: Embedder, progress: Callable[[int], None] = lambda _: None
     ) -> KnowledgeBase:
         """Embed all references; progress: called with the number that are done since its last call."""
         if not references:
@@ -36,8 +36,7 @@ class KnowledgeBase:
         blocks = []
         for start in range(0, len(references), _BLOCK_REFERENCES):
             blocks.append(embedder.embed(references[start : start + _BLOCK_REFERENCES]))
-            if progress is not None:
-                progress(len(blocks[-1]))
+            progress(len(blocks[-1]))
         return cls(references, np.concatenate(blocks), embedder)
 
     def nearest(self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES) -> list[list[int]]:

@@ -16,16 +16,14 @@ from memory_model.models.tensor_files import read_json
 class Row:
     """One question with the text that answers it.
 
-    hallucinated_answer: a wrong answer, for the two-way score. title: of the document that knowledge and distractors
-    are from, put before each reference. answers: other right answers. distractors: the texts that are read beside
-    the knowledge; None draws them from the other rows. answerable: False when neither the knowledge nor the
-    distractors answer the question, so that the right answer is to say so.
+    title: of the document that knowledge and distractors are from, put before each reference. answers: other right
+    answers. distractors: the texts that are read beside the knowledge; None draws them from the other rows. answerable:
+    False when neither the knowledge nor the distractors answer the question, so that the right answer is to say so.
     """
 
     knowledge: str
     question: str
     right_answer: str
-    hallucinated_answer: str = ""
     title: str = ""
     answers: tuple[str, ...] = ()
     distractors: tuple[str, ...] | None = None

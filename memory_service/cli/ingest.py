@@ -88,7 +88,7 @@ def _with_ray(sources: list[Path], to: Destination, given: dict[str, Path | str 
     settings = settings.model_copy(update={name: one.resolve() for name, one in settings if isinstance(one, Path)})
     with contextlib.closing(
         ingest_with_ray(
-            sources, to, functools.partial(ModelEncoder, settings), workers=workers,
+            sources, to, functools.partial(ModelEncoder.open, settings), workers=workers,
             gpus=0.0 if settings.writing_device == "cpu" else None, store=settings if given["store"] else None,
         )
     ) as rows:  # fmt: skip

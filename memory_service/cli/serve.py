@@ -43,7 +43,7 @@ def serve(
         configure_logs(settings.log_level)
         address = parse_address(settings.store)
         logger().info("loading", model=str(settings.model or "packaged"), store=str(address))  # which takes seconds
-        run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
+        run(serve_until_signal(settings, lambda: ModelEncoder.open(settings)))
 
 
 def migrate(store: Store = None, config: Config = None) -> None:

@@ -20,7 +20,9 @@ from memory_service.errors import PayloadCorrupt, VectorNotFinite, WrongVectorSi
 from memory_service.stores import WriterIdentity, require_same
 
 if TYPE_CHECKING:
-    from memory_model.codec.payload import ExplicitMemory
+    from memory_model.codec.payload import ExplicitMemory, MemoryFormat
+    from memory_model.embedder import Embedder
+    from memory_model.models.load import LoadedModel
     from memory_service.settings import Settings
 
 _UNIT = 1e-6
@@ -122,10 +124,25 @@ def checked(encoded: EncodedReferences, count: int, dimension: int) -> EncodedRe
 
 
 class ModelEncoder:
-    """The real encoder: embedder, LLM and codec, loaded once (torch; some seconds). Methods: see Encoder."""
+    """The real encoder: embedder, LLM and codec (torch). Methods: see Encoder."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Loads what the settings name.
+    def __init__(self, loaded: LoadedModel, embedder: Embedder, memory_format: MemoryFormat) -> None:
+        self._writer, self._tokenizer = loaded.writer, loaded.tokenizer
+        self._embedder, self._format = embedder, memory_format
+        self._on_processor = loaded.model.embed_tokens.weight.device.type == "cpu"
+        ids, memory = memory_format.identity, loaded.config.memory
+        self.description = EncoderDescription(
+            WriterIdentity(
+                ids.model_id, ids.codec_id, ids.memory_format_id, embedder.embedder_id, dimension=embedder.dim
+            ),
+            memories_per_chunk=memory.memories_per_chunk, reference_tokens=memory.reference_tokens,
+            chunk_tokens=memory.chunk_tokens, model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
+            payload_bytes=memory_format.payload_bytes(memory.reference_tokens),
+        )  # fmt: skip
+
+    @classmethod
+    def open(cls, settings: Settings) -> ModelEncoder:
+        """Loads what the settings name, which takes some seconds.
 
         Raises MissingFile, CorruptFile, or an IdentityMismatch when the bundle was exported from another model.
         """
@@ -137,7 +154,7 @@ class ModelEncoder:
         from memory_model.embedder import Embedder
         from memory_model.models.folder import ModelFolder
         from memory_model.models.load import load_model
-        from memory_model.nn.writing import MemoryWriter, writing_device
+        from memory_model.nn.writing import writing_device
 
         folder = ModelFolder.open(settings.model)
         # Refused before anything large is loaded.
@@ -146,32 +163,21 @@ class ModelEncoder:
         embedder = settings.embedder or settings.bundle
         if embedder is None:
             raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")
-        self._embedder = Embedder(embedder, threads=torch.get_num_threads())
+        opened = Embedder(embedder, threads=torch.get_num_threads())
         loaded = load_model(folder)
-        device = writing_device(settings.writing_device)
-        loaded.model.to(device)
-        self._on_processor = device.type == "cpu"
-        precision = getattr(torch, settings.writing_precision)
-        self._writer = MemoryWriter(loaded.model, loaded.tokenizer, precision=precision)
-        self._tokenizer = loaded.tokenizer
-        self._format = MemoryFormat(loaded.config, loaded.model_id, codec)
-        ids, memory = self._format.identity, loaded.config.memory
-        embedder_id, dimension = self._embedder.embedder_id, self._embedder.dim
-        self.description = EncoderDescription(
-            WriterIdentity(ids.model_id, ids.codec_id, ids.memory_format_id, embedder_id, dimension),
-            memories_per_chunk=memory.memories_per_chunk, reference_tokens=memory.reference_tokens,
-            chunk_tokens=memory.chunk_tokens, model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
-            payload_bytes=self._format.payload_bytes(memory.reference_tokens),
-        )  # fmt: skip
+        loaded.model.to(writing_device(settings.writing_device))
+        loaded.writer.precision = getattr(torch, settings.writing_precision)
+        encoder = cls(loaded, opened, MemoryFormat(loaded.config, loaded.model_id, codec))
         if made is not None:
             # Devices would fetch a bundle whose every request is refused: better not to start.
             own = f"--model {settings.model} " if settings.model else ""
             require_same(
-                WriterIdentity(made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, dimension),
-                self.description.identity,
+                WriterIdentity(made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, opened.dim),
+                encoder.description.identity,
                 f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
                 "folder that it was exported from",
             )  # fmt: skip
+        return encoder
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder."""

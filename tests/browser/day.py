@@ -19,6 +19,15 @@ LINES = {"bn": slice(0, 40), "to": slice(40, 60), "ng": slice(80, 100)}
 RULES = {"key": "rules", "title": "House rules", "text": "Quiet hours: from ten to six.\nBicycles: in the yard."}
 
 
+def write_countries(file: Path, lines: dict[str, slice]) -> None:
+    """Documents of the Factbook with these of their lines, by key."""
+    with (ROOT / "data" / "factbook.jsonl").open(encoding="utf-8") as countries:
+        chosen = [country for country in map(json.loads, countries) if country["key"] in lines]
+    for country in chosen:
+        country["text"] = "\n".join(country["text"].splitlines()[lines[country["key"]]])
+    file.write_text("".join(json.dumps(country) + "\n" for country in chosen), encoding="utf-8")
+
+
 class Day:
     """A service that can be killed and started again on the same port, and the app on the device."""
 
@@ -42,13 +51,10 @@ class Day:
         self.service.kill()
 
     def _ingest(self) -> None:
-        with (ROOT / "data" / "factbook.jsonl").open(encoding="utf-8") as countries:
-            chosen = [country for country in map(json.loads, countries) if country["key"] in LINES]
-        for country in chosen:
-            country["text"] = "\n".join(country["text"].splitlines()[LINES[country["key"]]])
-        for name, documents in (("default", chosen), ("firm", [RULES])):
+        write_countries(self.folder / "default.jsonl", LINES)
+        (self.folder / "firm.jsonl").write_text(json.dumps(RULES) + "\n", encoding="utf-8")
+        for name in ("default", "firm"):
             file = self.folder / f"{name}.jsonl"
-            file.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
             command: Sequence[object] = (
                 PROGRAMS / "memory-service", "ingest", file, "--kb", name, "--address", self.service.address,
             )  # fmt: skip

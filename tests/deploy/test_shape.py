@@ -12,8 +12,8 @@ from deploy.bench.knowledge import prompts
 from deploy.bench.scenario import ScenarioFailed, find_scenario
 from edge_client import EdgeModel
 from memory_model.bundle import Bundle
-from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
-from tests.flow.tiny_service import TinyEncoder
+from memory_service.write.encoder import ModelEncoder
+from tests.edge_client.tiny_bundle import format_of, tiny_bundle, tiny_loaded
 from tests.memory_service.running import document, running
 
 
@@ -35,7 +35,9 @@ def test_without_memories_there_is_no_figure(bundle):
 @pytest.fixture
 def address(bundle, tmp_path):
     """Of a service whose memories the tiny model wrote."""
-    with running(tmp_path / "store", TinyEncoder(tiny_loaded(), bundle.embedder())) as (client, server):
+    loaded = tiny_loaded()
+    encoder = ModelEncoder(loaded, bundle.embedder(), format_of(loaded))
+    with running(tmp_path / "store", encoder) as (client, server):
         documents = [document(str(n), f"Code {n * 37}.", title=f"Town {n}") for n in range(12)]
         client.ingest("default", *documents)
         yield f"127.0.0.1:{server.port}"

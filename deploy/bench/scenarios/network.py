@@ -21,17 +21,15 @@ RAG = "RAG"
 
 
 class NetworkSettings(AnswerSettings):
-    """Every round trip with every bandwidth without loss, and each of `lossy`: round trip, bandwidth, share lost."""
+    """Every round trip with every bandwidth."""
 
     rounds: int = 5
     rtt_ms: tuple[float, ...] = Field(default=(0, 20, 50, 100, 200), min_length=1)
     bandwidth_mbit: tuple[float, ...] = Field(default=(100, 20), min_length=1)
-    lossy: tuple[tuple[float, float, float], ...] = ((50, 100, 0.01), (200, 20, 0.01))
 
     def links(self) -> list[Link]:
         """All of them."""
-        clean = [Link(rtt, mbit) for mbit in self.bandwidth_mbit for rtt in self.rtt_ms]
-        return clean + [Link(rtt, mbit, loss) for rtt, mbit, loss in self.lossy]
+        return [Link(rtt, mbit) for mbit in self.bandwidth_mbit for rtt in self.rtt_ms]
 
 
 def measure(settings: NetworkSettings) -> Keys:
@@ -56,7 +54,7 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
     found = states(overlap)
     chunks = sum(found.values())
     keys: Keys = {
-        "rtt_ms": link.rtt_ms, "bandwidth_mbit": link.bandwidth_mbit, "loss": link.loss,
+        "rtt_ms": link.rtt_ms, "bandwidth_mbit": link.bandwidth_mbit,
         "lead_tokens": lead_tokens, "chunks": chunks, "late_chunks": found.get("late", 0),
         "failed_chunks": chunks - sum(found.get(s, 0) for s in ("fetched", "held", "late")),
         "answer_s": {
@@ -78,19 +76,18 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a link."""
-    columns = ("round trip, ms", "Mbit/s", "loss", "overlap ↑", "exact ↑",
-               "overlap, end to end ↑", "over text RAG ↑", "late ↓")  # fmt: skip
+    columns = ("round trip, ms", "Mbit/s", "overlap ↑", "exact ↑", "overlap, end to end ↑", "over text RAG ↑", "late ↓")
     names = ("ratio_overlap", "ratio_exact", "ratio_end_to_end_overlap", "ratio_to_rag")
     rows = [
         (
-            f"{r['rtt_ms']:g}", f"{r['bandwidth_mbit']:g}", f"{r['loss']:.0%}", *(figure(r, name) for name in names),
+            f"{r['rtt_ms']:g}", f"{r['bandwidth_mbit']:g}", *(figure(r, name) for name in names),
             f"{r['late_chunks']} of {r['chunks']}" + (f", {r['failed_chunks']} failed" if r["failed_chunks"] else ""),
         )
         for r in result["rows"]
     ]  # fmt: skip
     note = (
         f"{COUNTED} Late memories are read from when they arrive. Text RAG runs on the same runtime and retrieves once,"
-        " behind the same network: a proxy that delays, limits and, for a lost packet, waits for TCP's retransmission."
+        " behind the same network: a proxy that delays and limits."
     )
     return [Sheet(subject(result), columns, rows, note)]
 
@@ -102,5 +99,5 @@ SCENARIO = Scenario(
     measure=measure,
     promised=("rows",),
     sheets=sheets,
-    quick={"rounds": 1, "rtt_ms": [0, 50, 200], "bandwidth_mbit": [100], "lossy": []},
+    quick={"rounds": 1, "rtt_ms": [0, 50, 200], "bandwidth_mbit": [100]},
 )

@@ -69,17 +69,10 @@ def measure(settings: ServiceSettings) -> Keys:
         for name in settings.peers:
             peers[name] = if_it_can(PEERS[name], partial(measured_peer, name, settings, echo))
     best = max(stores, key=lambda engine: float(stores[engine]["echo_ratio"]))
-    # Each against the echo of its own rounds: a machine that drifts drifts between stores and peers, too.
-    ahead = {
-        name: float(stores[best]["echo_ratio"] / keys["echo_ratio"])
-        for name, keys in peers.items()
-        if keys.get("echo_ratio")
-    }
     return {
         "references": settings.references, "dim": settings.dimension, "payload_bytes": settings.payload_bytes, "k": K,
         "callers": settings.callers, "stores": stores, "peers": peers, "echo": stores[best]["echo"],
         "best_store": best, "ratio": stores[best]["echo_ratio"], "recall_at_5": stores[best]["recall_at_5"],
-        "times_a_peer": {name: round_figure(times) for name, times in ahead.items()},
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.recall.recaller import Recall
 from experiments.random_base import hugging_face_config
+from experiments.shapes import SHAPES
 from memory_model.chat import prefix_ids
 from memory_model.config import ModelConfig, parse_budget
 from memory_model.errors import InvalidInput
@@ -117,10 +118,13 @@ def test_int4_stays_within_its_bound(pair: Pair, tmp_path: Path) -> None:
     assert float(divergence) < INT4_DIVERGENCE
 
 
-def test_a_shape_survives_its_config_json(pair: Pair) -> None:
-    config = pair.loaded.folder.checkpoint.config("x") if pair.loaded.folder else None
-    assert config is not None
-    assert config_of({**hugging_face_config(config)}, "x") == config
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_the_config_json_of_random_weights_says_their_shape(shape: ModelConfig) -> None:
+    read = config_of(hugging_face_config(shape), shape.name)
+    assert read.with_memory(shape.memory) == replace(shape, positions=shape.positions or 2048)
+
+
+def test_a_shape_survives_its_form_in_a_bundle(pair: Pair) -> None:
     assert ModelConfig.from_dict(pair.loaded.config.to_dict()) == pair.loaded.config
 
 
