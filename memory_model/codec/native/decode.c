@@ -87,12 +87,21 @@ typedef struct {
 
 typedef uint16_t eight_words __attribute__((vector_size(16), aligned(2), may_alias));
 
-/* One code as bfloat16 numbers to `to`, which has room for 2 * pairs + row: every part overwrites the zeros of the last. */
-static void gather_words(const product_tables *t, const uint8_t *code, const uint8_t *end, uint16_t *to) {
+/* n codes as rows of bfloat16 numbers, `stride` apart: every part overwrites the zeros of the last. Part by part, because
+   one table stays in the nearest cache and all of them do not. */
+static void gather_words(const product_tables *t, const uint8_t *codes, int64_t n, uint16_t *to, int64_t stride) {
+    const uint8_t *end = codes + n * t->code_bytes;
+    const int64_t parts = t->parts, bits = t->bits, code_bytes = t->code_bytes, row = t->row;
     const uint16_t *table = t->words;
-    for (int64_t m = 0; m < t->parts; m++, table += t->row << t->bits) {
-        const uint16_t *row = table + t->row * number_at(code, end, m * t->bits, t->bits);
-        for (int64_t x = 0; x < t->row; x += 8) *(eight_words *)(to + t->first[m] + x) = *(const eight_words *)(row + x);
+    for (int64_t m = 0; m < parts; m++, table += row << bits) {
+        uint16_t *column = to + t->first[m];
+        if (2 * n >> bits) /* most of the table is read, in no order */
+            for (int64_t x = 0; x < row << bits; x += 32) __builtin_prefetch(table + x);
+        for (int64_t i = 0; i < n; i++) {
+            const uint16_t *from = table + row * number_at(codes + i * code_bytes, end, m * bits, bits);
+            for (int64_t x = 0; x < row; x += 8)
+                *(eight_words *)(column + i * stride + x) = *(const eight_words *)(from + x);
+        }
     }
 }
 
@@ -127,24 +136,24 @@ __attribute__((target("avx512f"))) static void multiply_tile(const product_table
 }
 
 __attribute__((target("avx512f"))) static void multiply_all(const product_tables *t, const uint16_t *gathered, int64_t n,
-                                                            const int64_t *places, float *out) {
+                                                            int64_t stride, const int64_t *places, float *out) {
     floats16 sums[TILE][3];
     for (int64_t panel = 0; panel < t->panels; panel++)
         for (int64_t i = 0; i < n; i += TILE) {
-            multiply_tile(t, panel, (const int32_t *)(gathered + 2 * t->pairs * i), t->pairs, sums);
-            for (int64_t r = 0; r < TILE && i + r < n; r++)
-                for (int64_t v = 0; v < 3; v++) {
-                    int64_t column = panel * COLUMNS + 16 * v, head = column / t->head_dim;
-                    if (head < t->together)
-                        *(floats16 *)(out + places[(i + r) * t->together + head] * t->head_dim + column % t->head_dim) =
-                            sums[r][v];
-                }
+            multiply_tile(t, panel, (const int32_t *)(gathered + stride * i), stride / 2, sums);
+            for (int64_t v = 0; v < 3; v++) {
+                int64_t column = panel * COLUMNS + 16 * v, head = column / t->head_dim;
+                if (head >= t->together) break;
+                for (int64_t r = 0; r < TILE && i + r < n; r++)
+                    *(floats16 *)(out + places[(i + r) * t->together + head] * t->head_dim + column % t->head_dim) =
+                        sums[r][v];
+            }
         }
 }
 #endif
 
 /* Another number with every change below, so that a library of another version is not called. */
-int32_t memory_codec_version(void) { return 4; }
+int32_t memory_codec_version(void) { return 5; }
 
 /* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with bfloat16; those below it run too. Sums of
    rows are the same at level 2 as at 1: wider vectors bring nothing there. */
@@ -179,8 +188,8 @@ int32_t memory_codec_sum_rows(int32_t level, const folded_tables *tables, const 
 }
 
 /* n codes to vectors by a matrix product in bfloat16, sums in float32. places, out: as in memory_codec_sum_rows. gathered:
-   memory of the caller for 2 * pairs numbers of each code, their number rounded up to a multiple of TILE, and for `row`
-   more. Returns 0, or what is wrong before it writes. */
+   memory of the caller for 2 * pairs + row numbers of each code, their number rounded up to a multiple of TILE. Returns
+   0, or what is wrong before it writes. */
 int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const uint8_t *codes, int64_t n,
                               const int64_t *places, float *out, int64_t out_rows, uint16_t *gathered) {
     const product_tables *t = tables;
@@ -193,9 +202,9 @@ int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const
         if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
     if (level < 2 || level > memory_codec_level()) return BAD_LEVEL;
 #if defined(__x86_64__)
-    for (int64_t i = 0; i < n; i++)
-        gather_words(t, codes + i * t->code_bytes, codes + n * t->code_bytes, gathered + 2 * t->pairs * i);
-    multiply_all(t, gathered, n, places, out);
+    int64_t stride = 2 * t->pairs + t->row;
+    gather_words(t, codes, n, gathered, stride);
+    multiply_all(t, gathered, n, stride, places, out);
 #endif
     return 0;
 }

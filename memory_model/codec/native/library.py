@@ -25,7 +25,7 @@ from memory_model.codec.native.compile import FOLDER, LIBRARY
 from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
 
-VERSION = 4
+VERSION = 5
 LEVELS = ("plain", "AVX2", "AVX-512 bfloat16")
 """Instruction sets that the loops are compiled for; `plain` is what every processor of the architecture has."""
 _WRONG = {
@@ -182,14 +182,14 @@ class BfloatProduct(Compiled):
         mean = np.zeros(panels * _COLUMNS, np.float32)
         mean[:d] = tables.mean
         first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
-        paneled = _bfloat16(basis).reshape(pairs, 2, panels, _COLUMNS).transpose(2, 0, 3, 1)
-        self._gathered = 2 * pairs, row
+        paneled = _on_large_pages((panels, pairs, _COLUMNS, 2)).view(np.uint16)  # all of it is read for every memory
+        paneled[:] = _bfloat16(basis).reshape(pairs, 2, panels, _COLUMNS).transpose(2, 0, 3, 1)
+        self._gathered = 2 * pairs + row
         sizes = [parts, tables.bits, tables.code_bytes, row, pairs, panels, self._head_dim, tables.together]
-        return sizes, [_bfloat16(compact), first, np.ascontiguousarray(paneled), mean]
+        return sizes, [_bfloat16(compact), first, paneled, mean]
 
     def _call(self, head: tuple[int, ...], rows: int) -> int:
-        width, row = self._gathered
-        gathered = np.empty(width * (-(-head[3] // _TILE) * _TILE) + row, np.uint16)
+        gathered = np.empty((-(-head[3] // _TILE) * _TILE, self._gathered), np.uint16)
         return int(self._multiply(*head, rows, gathered.ctypes.data))
 
 
