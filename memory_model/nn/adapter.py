@@ -39,21 +39,13 @@ class LowRankLinear(nn.Module):
         self.b = nn.Parameter(torch.zeros(base.out_features, rank))
         self.scale = alpha / rank
         self.enabled = True
-        self.keeps_merged = True
-        self.merged: Tensor | None = None
         self.start: list[Tensor] = []
-
-    def merge(self) -> Tensor:
-        """W + (alpha / rank) b a in W's type, summed in float32 and rounded once."""
-        weight = self.base.weight
-        return torch.addmm(weight, *(x.detach().to(weight.dtype) for x in (self.b, self.a)), alpha=self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """(W + (alpha / rank) b a) x; W x while switched off."""
         if not self.enabled:
             return cast(Tensor, self.base(x))
-        weight = self.merge() if self.merged is None else self.merged
-        return fused.low_rank_linear(x, weight, self.base.bias, self.a, self.b, self.scale)
+        return fused.low_rank_linear(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)
 
 
 @dataclass(frozen=True)
@@ -143,26 +135,12 @@ def at_start(model: Decoder) -> Iterator[None]:
         for part in (m for m in model.modules() if isinstance(m, LowRankLinear)):
             for n, factor in enumerate((part.a, part.b)):
                 factor.data, part.start[n] = part.start[n].to(factor.device), factor.data
-            part.merged = None if part.merged is None else part.merge()
 
     swap()
     try:
         yield
     finally:
         swap()
-
-
-@contextmanager
-def unchanging(model: Decoder) -> Iterator[None]:
-    """For the time of a `with` no factor changes, so weights are merged once; not where layers are recomputed."""
-    parts = [m for m in model.modules() if isinstance(m, LowRankLinear) and m.keeps_merged]
-    for part in parts:
-        part.merged = part.merge()
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.merged = None
 
 
 @torch.no_grad()
@@ -194,11 +172,8 @@ def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dic
 def checkpoint_layers(model: Decoder) -> None:
     """Keep only the inputs of every attention and MLP for the backward pass, and compute the rest again there.
 
-    Takes a third more time, and memory for two hidden states a layer. Merged weights are not kept either.
+    Takes a third more time, and memory for two hidden states a layer.
     """
-    for module in model.modules():
-        if isinstance(module, LowRankLinear):
-            module.keeps_merged = False
     for layer in model.blocks:
         for part in (layer.self_attn, layer.mlp):
             part.forward = partial(_recomputed, part.forward)  # type: ignore[method-assign]

@@ -80,27 +80,32 @@ class _Attention(torch.autograd.Function):
 
 
 def low_rank_linear(x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Product with W + scale * b a, which is given as `weight`, plus bias, in x's type; gradients for x, a and b."""
+    """Product with W + scale * b a, plus bias, in x's type; gradients for x, a and b.
+
+    The sum of the weights is never rounded: in bfloat16 it would lose every change below half a step of W.
+    """
     flat: Tensor = _LowRank.apply(x.flatten(0, -2), weight, bias, a, b, scale)
     return flat.view(*x.shape[:-1], -1)
 
 
 class _LowRank(torch.autograd.Function):
-    """One product forward; backward the thin products from which the factors' gradients come, too."""
+    """One wide product each way, and thin ones."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(x, weight, a, b)
+        a, b = a.to(x.dtype), b.to(x.dtype)
+        thin = torch.mm(x, a.t())
+        ctx.save_for_backward(x, weight, a, b, thin)
         ctx.scale = scale
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight, bias).addmm_(thin, b.t(), alpha=scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, a, b = ctx.saved_tensors
+        x, weight, a, b, thin = ctx.saved_tensors
         (out,) = grads
-        dx = torch.mm(out, weight) if ctx.needs_input_grad[0] else None
-        da = torch.mm(torch.mm(out, b.to(x.dtype)).t(), x).float()
-        db = torch.mm(out.t(), torch.mm(x, a.to(x.dtype).t())).float()
+        thin_out = torch.mm(out, b)
+        dx = torch.mm(out, weight).addmm_(thin_out, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
+        da, db = torch.mm(thin_out.t(), x).float(), torch.mm(out.t(), thin).float()
         return dx, None, None, da.mul_(ctx.scale), db.mul_(ctx.scale), None
 
 
