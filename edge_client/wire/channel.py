@@ -211,7 +211,7 @@ BY_STATUS = {
 UNAVAILABLE = frozenset({_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE})
 """The service gave no answer: it is left alone for a while, and a pack may answer instead."""
 _HELP = {
-    "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --knowledge-base, or ingest into it first",
+    "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --kb, or ingest into it first",
     "KNOWLEDGE_BASE_DAMAGED": "its operator restores a backup (`memory-service kb show` has the problem)",
     **dict.fromkeys(
         (f"{what}_MISMATCH" for what in ("MODEL", "CODEC", "FORMAT", "EMBEDDER")),
