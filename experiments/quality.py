@@ -32,6 +32,7 @@ from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.models.folder import ModelFolder
+from memory_model.nn.fused import product_type
 from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
 MEASURED = Path("build/quality.jsonl")
@@ -272,7 +273,7 @@ def quality(
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
-    precision: PrecisionOption = "bfloat16",
+    precision: PrecisionOption = "auto",
 ) -> None:
     """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
 
@@ -280,7 +281,8 @@ def quality(
     Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
     """
     todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
-    settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": precision}
+    computed = str(product_type("cpu") if precision == "auto" else torch.float32).removeprefix("torch.")
+    settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": computed}
     about = subject.about()
     opened = cache(lambda: open_embedder(None, ModelFolder.open(model).embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))

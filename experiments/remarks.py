@@ -90,7 +90,7 @@ def self_retrieval(
     texts = [text for text in texts if subject.loaded.tokenizer.count(text) <= 128]
     base = KnowledgeBase.of(texts, search)
     console.print(f"recall@5 of {len(texts)}: sparse, attention, vectors, vectors and words")
-    with subject.half():
+    with subject.as_tuned():
         memory = stack_memories([subject.loaded.writer.write(texts)], subject.loaded.config)
         memory = MemoryBatch(memory.keys[0, 0], memory.values[0, 0], memory.valid[0, 0])
         for name, every in sets.items():

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 CandidatesOption = Annotated[int, typer.Option("--candidates", help="Nearest by vector that words order; 0: none.")]
-PrecisionOption = Annotated[str, typer.Option("--precision", help="Of products: float32, or bfloat16, twice as fast.")]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", help="Of products: float32; auto: bfloat16 where the machine has it.")
+]
 
 
 def evaluate(
@@ -135,9 +137,9 @@ def scored(run: Evaluation, name: str) -> dict[str, Scores]:
 
 def computed_in(precision: str, subject: Subject) -> AbstractContextManager[None]:
     """The precision of matrix products that a command line names."""
-    if precision not in ("float32", "bfloat16"):
-        raise typer.BadParameter(f"--precision is float32 or bfloat16, not {precision}")
-    return subject.half() if precision == "bfloat16" else nullcontext()
+    if precision not in ("float32", "auto"):
+        raise typer.BadParameter(f"--precision is float32 or auto, not {precision}")
+    return subject.as_tuned() if precision == "auto" else nullcontext()
 
 
 def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> KnowledgeBase:

@@ -32,11 +32,12 @@ def rank_heads(
     """
     from memory_model.data.conversations import Sizes
     from memory_model.models.load import load_model
+    from memory_model.nn.fused import product_type
     from memory_model.train.head_ranking import HeadRuler, rank
 
     use_threads(threads)
     loaded = load_model(model, adapter)
-    loaded.model.bfloat16()
+    loaded.model.to(product_type("cpu"))
     sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0)
     maker = facts_of(loaded, data, seed=77, sizes=sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)

@@ -120,7 +120,7 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
         loaded, rows = load_model(folder, start), [row for row in rows if row["answerable"]]
         subject = Subject.of(loaded, MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim)))
         run = Evaluation(subject, read_rows(random.Random(0).sample(rows, min(_UNREAD, len(rows)))), ["none"])
-        with subject.half(), progress_bar("answers without memory", len(run.rows)) as advance:
+        with subject.as_tuned(), progress_bar("answers without memory", len(run.rows)) as advance:
             found = run.run(advance)["none"]
         said = zip(run.rows, found.answers, found.f1, found.refused, strict=True)
         write_json(file, {row.question: answer for row, answer, f1, no in said if answer and f1 < 0.3 and not no})

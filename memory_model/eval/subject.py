@@ -9,13 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from memory_model.codec.codec import ExactCodec, MemoryCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.decoder import MemoryBatch
+from memory_model.nn.fused import product_type, products
 from memory_model.nn.writing import stack_memories
 from memory_model.refusal import Refusal
 
@@ -97,16 +96,17 @@ class Subject:
         return self.loaded.chat.prompt([{"role": "user", "content": question}]).ids
 
     @contextmanager
-    def half(self) -> Iterator[None]:
-        """Products in bfloat16, writing's too, as tuning computes them; the layers' weights stay so afterwards.
+    def as_tuned(self) -> Iterator[None]:
+        """Products, writing's too, in the type that tuning computes in; the layers' weights stay so afterwards.
 
         Autocast alone would convert every weight for every token that is generated.
         """
+        kind = product_type("cpu")
         for block in self.loaded.model.blocks:
-            block.self_attn.bfloat16()
-            block.mlp.bfloat16()
-        self.loaded.writer.precision = torch.bfloat16
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+            block.self_attn.to(kind)
+            block.mlp.to(kind)
+        self.loaded.writer.precision = kind
+        with products("cpu"):
             yield
 
     def about(self) -> dict[str, Any]:

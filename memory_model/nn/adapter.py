@@ -99,13 +99,13 @@ class Adapter:
         return {f"{name}.weight": (b @ a) * self.scale for name, (a, b) in self.factors.items()}
 
 
-def attach(model: Decoder, rank: int, alpha: float, first_layer: int) -> list[nn.Parameter]:
+def attach(model: Decoder, rank: int, alpha: float, first_layer: int, device: str = "cpu") -> list[nn.Parameter]:
     """Put trainable low-rank layers on every projection from `first_layer` up; everything else is frozen.
 
-    Frozen weights are held as bfloat16, the type that tuning computes in. Returns the trainable parameters.
+    Frozen weights are held in the type that tuning computes in on the device. Returns the trainable parameters.
     """
     model.requires_grad_(False)
-    model.to(torch.bfloat16)
+    model.to(fused.product_type(device))
     for layer in model.blocks[first_layer:]:
         for parent in (layer.self_attn, layer.mlp):
             for name in PROJECTIONS:

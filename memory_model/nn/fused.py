@@ -5,6 +5,7 @@ Each computes what its plain form in PyTorch does, to the rounding of its type; 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -13,6 +14,22 @@ from torch import Tensor
 
 _CAUSAL_BLOCK = 128
 """Queries that meet the keys up to the last of them at once."""
+
+
+@cache
+def product_type(device: str) -> torch.dtype:
+    """What training computes in on a device: bfloat16, or float32 where that would be emulated, ten times slower."""
+    if device.startswith("cuda"):
+        narrow = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        narrow = any(there for name, there in torch.cpu.get_capabilities().items() if name.endswith("bf16"))
+    return torch.bfloat16 if narrow else torch.float32
+
+
+def products(device: str) -> torch.autocast:
+    """Matrix products of float32 weights in the device's `product_type`, for the time of a `with`."""
+    kind = product_type(device)
+    return torch.autocast(device.partition(":")[0], kind, enabled=kind != torch.float32)
 
 
 def attend(q_BHTd: Tensor, k_BKSd: Tensor, v_BKSd: Tensor, mask: Tensor | None) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from memory_model.config import MemoryHead
 from memory_model.data.batches import Batch
 from memory_model.nn.decoder import Decoder
+from memory_model.nn.fused import products
 from memory_model.nn.writing import write_memories
 from memory_model.train.losses import read_loss
 
@@ -27,7 +28,7 @@ class HeadRuler:
         self.model, self.batches, self.prefix = model, batches, prefix
         self.heads = model.config.memory.heads
         self._starts = dict(zip(self.heads, model.config.memory.offsets, strict=True))
-        self._half = torch.autocast(batches[0].ids.device.type, dtype=torch.bfloat16)
+        self._half = products(batches[0].ids.device.type)
         with self._half:
             self._written = [write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from safetensors.torch import save_file
 from torch import nn
 
@@ -18,6 +17,7 @@ from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.running_text import ContinualBatches
 from memory_model.models.folder import Checkpoint
 from memory_model.nn.decoder import Decoder
+from memory_model.nn.fused import products
 from memory_model.tokenizer import Tokenizer
 from memory_model.train.tuner import Tuner, TuningPlan
 
@@ -34,7 +34,7 @@ class PretrainingPlan(TuningPlan):
 
 
 class Pretrainer(Tuner):
-    """Trains every weight: float32 weights and moments, products in bfloat16. Writes `model.safetensors`."""
+    """Trains every weight: float32 weights and moments, products in the device's type. Writes `model.safetensors`."""
 
     shares_rows = False  # autocast is a thread's own
 
@@ -50,8 +50,8 @@ class Pretrainer(Tuner):
         return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Products in bfloat16."""
-        return torch.autocast(self.device, torch.bfloat16)
+        """Products in the device's type."""
+        return products(self.device)
 
     def write_weights(self) -> None:
         """The weights of a Hugging Face folder, in float32, to a temporary name first."""

@@ -119,14 +119,14 @@ class Tuner:
         if plan.accumulate < 1 or plan.accumulate % processes():
             raise InvalidInput(f"--accumulate {plan.accumulate} is no multiple of {processes()}, the processes")
         torch.manual_seed(plan.seed)
-        self.plan = plan
+        self.plan, self.device = plan, device
         self.parameters = self.trained(model)
         if start is not None:
             load_start(model, start)
         if checkpoint:
             checkpoint_layers(model)
         self.model, self.prefix, self.batches = model.to(device), prefix, batches
-        self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
+        self.folder, self.base, self.step = folder, base_sha256, 0
         self.most_tokens, self.codec = most_tokens, codec
         self.optimizer = torch.optim.AdamW(
             self.groups(), plan.learning_rate, (0.9, 0.98), weight_decay=plan.weight_decay, fused=True
@@ -136,7 +136,7 @@ class Tuner:
 
     def trained(self, model: Decoder) -> list[torch.nn.Parameter]:
         """Prepare the model and return what is trained."""
-        return attach(model, self.plan.rank, float(self.plan.rank), self.plan.first_layer)
+        return attach(model, self.plan.rank, float(self.plan.rank), self.plan.first_layer, self.device)
 
     def groups(self) -> list[dict[str, Any]]:
         """The optimizer's groups of what is trained."""

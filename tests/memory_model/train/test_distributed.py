@@ -38,7 +38,20 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
 
     def command(run: str, *more: str) -> list[str]:
         where = ["--model", str(tmp_path / "model"), "--data", str(tmp_path / "facts.jsonl")]
-        sizes = ["--steps", "4", "--conversations", "3", "--rank", "2", "--accumulate", "2", "--learning-rate", "0.02"]
+        sizes = [
+            "--steps",
+            "4",
+            "--conversations",
+            "3",
+            "--rank",
+            "2",
+            "--accumulate",
+            "2",
+            "--learning-rate",
+            "0.02",
+            "--threads",
+            "1",
+        ]
         return ["adapt", "--out", str(tmp_path / run), *where, *sizes, *more]
 
     alone = CliRunner().invoke(app, command("alone"))

@@ -11,6 +11,7 @@ from memory_model.data.conversations import FactConversations, Sizes, references
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, collect
+from memory_model.nn.fused import product_type
 from memory_model.train.tuner import Step, Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
@@ -80,7 +81,7 @@ def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Pat
     adapter = Adapter.load(tmp_path / "a.safetensors")
     assert (adapter.base_sha256, adapter.memory, adapter.scale) == ("abc", tuned.config.memory, 2.0)
     merged = tiny_model()
-    merged.to(torch.bfloat16).float()  # tuning holds the frozen weights as bfloat16
+    merged.to(product_type("cpu")).float()  # in which tuning holds the frozen weights
     weights = dict(merged.named_parameters())
     for name, delta in adapter.added().items():
         weights[name].data += delta
