@@ -181,6 +181,7 @@ def serve(
     edge = EdgeSettings(**given, **_given(memory=memory, parallel=parallel))
     certificate, private = own_certificate() if settings.tls else (None, None)
     listening = _listen(settings.host, settings.port)
+    typer.echo(f"loading {edge.bundle}", err=True)  # which takes seconds
     with EdgeModel.open(settings=edge) as model:
         config = uvicorn.Config(
             make_app(model, edge, settings, key), log_level="warning", access_log=False, server_header=False,

@@ -113,9 +113,15 @@ def forget(
     if everything:
         read_head(path)  # no other file is removed
         remove(path)
+        print(f"forgot {kb} with all its documents")
         return
+    unknown = []
     with closing(LocalKnowledgeBase.any(path)) as base:
-        unknown = [key for key in keys or () if not base.delete(key)]
+        for key in keys or ():
+            if base.delete(key):
+                print(printable(f"forgot {key}"))
+            else:
+                unknown.append(key)
     if unknown:
         raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
 

@@ -9,7 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +19,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse
 
+from edge_client.errors import RetrievalError
 from edge_client.model import EdgeModel
 from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
+from edge_client.wire.client import names_of
 from memory_model.bundle import Bundle
 
 MOST_KNOWLEDGE_BASES = 4
@@ -75,7 +77,7 @@ class Answering:
     def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
         self.model, self.queue = model, queue
         self._grammars, self._knowledge_base = JsonGrammars(model.bundle), knowledge_base
-        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
+        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(self._over)
 
     def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
@@ -85,6 +87,19 @@ class Answering:
         if isinstance(request, CompletionRequest):
             return model.complete(request.text, memory=memory.mode, **options)
         return model.generate(request.conversation(), memory=memory.mode, **options)
+
+    def _over(self, names: str) -> EdgeModel:
+        """The model over other knowledge bases; raises ApiError for one that the service does not have.
+
+        A service that does not answer is not waited for: answers are given without it, and say so.
+        """
+        if (client := self.model.recaller.client) is not None:
+            with suppress(RetrievalError):
+                known = {base.name for base in client.knowledge_bases()} | {*self.model.local.documents()}
+                if unknown := [name for name in names_of(names) if name not in known]:
+                    message = f"there is no knowledge base {unknown[0]!r}: GET /v1/knowledge_bases lists them"
+                    raise ApiError(404, message, code="knowledge_base_not_found")
+        return self.model.with_knowledge_base(names)
 
     async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
         """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""

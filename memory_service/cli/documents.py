@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from memory_model.printable import printable
-from memory_service.client.connection import Address, asking
+from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -64,7 +64,11 @@ def delete(
         raise typer.BadParameter("say which documents: KEY…, or --prefix with the beginning of their keys")
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
         listed = [one.document_key for one in _listed(stub, kb, prefix)] if prefix else []
-        chosen = list(dict.fromkeys([*(keys or []), *listed]))
+        there = _there(stub, kb, keys or [])
+        absent = [key for key in keys or [] if key not in there]
+        if absent:
+            Console(stderr=True, highlight=False).print(f"not there: {plain(', '.join(absent))}", soft_wrap=True)
+        chosen = list(dict.fromkeys([*there, *listed]))
         if chosen and not yes:
             typer.confirm(f"delete {len(chosen)} documents from knowledge base {kb}?", abort=True)
         deleted = 0
@@ -73,9 +77,17 @@ def delete(
             request = pb.DeleteRequest(knowledge_base=kb, document_keys=page)
             deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
     typer.echo(f"deleted {deleted} documents from {kb}")
-    if deleted < len(chosen):
-        Console(stderr=True).print(f"not there: {len(chosen) - deleted} of {len(chosen)} documents")
+    if absent or deleted < len(chosen):  # another may have deleted some meanwhile
         raise typer.Exit(1)
+
+
+def _there(stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str]) -> list[str]:
+    """Those keys that the knowledge base has."""
+    found: list[str] = []
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=keys[start : start + _KEYS_AT_ONCE])
+        found += [one.document_key for one in stub.GetVersions(request, timeout=_CALL_TIMEOUT_S).versions]
+    return found
 
 
 def _listed(stub: ingestion_pb2_grpc.IngestionStub, kb: str, prefix: str) -> Iterator[pb.DocumentVersion]:

@@ -53,7 +53,8 @@ def ingest(
             raise InvalidInput("--memories later is for --engine local")
         sources = find_sources(files)
         to = Destination(address, kb, overlap, _WRITING[memories])
-        to.require(create=create)
+        if to.require(create=create):
+            console.print(f"created knowledge base {plain(kb)}")
         shown = _Shown(console, sum(count_documents(source) for source in sources))
         try:
             if engine == "local":

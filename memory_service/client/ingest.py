@@ -103,8 +103,8 @@ class Destination:
         with connected(self.address) as channel:
             return models_pb2_grpc.ModelsStub(channel).Describe(models_pb2.DescribeRequest(), timeout=60)
 
-    def require(self, *, create: bool) -> None:
-        """Raises where there is no such knowledge base; creates it where `create` is set."""
+    def require(self, *, create: bool) -> bool:
+        """Raises where there is no such knowledge base; creates it, and returns True, where `create` is set."""
         with connected(self.address) as channel:
             bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
             try:
@@ -115,6 +115,8 @@ class Destination:
                     raise
                 new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=self.knowledge_base)
                 bases.CreateKnowledgeBase(new, timeout=30)
+                return True
+            return False
 
     def without_unchanged(self, rows: Sequence[Row]) -> list[Row]:
         """The rows, at most 1000; documents that the knowledge base has, with their memories, are done."""

@@ -38,7 +38,7 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
     requests: list[retrieval_pb2.RetrieveRequest] = field(default_factory=list)
     description: models_pb2.DescribeResponse = field(default_factory=models_pb2.DescribeResponse)
     address: str = ""
-    names: tuple[str, ...] = ("towns", "default")
+    names: tuple[str, ...] = ("towns", "default", "atlas")
 
     def __post_init__(self) -> None:
         self.vectors = self.embedder.embed(self.texts)

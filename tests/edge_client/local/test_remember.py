@@ -73,11 +73,11 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert [line.split()[:2] for line in run("remembered", "--kb", "mine").stdout.splitlines()] == [
         ["1", "notes/deep/key.md"], ["1", "notes/safe.txt"],
     ]  # fmt: skip
-    assert run("forget", "notes/safe.txt").exit_code == 0
+    assert run("forget", "notes/safe.txt").stdout == "forgot notes/safe.txt\n"
     again = run("forget", "notes/safe.txt")
     assert (again.exit_code, "remembered --kb mine" in again.stderr) == (1, True)
     assert [d.key for d in base_of(tiny).documents()] == ["notes/deep/key.md"]
-    assert run("forget", "--all").exit_code == 0
+    assert run("forget", "--all").stdout == "forgot mine with all its documents\n"
     assert run("remembered").stdout == ""
 
 

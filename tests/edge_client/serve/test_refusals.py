@@ -43,6 +43,8 @@ def test_a_wrong_value_is_refused_by_name(server: AppProcess, fields: dict[str, 
 def test_bad_requests_are_refused_and_the_server_lives_on(server: AppProcess) -> None:
     long = [{"role": "user", "content": "x" * 5000}]
     assert refused(post(server, {"messages": long})) == (400, "context_length_exceeded")
+    unknown = post(server, {"messages": MESSAGES, "memory": {"knowledge_base": "towns,typo"}})
+    assert refused(unknown) == (404, "knowledge_base_not_found")
     for text in ("", "{", "[" * 100_000, "null", '{"messages": "\ud800"}'.encode("utf-8", "surrogatepass")):
         assert call(server.port, "POST", "/v1/chat/completions", text).status == 400
     plain = call(server.port, "POST", "/v1/chat/completions", "{}", **{"Content-Type": "text/plain"})

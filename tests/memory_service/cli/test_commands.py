@@ -55,6 +55,7 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     done = command(running, "ingest", tmp_path, "--kb", "kinds")
     assert done.exit_code == 1
     assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
+    assert "created knowledge base kinds\n" in done.stderr
     for part in (
         "facts.jsonl, line 2, key b: DOCUMENT_EMPTY", "facts.jsonl, line 3: UNREADABLE: `key` and `text`", "line 4",
         "facts.jsonl, line 5: UNREADABLE: not valid UTF-8", "bad.txt",
@@ -62,6 +63,7 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
         assert part in done.stderr, part
     again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")
     assert (again.exit_code, again.stdout) == (0, "1 documents: 1 unchanged; 1 references\n")
+    assert "created" not in again.stderr
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
@@ -150,7 +152,9 @@ def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path
     assert (asked.exit_code, "delete 1 documents" in asked.output) == (1, True)
     some = command(running, "documents", "delete", "docs", "notes/0", "none", "--yes")
     assert (some.exit_code, some.stdout) == (1, "deleted 1 documents from docs\n")
-    assert "not there: 1 of 2" in some.stderr
+    assert "not there: none\n" in some.stderr
+    nothing = command(running, "documents", "delete", "docs", "none")  # and no question about it
+    assert (nothing.exit_code, nothing.output) == (1, "not there: none\ndeleted 0 documents from docs\n")
     rest = command(running, "documents", "delete", "docs", "--prefix", "notes/", "-y")
     assert (rest.exit_code, rest.stdout) == (0, "deleted 3 documents from docs\n")
     assert command(running, "documents", "list", "docs").stdout.split("\t")[0] == "other"
