@@ -86,7 +86,7 @@ class Manifest:
                 )
             data["config"] = ModelConfig.from_dict(data["config"])
             data["files"] = {k: FileEntry(**v) for k, v in data["files"].items()}
-            data["refusal"] = Refusal.from_dict(data.get("refusal"))
+            data["refusal"] = Refusal(**data.get("refusal") or {})
             if special := data.get("special_tokens"):
                 data["special_tokens"] = SpecialTokens(**{**special, "stop": tuple(special["stop"])})
             return cls(**data)

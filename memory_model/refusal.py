@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memory_model.errors import InvalidInput
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 SENTENCE = "I don't know."
 """What tuning teaches as the answer to a question that nothing read answers."""
-_PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
+PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
 _REFUSAL = re.compile(
     r"(sorry )?i (do not|dont|cannot|cant) (know|say|tell|answer)\b"
     r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
@@ -27,7 +26,7 @@ _REFUSAL = re.compile(
 
 def is_refusal(answer: str) -> bool:
     """Whether an answer begins by saying that it does not know, in one of a few usual ways."""
-    return _REFUSAL.match(" ".join(answer.lower().translate(_PUNCTUATION).split())) is not None
+    return _REFUSAL.match(" ".join(answer.lower().translate(PUNCTUATION).split())) is not None
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,3 @@ class Refusal:
     def first_token(self, tokenizer: Tokenizer) -> int:
         """The token that begins the sentence in the assistant's turn."""
         return tokenizer.encode_next(self.sentence)[0]
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any] | None) -> Refusal:
-        """Of a manifest; the default where it says nothing. Raises TypeError for other fields, InvalidInput."""
-        return cls(**(data or {}))

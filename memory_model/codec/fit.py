@@ -23,7 +23,7 @@ _FLOOR = 0.02  # every direction counts for this share of the metric's mean: non
 def fit_tables(
     vectors: np.ndarray, parts: int, bits: int, metrics: Sequence[np.ndarray] | None = None,
     *, together: int = 1, iterations: int = 12, points: int = 65536, seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> ProductCodec:  # fmt: skip
     """A codec whose code has `parts` codes of `bits` bits.
 
@@ -46,8 +46,7 @@ def fit_tables(
     for part in range(parts):
         used = int(axes[:, part].any(axis=0).sum())
         codewords[part, :, :used] = _codewords(projected[:, part, :used], bits, iterations, seed)
-        if progress is not None:
-            progress(1)
+        progress(1)
     return ProductCodec(ProductTables(mean, basis, _half(codewords), None, into, together))
 
 

@@ -88,7 +88,7 @@ def documents(passages: Iterable[Passage], seed: int = 0) -> list[tuple[str, str
 
 def prepare(
     files: Sequence[Path], tokenizer: Tokenizer, embedder: Embedder, folder: Path, plan: RetrievalPlan,
-    progress: Progress | None = None, without: HeldOutTitles | None = None,
+    report: Progress = lambda *_: None, without: HeldOutTitles | None = None,
 ) -> RetrievedSequences:  # fmt: skip
     """The prepared data of a corpus, from `folder` as far as it is there already.
 
@@ -100,7 +100,6 @@ def prepare(
     made_from.append(sorted(without.names) if without else [])
     place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
-    report = progress or (lambda what, done, total: None)
     if not (place / "references.npy").is_file():
         _cut(documents(PassageFiles(files, without)), tokenizer, plan, place, report)
     sequences = np.load(place / "sequences.npy", mmap_mode="r")

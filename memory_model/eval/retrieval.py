@@ -12,7 +12,7 @@ from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
-from memory_model.words import LARGEST_DROP, order, query_words, text_words
+from memory_model.words import order, query_words
 
 CANDIDATES = 50
 """Nearest by vector that the query's words put in order: the service's default (decision 0007)."""
@@ -53,9 +53,9 @@ class KnowledgeBase:
                 if not candidates:
                     found.append(numbers[:k])
                     continue
-                texts = [text_words(self.references[n]) for n in numbers]
-                titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
-                best = order(query_words(query), row[numbers].tolist(), texts, titles, LARGEST_DROP)
+                texts = [self.references[n] for n in numbers]
+                titles = [text.partition("\n")[0] for text in texts]
+                best = order(query_words(query), row[numbers].tolist(), texts, titles)
                 found.append([numbers[place] for place in best[:k]])
         return found
 

@@ -6,7 +6,6 @@ Knows nothing about models or memories.
 from __future__ import annotations
 
 import re
-import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from memory_model.refusal import PUNCTUATION
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
 
 
 def normalise(text: str) -> str:
     """Lower case, without punctuation, articles and surplus spaces."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def exact_match(answer: str, right: str) -> float:

@@ -48,7 +48,7 @@ def read_rows(path: str | Path) -> list[Row]:
 
 @torch.inference_mode()
 def second_moments(
-    loaded: LoadedModel, rows: Sequence[Row], progress: Callable[[int, int], None] | None = None
+    loaded: LoadedModel, rows: Sequence[Row], progress: Callable[[int, int], None] = lambda *_: None
 ) -> dict[str, np.ndarray]:
     """Means of x x^T, float32 [inputs, inputs], by the exporter's layer names, inputs in the exporter's order.
 
@@ -75,8 +75,7 @@ def second_moments(
             # Every second one beside memories, its own among them.
             with _listening(loaded, plain):
                 _read(loaded, references[number], chosen if number % 2 else [])
-        if progress is not None:
-            progress(number + 1, len(rows))
+        progress(number + 1, len(rows))
     found: dict[str, np.ndarray] = {}
     for sums, weight in ((asked, 1.0), (plain, PLAIN)):
         for name, total in sums.items():

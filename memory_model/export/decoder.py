@@ -49,8 +49,8 @@ WRITER = "writer"
 
 
 def export_decoder(
-    loaded: LoadedModel, path: str | Path, precision: str | Precision = "int4", progress: Progress | None = None,
-    moments: Mapping[str, np.ndarray] | None = None,
+    loaded: LoadedModel, path: str | Path, precision: str | Precision = "int4",
+    progress: Progress = lambda *_: None, moments: Mapping[str, np.ndarray] | None = None,
 ) -> list[Path]:  # fmt: skip
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
@@ -68,7 +68,7 @@ def export_decoder(
 
 def decoder_graphs(
     weights: Tensors, config: ModelConfig, precision: str | Precision = "float32",
-    progress: Progress | None = None, moments: Mapping[str, np.ndarray] | None = None,
+    progress: Progress = lambda *_: None, moments: Mapping[str, np.ndarray] | None = None,
     operators: Sequence[str] = OPERATORS,
 ) -> dict[str, Graph]:  # fmt: skip
     """Graphs of weights with Hugging Face Llama names (without `model.`), by spelling; see `export_decoder`.
@@ -91,8 +91,7 @@ def decoder_graphs(
     for layer in range(config.layers):  # side by side, so that each weight is rounded once
         for exporter in exporters.values():
             exporter.layer(layer)
-        if progress is not None:
-            progress(layer + 1, config.layers)
+        progress(layer + 1, config.layers)
     return {name: exporter.finish() for name, exporter in exporters.items()}
 
 

@@ -13,7 +13,7 @@ import glob
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from memory_model.errors import InvalidInput, MissingFile
+from memory_model.errors import InvalidInput, Memory3Error, MissingFile
 from memory_model.formats import pages, records
 from memory_model.formats.document import FileDocument as FileDocument  # what the readers yield
 
@@ -32,29 +32,24 @@ def find_sources(paths: Sequence[Path]) -> list[Path]:
     Raises MissingFile and InvalidInput.
     """
     sources: list[Path] = []
+    kinds = ", ".join(SUFFIXES)
     for path in paths:
+        none: Memory3Error
         if path.is_dir():
             shown = (f for f in path.rglob("*") if not any(p.startswith(".") for p in f.relative_to(path).parts))
-            found = sorted(shown)
-            if not (files := _readable(found)):
-                raise InvalidInput(f"{path} has no file of {', '.join(SUFFIXES)} in it")
-            sources += files
+            found, none = sorted(shown), InvalidInput(f"{path} has no file of {kinds} in it")
         elif path.is_file():
-            if not _readable([path]):
-                raise InvalidInput(f"{path}: only {', '.join(SUFFIXES)} can be read; convert it")
-            sources.append(path)
+            found, none = [path], InvalidInput(f"{path}: only {kinds} can be read; convert it")
         elif glob.has_magic(str(path)):
             found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-            if not (files := _readable(found)):
-                raise MissingFile(f"no file of {', '.join(SUFFIXES)} fits the pattern {path}")
-            sources += files
+            none = MissingFile(f"no file of {kinds} fits the pattern {path}")
         else:
             raise MissingFile(f"{path} does not exist")
+        readable = [file for file in found if file.suffix.lower() in _READERS and file.is_file()]
+        if not readable:
+            raise none
+        sources += readable
     return list(dict.fromkeys(sources))
-
-
-def _readable(files: Sequence[Path]) -> list[Path]:
-    return [file for file in files if file.suffix.lower() in _READERS and file.is_file()]
 
 
 def read_documents(source: Path, typed: Path | None = None) -> Iterator[FileDocument]:

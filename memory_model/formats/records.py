@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,28 +77,27 @@ def read_jsonl(source: Path) -> Iterator[FileDocument]:
 csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that are meant for cells
 
 
-def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Pairs (line, row by column); raises ValueError and csv.Error."""
-    with source.open(encoding="utf-8-sig", newline="") as file:
-        table = csv.DictReader(file, dialect="excel-tab" if source.suffix.lower() == ".tsv" else "excel", strict=True)
-        if lacking := {"key", "text"} - set(table.fieldnames or ()):
-            names = ", ".join(table.fieldnames or ()) or "none"
-            raise ValueError(f"no column {' and '.join(sorted(lacking))} in the first line; columns: {names}")
-        for row in table:
-            yield table.line_num, row
+def _require_columns(names: Sequence[str]) -> None:
+    if lacking := {"key", "text"} - set(names):
+        raise ValueError(f"no column {' and '.join(sorted(lacking))}; columns: {', '.join(names) or 'none'}")
 
 
 def read_csv(source: Path) -> Iterator[FileDocument]:
     """A document for each row; what breaks the table ends it."""
     line = 0
+    dialect = "excel-tab" if source.suffix.lower() == ".tsv" else "excel"
     try:
-        for line, row in _csv_rows(source):
-            place = f"line {line}"
-            if None in row or None in row.values():
-                yield FileDocument.failed(source, "the row has more or fewer cells than the first line", place)
-            else:
-                values = {name: cell for name, cell in row.items() if cell or name in ("key", "text")}
-                yield from_record(source, place, values, others_are_metadata=True)
+        with source.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file, dialect=dialect, strict=True)
+            _require_columns(table.fieldnames or ())
+            for row in table:
+                line = table.line_num
+                if None in row or None in row.values():
+                    why = "the row has more or fewer cells than the first line"
+                    yield FileDocument.failed(source, why, f"line {line}")
+                else:
+                    values = {name: cell for name, cell in row.items() if cell or name in ("key", "text")}
+                    yield from_record(source, f"line {line}", values, others_are_metadata=True)
     except (csv.Error, ValueError) as error:
         yield FileDocument.failed(source, error, f"after line {line}" if line else "line 1")
 
@@ -112,9 +111,7 @@ def read_parquet(source: Path) -> Iterator[FileDocument]:
     number = 0
     try:
         with parquet.ParquetFile(source) as file:
-            names = file.schema_arrow.names
-            if lacking := {"key", "text"} - set(names):
-                raise ValueError(f"no column {' and '.join(sorted(lacking))}; columns: {', '.join(names)}")
+            _require_columns(file.schema_arrow.names)
             for batch in file.iter_batches(_BATCH_ROWS):
                 for row in batch.to_pylist(maps_as_pydicts="lossy"):
                     number += 1

@@ -71,7 +71,7 @@ class ModelFolder:
                 raise CorruptFile(f"{folder / MANIFEST} is of another version of this program")
             base = data.pop("base")
             memory = MemoryConfig.from_dict(data.pop("memory"))
-            refusal = Refusal.from_dict(data.pop("refusal", None))
+            refusal = Refusal(**data.pop("refusal", None) or {})
             return cls(
                 folder, base=base["path"], base_id=base["sha256"], sizes=base["sizes"], memory=memory,
                 refusal=refusal, **data,

@@ -92,15 +92,14 @@ def fit(
 
 def written_vectors(
     writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str], together: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> np.ndarray:  # fmt: skip
     """The vectors [n, together * d] of the references' memories, in the order of their codes."""
     found: list[np.ndarray] = []
     for start in range(0, len(texts), _WRITTEN_AT_ONCE):
         written = writer.write(texts[start : start + _WRITTEN_AT_ONCE])
         found += [np.concatenate((m.keys, m.values))[vector_rows(memory, m.tokens, together)] for m in written]
-        if progress is not None:
-            progress(len(written))
+        progress(len(written))
     vectors = np.concatenate(found)
     return vectors.reshape(-1, together * vectors.shape[1])
 

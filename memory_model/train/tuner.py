@@ -151,7 +151,7 @@ class Tuner:
         """Whether the plan is done."""
         return self.step >= self.plan.steps
 
-    def run(self, report: Callable[[Step], None] | None = None, *, limit_s: float = math.inf) -> Adapter:
+    def run(self, report: Callable[[Step], None] = lambda _: None, *, limit_s: float = math.inf) -> Adapter:
         """Tune to the end of the plan, or for `limit_s` seconds; `report` after each step.
 
         Raises InvalidInput while another process tunes in the folder.
@@ -164,8 +164,7 @@ class Tuner:
                 done = self.one_step()
                 metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
-                if report is not None:
-                    report(done)
+                report(done)
                 if self.step % self.plan.checkpoint_every == 0:
                     self.save()
             self.save()

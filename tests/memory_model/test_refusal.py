@@ -37,7 +37,7 @@ def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -
 )
 def test_a_refusal_that_means_nothing_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="refusal"):
-        Refusal.from_dict(values)
+        Refusal(**values)
 
 
 def test_the_bias_is_as_high_as_every_file_permits() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from memory_service.api.server import Server
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import retrieval_pb2
+from tests.line import Line
 from tests.memory_service.api.test_operations import eventually, status
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import Client, document, reason_of, refusal, running
@@ -24,80 +23,6 @@ from tests.memory_service.stored import PASSWORD, clickhouse_server, require_who
 
 REFUSALS = {grpc.StatusCode.UNAVAILABLE: "STORE_UNAVAILABLE", grpc.StatusCode.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED"}
 SERVING, NOT_SERVING = 1, 2
-
-
-class Line:
-    """Passes TCP connections on to a port of this machine. What befalls it befalls connections that are open too."""
-
-    def __init__(self, to_port: int) -> None:
-        self._to_port = to_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._ends: list[socket.socket] = []
-        self._mended = threading.Event()
-        self._slow = self._down = False
-        self._left: int | None = None
-        self.cuts = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def take_down(self) -> None:
-        """Resets every connection, those that come as well."""
-        self._down = True
-        for end in self._ends:
-            reset(end)
-
-    def slow_down(self) -> None:
-        """Answers come when the line is mended."""
-        self._mended.clear()
-        self._slow = True
-
-    def cut_after(self, size: int) -> None:
-        """Resets, once, the connection on which an answer comes when so many bytes of answers have passed."""
-        self._left = size
-
-    def mend(self) -> None:
-        """All as it should be; what waits goes on."""
-        self._down, self._slow, self._left = False, False, None
-        self._mended.set()
-
-    def close(self) -> None:
-        self.take_down()
-        self._mended.set()
-        reset(self._listener)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                if self._down:
-                    reset(near)
-                    continue
-                far = socket.create_connection(("127.0.0.1", self._to_port))
-                self._ends += [near, far]
-                for ends in ((near, far, False), (far, near, True)):
-                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
-        with contextlib.suppress(OSError):
-            while piece := source.recv(1 << 16):
-                if answers and self._slow:
-                    self._mended.wait()
-                if answers and self._left is not None:
-                    left, self._left = self._left, self._left - len(piece)
-                    if left < len(piece):
-                        self._left = None
-                        target.sendall(piece[:left])
-                        self.cuts += 1
-                        break
-                target.sendall(piece)
-        reset(source)
-        reset(target)
-
-
-def reset(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
 
 
 @dataclass
@@ -166,8 +91,8 @@ def behind_a_line(engine: int, folder: Path, **more: Any) -> Iterator[Service]:
         "store_password": PASSWORD, "default_deadline_s": 0.5, "health_interval_s": 0.3, "max_k": 1000,
         "ingest_batch_references": 4, **more,
     }  # fmt: skip
-    with contextlib.closing(Line(engine)) as line:
-        store = f"clickhouse://127.0.0.1:{line.port}/{folder.name}"
+    with Line(f"127.0.0.1:{engine}") as line:
+        store = f"clickhouse://{line.address}/{folder.name}"
         with running(folder, HashEncoder(), store=store, **settings) as (client, server):
             made = Service(line, client, server)
             eventually(lambda: made.write(12) == 12)

@@ -21,9 +21,9 @@ from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput, ModelMismatch
 from tests.edge_client.conftest import TEXTS
-from tests.edge_client.cut_connection import cutting
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_bundle
+from tests.line import Line
 
 NOTES = {"safe.txt": "The safe opens with 4711.", "deep/key.md": "# Key\n\nThe key lies below the mat."}
 
@@ -210,7 +210,7 @@ def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
     tiny: Bundle, service: FakeService, secrets: list[bytes]
 ) -> None:
     with (
-        cutting(service.address) as line,
+        Line(service.address) as line,
         EdgeModel.open(tiny.folder, line.address, memory="exact", deadline_s=20) as model,
     ):
         question = "Where does the key lie?"
