@@ -21,7 +21,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import train_test_split
 
-from experiments.corpus.preparing import write_rows
+from experiments.corpus.preparing import SETS, question_sets, write_rows
 from memory_model.cli.options import EmbedderOption, console, open_embedder, progress_bar, write_json
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import Passage, corpus_files, read_rows
@@ -101,7 +101,7 @@ def with_test_questions(passages: Sequence[Passage], questions: Sequence[str], m
 def filter_corpus(
     corpus: Annotated[Path, typer.Option(help="Folder of passages (docs/data.md).")] = Path("build/corpus"),
     out: Annotated[Path, typer.Option(help="Folder of the result, itself a corpus.")] = Path("build/filtered"),
-    tests: Annotated[list[Path] | None, typer.Option("--test", help="Files of questions no text may hold.")] = None,
+    tests: Annotated[list[Path], typer.Option("--test", help="Question sets, or folders, no text may hold.")] = SETS,
     grades: Annotated[Path | None, typer.Option(help="JSONL of {text, score 0 to 5} to learn quality from.")] = None,
     keep: Annotated[float, typer.Option(help="Share of the passages, the best by quality, that stays.")] = 0.8,
     knowledge: Annotated[float, typer.Option(help="Share of what stays, the best, for the knowledge base.")] = 1.0,
@@ -137,8 +137,7 @@ def filter_corpus(
         order = np.argsort(-score([p.text for p in passages]), kind="stable")
         passages_by_quality = [passages[n] for n in order]
         step("quality", passages_by_quality[: math.ceil(keep * len(order))], held_out_correlation=round(correlation, 3))
-    files = [f for path in tests or [Path("data")] for f in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-    questions = [row.question for file in files if file.name != "heldout.json" for row in open_rows(file)]
+    questions = [row.question for file in question_sets(tests) for row in open_rows(file)]
     hit = with_test_questions(passages, questions)
     step("test questions", [p for n, p in enumerate(passages) if n not in hit], questions=len(questions))
     checkpoint = ModelFolder.open().checkpoint
