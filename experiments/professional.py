@@ -26,10 +26,10 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.generate import answer_nll, prefilled
 from memory_model.references import split
+from memory_model.words import LARGEST_DROP
 
 REFERENCES = (3, 5, 7)
 MEMORY = "memory"
-SCORES = ("accuracy", "seconds")
 DECISIONS = ("yes", "no", "maybe")
 
 
@@ -60,35 +60,40 @@ def read_choices(path: Path) -> list[Choice]:
     return rows
 
 
-def answered(subject: Subject, rows: Sequence[Choice], reads: Sequence[Sequence[str]], memory: bool) -> dict[str, Any]:
-    """Share answered rightly, and processor seconds of reading and scoring a question.
+def answered(subject: Subject, row: Choice, references: Sequence[str], memory: bool) -> tuple[float, float]:
+    """1.0 for a right answer, and processor seconds of reading and scoring the question.
 
     Memories are written before; decompressing them is part of the reading. Choices of text read the prompt once each.
     """
-    loaded, right, seconds = subject.loaded, [], []
+    loaded = subject.loaded
+    before = "" if memory else "".join(f"{text.strip()}\n\n" for text in references)
     if memory:
-        with progress_bar("memories written", len(reads)) as advance:
-            for references in reads:
-                subject.bank.write(references)
-                advance()
-    with progress_bar("questions", len(rows)) as advance:
-        for row, references in zip(rows, reads, strict=True):
-            before = "" if memory else "".join(f"{text.strip()}\n\n" for text in references)
-            began = time.process_time()
-            memories = subject.bank.read([references]) if memory else None
-            prompt = subject.prompt(before + row.question)
-            ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
-            if row.choices == DECISIONS:
-                logits = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
-                chosen = int(logits[[answer[0] for answer in ids]].argmax())
-            else:
-                end = [loaded.tokenizer.end_of_turn_id]
-                nll = [answer_nll(loaded.model, [prompt], [a + end], subject.prefix, memories)[0] for a in ids]
-                chosen = nll.index(min(nll))
-            seconds.append(time.process_time() - began)
-            right.append(float(chosen == row.right))
-            advance()
-    return {"accuracy": vars(Mean.of(right)), "seconds": vars(Mean.of(seconds))}
+        subject.bank.write(references)
+    began = time.process_time()
+    memories = subject.bank.read([references]) if memory else None
+    prompt = subject.prompt(before + row.question)
+    ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
+    if row.choices == DECISIONS:
+        logits = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
+        chosen = int(logits[[answer[0] for answer in ids]].argmax())
+    else:
+        end = [loaded.tokenizer.end_of_turn_id]
+        nll = [answer_nll(loaded.model, [prompt], [a + end], subject.prefix, memories)[0] for a in ids]
+        chosen = nll.index(min(nll))
+    return float(chosen == row.right), time.process_time() - began
+
+
+def summary(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Mean accuracy and seconds of every arm, and how much higher the memory's accuracy is on the same questions."""
+    right = {name: [score for score, _ in rows] for name, rows in measured.items()}
+    return {
+        name: {
+            "accuracy": vars(Mean.of(right[name])),
+            "memory_higher": vars(Mean.of([a - b for a, b in zip(right[MEMORY], right[name], strict=True)])),
+            "seconds": vars(Mean.of([seconds for _, seconds in rows])),
+        }
+        for name, rows in measured.items()
+    }
 
 
 def draw(result: Mapping[str, Any], title: str, file: Path) -> None:
@@ -96,7 +101,8 @@ def draw(result: Mapping[str, Any], title: str, file: Path) -> None:
     figure, side = plt.subplots(figsize=(5, 3.4))
     for names in ([f"rag_{n}" for n in REFERENCES], [MEMORY], ["none"]):
         (y, y_error), (x, x_error) = (
-            [[result[name][score][part] for name in names] for part in ("mean", "error")] for score in SCORES
+            [[result[name][score][part] for name in names] for part in ("mean", "error")]
+            for score in ("accuracy", "seconds")
         )
         side.errorbar(x, y, y_error, x_error, "o-", capsize=3)
         for name, place in zip(names, zip(x, y, strict=True), strict=True):
@@ -113,6 +119,7 @@ def professional(
     model: options.ModelOption = None,
     embedder: options.EmbedderOption = None,
     limit: Annotated[int, typer.Option(help="Rows that are asked; the knowledge base has the texts of all.")] = 1000,
+    dropping: Annotated[bool, typer.Option(help="Leave out what scores far below the best, as devices do.")] = False,
     threads: options.ThreadsOption = 1,
 ) -> None:
     """Compare memory with RAG of 3, 5 and 7 references on questions with choices: accuracy, and seconds a question."""
@@ -124,15 +131,21 @@ def professional(
     with progress_bar("embedding", len(references)) as advance:
         base = KnowledgeBase.of(references, open_embedder(embedder, ModelFolder.open(model).embedder), advance)
     rows = rows[:limit]
-    found = base.nearest([query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows], max(REFERENCES))
-    result: dict[str, Any] = {"rows": len(rows), "references": len(references), "threads": threads}
-    result |= subject.about()
-    table = Table("reads", "accuracy", "seconds a question", title=data.name)
-    for count, as_memory in ((0, False), (memory.memories_per_chunk, True), *((n, False) for n in REFERENCES)):
-        reads = [[references[n] for n in numbers[:count]] for numbers in found]
-        name = MEMORY if as_memory else f"rag_{count}" if count else "none"
-        result[name] = measured = answered(subject, rows, reads, as_memory)
-        table.add_row(name, *(f"{measured[s]['mean']:.3f} ± {measured[s]['error']:.3f}" for s in SCORES))
-        write_json(out, result)
+    queries = [query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows]
+    found = base.nearest(queries, max(REFERENCES), drop=LARGEST_DROP if dropping else None)
+    arms = {"none": 0, MEMORY: memory.memories_per_chunk, **{f"rag_{n}": n for n in REFERENCES}}
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
+    about = {"references": len(references), "threads": threads, "dropping": dropping, **subject.about()}
+    with progress_bar("questions", len(rows)) as advance:
+        for row, numbers in zip(rows, found, strict=True):  # all arms of a question in turn: load changes over time
+            for name, count in arms.items():
+                read = [references[n] for n in numbers[:count]]
+                measured[name].append(answered(subject, row, read, name == MEMORY))
+            write_json(out, about | summary(measured))
+            advance()
+    result = summary(measured)
     draw(result, data.stem, out.with_suffix(".svg"))
+    table = Table("reads", "accuracy", "memory's is higher by", "seconds a question", title=data.name)
+    for name, scores in result.items():
+        table.add_row(name, *(f"{score['mean']:.3f} ± {score['error']:.3f}" for score in scores.values()))
     console.print(table)

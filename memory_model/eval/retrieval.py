@@ -39,10 +39,13 @@ class KnowledgeBase:
             progress(len(blocks[-1]))
         return cls(references, np.concatenate(blocks), embedder)
 
-    def nearest(self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES) -> list[list[int]]:
+    def nearest(
+        self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES, drop: float | None = LARGEST_DROP
+    ) -> list[list[int]]:
         """For each query the numbers of the k best references, best first, found as the service finds them.
 
-        candidates: that many nearest by cosine are put in order by their words too; 0 goes by cosine alone.
+        candidates: that many nearest by cosine are put in order by their words too; 0 goes by cosine alone. drop: how
+        far one may score below the best; None: always k.
         """
         found: list[list[int]] = []
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
@@ -55,7 +58,7 @@ class KnowledgeBase:
                     continue
                 texts = [text_words(self.references[n]) for n in numbers]
                 titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
-                best = order(query_words(query), row[numbers].tolist(), texts, titles, LARGEST_DROP)
+                best = order(query_words(query), row[numbers].tolist(), texts, titles, drop)
                 found.append([numbers[place] for place in best[:k]])
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.professional import DECISIONS, Choice, answered, draw, read_choices
+from experiments.professional import DECISIONS, Choice, answered, draw, read_choices, summary
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
@@ -52,13 +52,12 @@ def test_the_likeliest_choice_is_the_answer(memory: bool) -> None:
     right = int(nll("Paris") > nll("Rome"))
     decisions = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
     decided = max(range(3), key=lambda n: float(decisions[loaded.tokenizer.encode_next(DECISIONS[n])[0]]))
-    rows = [
-        Choice("Which city?", ("Paris", "Rome"), right, ()), Choice("Which city?", ("Paris", "Rome"), 1 - right, ()),
-        Choice("Which city?", DECISIONS, decided, ()),
-    ]  # fmt: skip
-    found = answered(subject, rows, [[TEXT]] * 3, memory)
-    assert found["accuracy"]["mean"] == pytest.approx(2 / 3, abs=1e-3)
-    assert found["seconds"]["n"] == 3
+    choices, ask = ("Paris", "Rome"), "Which city?"
+    for row, score in (
+        (Choice(ask, choices, right, ()), 1), (Choice(ask, choices, 1 - right, ()), 0),
+        (Choice(ask, DECISIONS, decided, ()), 1),
+    ):  # fmt: skip
+        assert answered(subject, row, [TEXT], memory)[0] == score
 
 
 def test_the_time_counts_reading_of_memories_and_not_their_writing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,13 +73,15 @@ def test_the_time_counts_reading_of_memories_and_not_their_writing(monkeypatch: 
     monkeypatch.setattr("time.process_time", lambda: clock[0])
     monkeypatch.setattr(subject.bank.format, "decode", costs(1, subject.bank.format.decode))
     monkeypatch.setattr(subject.loaded.writer, "write", costs(100, subject.loaded.writer.write))
-    rows = [Choice("Which city?", DECISIONS, 0, ())] * 2
-    found = answered(subject, rows, [[TEXT], ["Rome is the capital of Italy", TEXT]], memory=True)
-    assert found["seconds"] == {"mean": 1.5, "error": 0.5, "n": 2}
+    row = Choice("Which city?", DECISIONS, 0, ())
+    assert answered(subject, row, [TEXT, "Rome is the capital of Italy"], memory=True)[1] == 2
+    assert answered(subject, row, [TEXT], memory=False)[1] == 0
 
 
-def test_the_figure_shows_every_arm(tmp_path: Path) -> None:
-    score = {"mean": 0.5, "error": 0.1, "n": 3}
-    names = ("none", "memory", "rag_3", "rag_5", "rag_7")
-    draw({name: {"accuracy": score, "seconds": score} for name in names}, "rows", tmp_path / "rows.svg")
+def test_arms_are_compared_on_the_same_questions_and_drawn(tmp_path: Path) -> None:
+    measured = {name: [(0.0, 1.0), (1.0, 2.0)] for name in ("none", "rag_3", "rag_5", "rag_7")}
+    found = summary({**measured, "memory": [(1.0, 0.5), (1.0, 0.5)]})
+    assert found["rag_3"]["memory_higher"] == {"mean": 0.5, "error": 0.5, "n": 2}
+    assert found["memory"]["seconds"] == {"mean": 0.5, "error": 0, "n": 2}
+    draw(found, "rows", tmp_path / "rows.svg")
     assert (tmp_path / "rows.svg").read_text().count("LineCollection") >= 6
