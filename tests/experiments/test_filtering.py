@@ -67,8 +67,11 @@ def test_quality_is_learned_from_grades() -> None:
         return np.array([[len(t), t.count("river"), 1.0] for t in texts])  # type: ignore[attr-defined]
 
     texts = [prose(n, 60) for n in range(60)]
-    score, correlation = quality_scorer(texts, [t.count("river") for t in texts], embed)
-    assert correlation > 0.99
+    score, ordered = quality_scorer(texts, [t.count("river") for t in texts], embed)
+    assert ordered["spearman"] > 0.9
+    assert 0 < ordered["error"] < 0.1
+    shuffled = random.Random(0).sample(range(60), 60)
+    assert abs(quality_scorer(texts, shuffled, embed)[1]["spearman"]) < 0.4, "nothing is learned of what says nothing"
     low, high = score(["stone " * 40, "river " * 40])
     assert high > low
     with pytest.raises(InvalidInput, match="at least 20"):
