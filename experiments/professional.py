@@ -7,15 +7,17 @@ likeliest of them: by its first token where it is yes, no or maybe, else in nats
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from matplotlib import pyplot as plt
 from rich.table import Table
 
-from memory_model.cli.options import EmbedderOption, ModelOption, console, open_embedder, progress_bar, write_json
+from memory_model.cli import options
+from memory_model.cli.options import console, open_embedder, progress_bar, use_threads, write_json
 from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import KnowledgeBase, query_of
 from memory_model.eval.scores import Mean
@@ -24,6 +26,7 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.generate import answer_nll, prefilled
 from memory_model.references import split
+from memory_model.words import LARGEST_DROP
 
 REFERENCES = (3, 5, 7)
 MEMORY = "memory"
@@ -41,13 +44,13 @@ class Choice:
 
 
 def read_choices(path: Path) -> list[Choice]:
-    """Rows of PubMedQA {question, contexts, final_decision}, or of HaluEval; raises InvalidInput for others."""
+    """Rows of PubMedQA {question, contexts, final_decision or answer}, or of HaluEval; raises InvalidInput."""
     rows = []
     for row in read_json(path, list):
         try:
-            if "final_decision" in row:
+            if "contexts" in row:
                 asked = f"{row['question']} Answer yes, no or maybe."
-                right = DECISIONS.index(row["final_decision"])
+                right = DECISIONS.index(row["final_decision"] if "final_decision" in row else row["answer"])
                 rows.append(Choice(asked, DECISIONS, right, tuple(row["contexts"])))
             else:
                 answers = (row["right_answer"], row["hallucinated_answer"])
@@ -57,37 +60,70 @@ def read_choices(path: Path) -> list[Choice]:
     return rows
 
 
-def answered(subject: Subject, rows: Sequence[Choice], reads: Sequence[Sequence[str]], memory: bool) -> dict[str, Any]:
-    """Share answered rightly, and processor seconds of reading and scoring a question; memories are written before."""
-    loaded, right, seconds = subject.loaded, [], []
-    with progress_bar("questions", len(rows)) as advance:
-        for row, references in zip(rows, reads, strict=True):
-            memories = subject.bank.read([references]) if memory else None  # written beforehand: not counted
-            before = "" if memory else "".join(f"{text.strip()}\n\n" for text in references)
-            began = time.process_time()
-            prompt = subject.prompt(before + row.question)
-            ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
-            if row.choices == DECISIONS:
-                logits = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
-                chosen = int(logits[[answer[0] for answer in ids]].argmax())
-            else:
-                end = [loaded.tokenizer.end_of_turn_id]
-                nll = [answer_nll(loaded.model, [prompt], [a + end], subject.prefix, memories)[0] for a in ids]
-                chosen = nll.index(min(nll))
-            seconds.append(time.process_time() - began)
-            right.append(float(chosen == row.right))
-            advance()
-    return {"accuracy": vars(Mean.of(right)), "seconds": vars(Mean.of(seconds))}
+def answered(subject: Subject, row: Choice, references: Sequence[str], memory: bool) -> tuple[float, float]:
+    """1.0 for a right answer, and processor seconds of reading and scoring the question.
+
+    Memories are written before; decompressing them is part of the reading. Choices of text read the prompt once each.
+    """
+    loaded = subject.loaded
+    before = "" if memory else "".join(f"{text.strip()}\n\n" for text in references)
+    if memory:
+        subject.bank.write(references)
+    began = time.process_time()
+    memories = subject.bank.read([references]) if memory else None
+    prompt = subject.prompt(before + row.question)
+    ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
+    if row.choices == DECISIONS:
+        logits = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
+        chosen = int(logits[[answer[0] for answer in ids]].argmax())
+    else:
+        end = [loaded.tokenizer.end_of_turn_id]
+        nll = [answer_nll(loaded.model, [prompt], [a + end], subject.prefix, memories)[0] for a in ids]
+        chosen = nll.index(min(nll))
+    return float(chosen == row.right), time.process_time() - began
+
+
+def summary(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Mean accuracy and seconds of every arm, and how much higher the memory's accuracy is on the same questions."""
+    right = {name: [score for score, _ in rows] for name, rows in measured.items()}
+    return {
+        name: {
+            "accuracy": vars(Mean.of(right[name])),
+            "memory_higher": vars(Mean.of([a - b for a, b in zip(right[MEMORY], right[name], strict=True)])),
+            "seconds": vars(Mean.of([seconds for _, seconds in rows])),
+        }
+        for name, rows in measured.items()
+    }
+
+
+def draw(result: Mapping[str, Any], title: str, file: Path) -> None:
+    """The paper's figure: accuracy against seconds a question, with standard errors; RAG's points are joined."""
+    figure, side = plt.subplots(figsize=(5, 3.4))
+    for names in ([f"rag_{n}" for n in REFERENCES], [MEMORY], ["none"]):
+        (y, y_error), (x, x_error) = (
+            [[result[name][score][part] for name in names] for part in ("mean", "error")]
+            for score in ("accuracy", "seconds")
+        )
+        side.errorbar(x, y, y_error, x_error, "o-", capsize=3)
+        for name, place in zip(names, zip(x, y, strict=True), strict=True):
+            side.annotate(f" {name}", place)
+    side.margins(0.15)
+    side.set(title=title, xlabel="processor seconds a question", ylabel="accuracy")
+    figure.tight_layout()
+    figure.savefig(file)
 
 
 def professional(
     data: Annotated[Path, typer.Argument(help="PubMedQA's rows, or HaluEval's.")],
-    out: Annotated[Path, typer.Option(help="JSON of the result.")] = Path("build/professional.json"),
-    model: ModelOption = None,
-    embedder: EmbedderOption = None,
+    out: Annotated[Path, typer.Option(help="JSON; the figure stands beside it.")] = Path("build/professional.json"),
+    model: options.ModelOption = None,
+    embedder: options.EmbedderOption = None,
     limit: Annotated[int, typer.Option(help="Rows that are asked; the knowledge base has the texts of all.")] = 1000,
+    dropping: Annotated[bool, typer.Option(help="Leave out what scores far below the best, as devices do.")] = False,
+    threads: options.ThreadsOption = 1,
 ) -> None:
     """Compare memory with RAG of 3, 5 and 7 references on questions with choices: accuracy, and seconds a question."""
+    use_threads(threads)
     subject, rows = Subject.open(model), read_choices(data)
     loaded, memory = subject.loaded, subject.loaded.config.memory
     texts = dict.fromkeys(text for row in rows for text in row.texts)
@@ -95,14 +131,21 @@ def professional(
     with progress_bar("embedding", len(references)) as advance:
         base = KnowledgeBase.of(references, open_embedder(embedder, ModelFolder.open(model).embedder), advance)
     rows = rows[:limit]
-    found = base.nearest([query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows], max(REFERENCES))
-    result: dict[str, Any] = {"rows": len(rows), "references": len(references), "model": loaded.config.name}
-    table = Table("reads", "accuracy", "seconds a question", title=data.name)
-    for count, as_memory in ((0, False), (memory.memories_per_chunk, True), *((n, False) for n in REFERENCES)):
-        reads = [[references[n] for n in numbers[:count]] for numbers in found]
-        name = MEMORY if as_memory else f"rag_{count}" if count else "none"
-        result[name] = measured = answered(subject, rows, reads, as_memory)
-        accuracy, seconds = measured["accuracy"], measured["seconds"]
-        table.add_row(name, f"{accuracy['mean']:.3f} ± {accuracy['error']:.3f}", f"{seconds['mean']:.3f}")
-        write_json(out, result)
+    queries = [query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows]
+    found = base.nearest(queries, max(REFERENCES), drop=LARGEST_DROP if dropping else None)
+    arms = {"none": 0, MEMORY: memory.memories_per_chunk, **{f"rag_{n}": n for n in REFERENCES}}
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
+    about = {"references": len(references), "threads": threads, "dropping": dropping, **subject.about()}
+    with progress_bar("questions", len(rows)) as advance:
+        for row, numbers in zip(rows, found, strict=True):  # all arms of a question in turn: load changes over time
+            for name, count in arms.items():
+                read = [references[n] for n in numbers[:count]]
+                measured[name].append(answered(subject, row, read, name == MEMORY))
+            write_json(out, about | summary(measured))
+            advance()
+    result = summary(measured)
+    draw(result, data.stem, out.with_suffix(".svg"))
+    table = Table("reads", "accuracy", "memory's is higher by", "seconds a question", title=data.name)
+    for name, scores in result.items():
+        table.add_row(name, *(f"{score['mean']:.3f} ± {score['error']:.3f}" for score in scores.values()))
     console.print(table)

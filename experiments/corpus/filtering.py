@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +17,12 @@ import numpy as np
 import typer
 from datasketch import MinHash, MinHashLSH
 from rich.table import Table
+from scipy.stats import bootstrap, spearmanr
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, cross_val_predict
 
-from experiments.corpus.preparing import write_rows
+from experiments.corpus.preparing import SETS, question_sets, write_rows
 from memory_model.cli.options import EmbedderOption, console, open_embedder, progress_bar, write_json
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import Passage, corpus_files, read_rows
@@ -67,13 +68,23 @@ def without_duplicates(passages: Iterable[Passage], similarity: float = 0.8) -> 
     return kept
 
 
-def quality_scorer(texts: Sequence[str], grades: Sequence[float], embed: Scorer) -> tuple[Scorer, float]:
-    """A ridge regression of grades (0 to 5) over embeddings, and its correlation with a held-out fifth."""
+def quality_scorer(texts: Sequence[str], grades: Sequence[float], embed: Scorer) -> tuple[Scorer, Mapping[str, float]]:
+    """A ridge regression of grades (0 to 5) over embeddings, and how well it orders texts that it has not seen.
+
+    That is Spearman's rank correlation, cross-validated five times, with its standard error by bootstrap over texts.
+    """
     if len(texts) < 20 or len(texts) != len(grades):
-        raise InvalidInput(f"{len(texts)} texts with {len(grades)} grades: give at least 20 of {{text, score}}")
-    seen, unseen, own, others = train_test_split(embed(texts), np.array(grades), test_size=0.2, random_state=0)
-    model = RidgeCV(alphas=np.logspace(-3, 3, 13)).fit(seen, own)
-    return lambda given: model.predict(embed(given)), float(np.corrcoef(model.predict(unseen), others)[0, 1])
+        raise InvalidInput(f"{len(texts)} texts with {len(grades)} grades: give at least 20 of {{text, grade}}")
+    vectors, model = embed(texts), RidgeCV(alphas=np.logspace(-3, 3, 13))
+    unseen = cross_val_predict(model, vectors, grades, cv=KFold(5, shuffle=True, random_state=0))
+
+    def correlation(*pairs: np.ndarray) -> float:
+        return float(spearmanr(*pairs).statistic)
+
+    drawn = bootstrap((unseen, grades), correlation, n_resamples=1000, vectorized=False, paired=True, rng=0)
+    model.fit(vectors, grades)
+    found = {"spearman": correlation(unseen, grades), "error": drawn.standard_error}
+    return lambda given: model.predict(embed(given)), {name: round(float(value), 3) for name, value in found.items()}
 
 
 def with_test_questions(passages: Sequence[Passage], questions: Sequence[str], most: float = 2 / 3) -> set[int]:
@@ -101,8 +112,8 @@ def with_test_questions(passages: Sequence[Passage], questions: Sequence[str], m
 def filter_corpus(
     corpus: Annotated[Path, typer.Option(help="Folder of passages (docs/data.md).")] = Path("build/corpus"),
     out: Annotated[Path, typer.Option(help="Folder of the result, itself a corpus.")] = Path("build/filtered"),
-    tests: Annotated[list[Path] | None, typer.Option("--test", help="Files of questions no text may hold.")] = None,
-    grades: Annotated[Path | None, typer.Option(help="JSONL of {text, score 0 to 5} to learn quality from.")] = None,
+    tests: Annotated[list[Path], typer.Option("--test", help="Question sets, or folders, no text may hold.")] = SETS,
+    grades: Annotated[Path | None, typer.Option(help="JSONL of {text, grade 0 to 5} to learn quality from.")] = None,
     keep: Annotated[float, typer.Option(help="Share of the passages, the best by quality, that stays.")] = 0.8,
     knowledge: Annotated[float, typer.Option(help="Share of what stays, the best, for the knowledge base.")] = 1.0,
     embedder: EmbedderOption = None,
@@ -133,12 +144,11 @@ def filter_corpus(
                     advance(len(parts[-1]))
             return np.concatenate(parts)
 
-        score, correlation = quality_scorer([r["text"] for r in rows], [r["score"] for r in rows], embed)
+        score, ordered = quality_scorer([r["text"] for r in rows], [r["grade"] for r in rows], embed)
         order = np.argsort(-score([p.text for p in passages]), kind="stable")
         passages_by_quality = [passages[n] for n in order]
-        step("quality", passages_by_quality[: math.ceil(keep * len(order))], held_out_correlation=round(correlation, 3))
-    files = [f for path in tests or [Path("data")] for f in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-    questions = [row.question for file in files if file.name != "heldout.json" for row in open_rows(file)]
+        step("quality", passages_by_quality[: math.ceil(keep * len(order))], graded=len(rows), **ordered)
+    questions = [row.question for file in question_sets(tests) for row in open_rows(file)]
     hit = with_test_questions(passages, questions)
     step("test questions", [p for n, p in enumerate(passages) if n not in hit], questions=len(questions))
     checkpoint = ModelFolder.open().checkpoint

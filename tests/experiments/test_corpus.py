@@ -66,17 +66,18 @@ def wheel(path: Path, files: dict[str, str | bytes]) -> Package:
 
 
 def test_a_corpus_is_written_with_questions_and_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "test.json").write_text(json.dumps({"knowledge": GARBO}))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test.json").write_text(json.dumps({"knowledge": GARBO}))
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     cache = out / preparing.CACHE / "pypi"
     prizes = {"nq.dev": "who had the prize of 1903 for work on radiation\t['Marie Curie']\n", "trivia.dev": ""}
     articles = articles_wheel(cache / "wiki-1-py3-none-any.whl", {"Radiation": NOBEL, "Greta Garbo": GARBO})
     monkeypatch.setattr(sources, "WIKIPEDIA", articles)
     monkeypatch.setattr(asked, "PACKAGE", questions_wheel(cache / "asked-1-py3-none-any.whl", prizes))
-    command = ["prepare-data", "--out", str(out), "--exclude", str(tmp_path / "test.json")]
-    done = CliRunner().invoke(app, command)
+    done = CliRunner().invoke(app, ["prepare-data", "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert [p.text for p in read_rows(out / "wikipedia.jsonl", Passage)] == [NOBEL], "the other is excluded"
+    assert [p.text for p in read_rows(out / "wikipedia.jsonl", Passage)] == [NOBEL], "the other is in a question set"
     assert [row.answer for row in read_rows(out / ASKED, Asked)] == ["Marie Curie"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["sources"]["wikipedia"]["sha256"] == file_sha256(out / "wikipedia.jsonl")

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from experiments.__main__ import app
 from experiments.corpus.filtering import quality_scorer, refused_by_rule, with_test_questions, without_duplicates
-from experiments.corpus.preparing import write_rows
+from experiments.corpus.preparing import question_sets, write_rows
 from experiments.corpus.vocabulary import merged, train_bpe
 from memory_model.data.passages import Passage, corpus_files, read_rows
-from memory_model.errors import InvalidInput
+from memory_model.errors import InvalidInput, MissingFile
+from memory_model.eval.rows import open_rows
 
 WORDS = ("stone", "river", "light", "garden", "winter", "copper", "letter", "island", "morning", "engine", "music")
 
@@ -66,15 +67,26 @@ def test_quality_is_learned_from_grades() -> None:
         return np.array([[len(t), t.count("river"), 1.0] for t in texts])  # type: ignore[attr-defined]
 
     texts = [prose(n, 60) for n in range(60)]
-    score, correlation = quality_scorer(texts, [t.count("river") for t in texts], embed)
-    assert correlation > 0.99
+    score, ordered = quality_scorer(texts, [t.count("river") for t in texts], embed)
+    assert ordered["spearman"] > 0.9
+    assert 0 < ordered["error"] < 0.1
+    shuffled = random.Random(0).sample(range(60), 60)
+    assert abs(quality_scorer(texts, shuffled, embed)[1]["spearman"]) < 0.4, "nothing is learned of what says nothing"
     low, high = score(["stone " * 40, "river " * 40])
     assert high > low
     with pytest.raises(InvalidInput, match="at least 20"):
         quality_scorer(texts[:3], [1, 2, 3], embed)
 
 
-def test_the_command_writes_training_text_references_and_a_report(tmp_path: Path) -> None:
+def test_every_committed_question_set_is_left_out_and_a_missing_one_is_named() -> None:
+    committed = Path(__file__).resolve().parents[2] / "data"
+    found = {path.stem: open_rows(path) for path in question_sets([committed])}
+    assert {path.stem for path in committed.glob("*.json")} - set(found) == {"heldout"}
+    with pytest.raises(MissingFile, match="nowhere"):
+        question_sets([Path("nowhere")])
+
+
+def test_the_command_leaves_out_a_new_set_of_data_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = "Which copper letter of the island came with the morning music of winter?"
     held = f"{prose(9)}. {question} {prose(10)}"
     rows = [
@@ -85,9 +97,11 @@ def test_the_command_writes_training_text_references_and_a_report(tmp_path: Path
     ]
     write_rows(tmp_path / "corpus" / "made.jsonl", rows)
     asked = [{"question": question, "knowledge": "k", "right_answer": "r"}]
-    (tmp_path / "test.json").write_text(json.dumps(asked))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "new_set.json").write_text(json.dumps(asked))
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
-    given = ["--corpus", str(tmp_path / "corpus"), "--out", str(out), "--test", str(tmp_path / "test.json")]
+    given = ["--corpus", "corpus", "--out", str(out)]
     result = CliRunner().invoke(app, ["filter-corpus", *given])
     assert result.exit_code == 0, result.output
     kept = [p.key for file in corpus_files(out) for p in read_rows(file, Passage)]

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from experiments.questions.countries import invented_documents
+from experiments.questions.paragraphs import write_paragraph_sets
+from memory_model.chat import ChatTemplate
+from memory_model.cli.training_data import mixture_of
 from memory_model.data.alike import Articles
 from memory_model.data.batches import IGNORE
 from memory_model.data.conversations import REFUSAL
+from memory_model.data.factbook import held_out, read_jsonl
 from memory_model.data.preferences import Preferences
+from memory_model.models.folder import ModelFolder
 from memory_model.nn.adapter import collect, load_start
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
+from memory_model.tokenizer import Tokenizer
 from memory_model.train.losses import batch_gradients
 from memory_model.train.tuner import Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.experiments.test_paragraphs import paragraphs
 from tests.memory_model.data.test_alike import REFUSING, ROWS, hard
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.test_losses import gradients, tuned
 
+DATA = Path(__file__).resolve().parents[3] / "data"
+TESTS = [p for name in ("*_test", "heldout*", "unanswerable", "unanswerable_twins") for p in DATA.glob(f"{name}.json")]
 UNREAD = {row["question"]: "Napoleon" for row in ROWS}
 
 
@@ -42,6 +54,42 @@ def test_every_pair_prefers_what_the_references_say() -> None:
             assert rejected in (REFUSAL, "Napoleon") or any(rejected in text for text in wrong)
             kinds.add((chosen == REFUSAL, rejected if rejected in (REFUSAL, "Napoleon") else "read"))
     assert kinds == {(True, "read"), (False, REFUSAL), (False, "Napoleon"), (False, "read")}
+
+
+def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:
+    """Built as training builds them, from files that hold what the tests are about too."""
+    tests = [row for path in TESTS for row in json.loads(path.read_text())]
+    titles = {row.get("title") or row["knowledge"].partition("\n")[0] for row in tests}
+    kept_out = {text for row in tests if "knowledge" in row for text in (row["knowledge"], *row.get("distractors", []))}
+    tested = [
+        {"article": row["title"], "paragraph": row["knowledge"],
+         "questions": [{"question": row["question"], "answers": [row["right_answer"]]}]}
+        for row in json.loads((DATA / "squad_test.json").read_text()) if row["answerable"]
+    ]  # fmt: skip
+    (tmp_path / "squad.json").write_text(json.dumps(tested + paragraphs("Basel")))
+    write_paragraph_sets([tmp_path / "squad.json"], tmp_path, tmp_path / "training.json", 1)
+    real = read_jsonl(DATA / "factbook.jsonl")
+    learned = [d for d in [*real[::9], *invented_documents(real, ["Siam", "Ostland"])] if not held_out(d["key"])]
+    countries = [*(d for d in real if held_out(d["key"])), *learned]
+    (tmp_path / "countries.jsonl").write_text("\n".join(map(json.dumps, countries)))
+    folder = ModelFolder.open()
+    tokenizer = Tokenizer.from_json(folder.checkpoint.tokenizer_json, folder.checkpoint.special_tokens)
+    config = folder.checkpoint.config(folder.name).with_memory(folder.memory)
+    loaded = SimpleNamespace(tokenizer=tokenizer, config=config, chat=ChatTemplate(folder.chat_template, tokenizer))
+    built = mixture_of(
+        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, distil=False,
+        questions=tmp_path / "training.json",
+    ).sources["preferences"][1]  # fmt: skip
+    facts, articles = built.sources
+    references = [*facts.references, *(r for held in articles.articles.values() for r, _ in held)]
+    questions = {way.question for r in references for ways in r.questions for way in ways}
+    questions |= {question for held in articles.articles.values() for _, asked in held for question in asked}
+    assert not {r.text.partition("\n")[0] for r in references} & titles
+    assert not questions & {row.get("question") for row in tests}
+    for _ in range(40):
+        written = built.draw()
+        assert not any(text in r.text for r in written for text in kept_out)
+        assert {question for _, question, *_ in built.pairs(written)} <= questions
 
 
 def test_pairs_are_neighbouring_rows_and_go_on_exactly() -> None:

@@ -74,7 +74,7 @@ def random_memories(config: ModelConfig, leading: tuple[int, ...], seed: int = 0
     return MemoryBatch(keys, values, valid)
 
 
-def test_every_chunk_reads_only_its_own_memories_as_equation_2_says() -> None:
+def test_every_chunk_reads_only_its_own_memories_as_equation_4_says() -> None:
     """One batched pass over three chunks equals reading on from a cache, chunk after chunk, each with its memories."""
     model = tiny_model()
     memory = random_memories(model.config, (2, 3, 5))
