@@ -78,7 +78,7 @@ def quality_scorer(texts: Sequence[str], grades: Sequence[float], embed: Scorer)
     vectors, model = embed(texts), RidgeCV(alphas=np.logspace(-3, 3, 13))
     unseen = cross_val_predict(model, vectors, grades, cv=KFold(5, shuffle=True, random_state=0))
 
-    def correlation(*pairs: np.ndarray) -> float:
+    def correlation(*pairs: Sequence[float]) -> float:
         return float(spearmanr(*pairs).statistic)
 
     drawn = bootstrap((unseen, grades), correlation, n_resamples=1000, vectorized=False, paired=True, rng=0)
