@@ -12,7 +12,7 @@ from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
-from memory_model.words import order, query_words
+from memory_model.words import order_texts, query_words
 
 CANDIDATES = 50
 """Nearest by vector that the query's words put in order: the service's default (decision 0007)."""
@@ -55,7 +55,7 @@ class KnowledgeBase:
                     continue
                 texts = [self.references[n] for n in numbers]
                 titles = [text.partition("\n")[0] for text in texts]
-                best = order(query_words(query), row[numbers].tolist(), texts, titles)
+                best = order_texts(query_words(query), row[numbers].tolist(), texts, titles)
                 found.append([numbers[place] for place in best[:k]])
         return found
 
