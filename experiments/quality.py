@@ -6,10 +6,9 @@ well a model still predicts ordinary text without memory: what tuning must not c
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from memory_model.chat import text_start
+from experiments.corpus.preparing import write_rows
 from memory_model.cli import options
 from memory_model.cli.evaluation import PrecisionOption, computed_in, open_knowledge_base, scored, show
 from memory_model.cli.options import console, open_embedder, progress_bar, write_json
@@ -33,6 +32,7 @@ from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.fused import product_type
+from memory_model.nn.generate import read
 from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
 MEASURED = Path("build/quality.jsonl")
@@ -193,10 +193,7 @@ def write_measured(path: Path, found: dict[str, Measured]) -> None:
     """Write sections by NAME/PART, in the order of `SECTIONS`."""
     order = [s.label for s in SECTIONS]
     lines = sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(json.dumps(asdict(m), ensure_ascii=False) + "\n" for _, m in lines), "utf-8")
-    partial.replace(path)
+    write_rows(path, [measured for _, measured in lines])
 
 
 def is_kept(path: Path, label: str, key: dict[str, Any]) -> bool:
@@ -232,13 +229,9 @@ def window_loss(subject: Subject, window: Sequence[int]) -> float:
     read, after the interval of reference positions.
     """
     loaded = subject.loaded
-    prefix = subject.prefix or (loaded.tokenizer.bos_id,)
-    model, P = loaded.model, len(prefix)
-    first = text_start(prefix, loaded.config.memory)
-    ids = torch.tensor([[*prefix, *window]])
-    positions = torch.cat((torch.arange(P), torch.arange(first, first + len(window))))[None]
-    hidden = model.hidden(ids, positions)
-    return float(F.cross_entropy(model.head(hidden[0, P:-1]).float(), torch.tensor(window[1:])))
+    prefix, ids = subject.prefix or (loaded.tokenizer.bos_id,), torch.tensor([window])
+    hidden = read(loaded.model, ids, prefix, None, None)
+    return float(F.cross_entropy(loaded.model.head(hidden[0, :-1]).float(), ids[0, 1:]))
 
 
 def measure_prose(

@@ -19,7 +19,7 @@ import onnxruntime as ort
 from tokenizers import Tokenizer
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.tokenizer import without_word_cache
+from memory_model.tokenizer import read_backend, without_word_cache
 
 MODEL, TOKENIZER, CONFIG = "embedder.onnx", "embedder_tokenizer.json", "embedder.json"
 POOLINGS = ("mean", "cls")
@@ -111,11 +111,7 @@ class Embedder:
         return name
 
     def _read_tokenizer(self) -> Tokenizer:
-        path = self.folder / TOKENIZER
-        try:
-            tokenizer = without_word_cache(Tokenizer.from_file(str(path)))
-        except Exception as error:  # the library raises a bare Exception
-            raise CorruptFile(f"{path} is not a tokenizer file: {error}: {_REMEDY}") from error
+        tokenizer = without_word_cache(read_backend(self.folder / TOKENIZER))
         tokenizer.no_padding()
         tokenizer.enable_truncation(self.config.max_tokens)
         pads = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]

@@ -72,11 +72,7 @@ class Tokenizer:
         with _opening:
             tokenizer = _open.get(key)
             if tokenizer is None:
-                try:
-                    backend = Backend.from_file(str(path))
-                except Exception as error:  # the library raises a bare Exception for every kind of bad file
-                    raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
-                tokenizer = _open[key] = cls(without_word_cache(backend), special)
+                tokenizer = _open[key] = cls(without_word_cache(read_backend(path)), special)
         return tokenizer
 
     @classmethod
@@ -137,6 +133,14 @@ class Tokenizer:
 _open: WeakValueDictionary[tuple[str, SpecialTokens | None], Tokenizer] = WeakValueDictionary()
 """By SHA-256 of the file and special tokens, while in use: every one that is made leaves a trace in the library."""
 _opening = threading.Lock()
+
+
+def read_backend(path: Path) -> Backend:
+    """The library's tokenizer of a `tokenizer.json`; raises CorruptFile."""
+    try:
+        return Backend.from_file(str(path))
+    except Exception as error:  # the library raises a bare Exception for every kind of bad file
+        raise CorruptFile(f"{path} is not a tokenizer file ({error}): fetch or export it again") from error
 
 
 def without_word_cache(backend: Backend) -> Backend:

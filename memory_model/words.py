@@ -87,8 +87,17 @@ def ranked(
     return best if drop is None else [one for one in best if one[1] >= best[0][1] - drop]
 
 
-def order(words: Sequence[int], cosines: Sequence[float], texts: Sequence[str], titles: Sequence[str]) -> list[int]:
+def order(
+    words: Sequence[int], cosines: Sequence[float], candidates: Sequence[np.ndarray],
+    titles: Sequence[Sequence[int]] = (), drop: float | None = None,
+) -> list[int]:  # fmt: skip
+    """As `ranked`, without the scores."""
+    return [place for place, _ in ranked(words, cosines, candidates, titles, drop)]
+
+
+def order_texts(
+    words: Sequence[int], cosines: Sequence[float], texts: Sequence[str], titles: Sequence[str]
+) -> list[int]:  # fmt: skip
     """Places of the texts that are to be read, best first: without those far below the best. titles: "" for none."""
     title_words = {title: query_words(title) for title in set(titles)}
-    best = ranked(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], LARGEST_DROP)
-    return [place for place, _ in best]
+    return order(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], LARGEST_DROP)

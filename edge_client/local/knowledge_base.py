@@ -34,7 +34,7 @@ from memory_model.codec.blas import one_thread
 from memory_model.codec.native.library import Library, installed
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.words import order
+from memory_model.words import order_texts
 
 FORMAT_VERSION = 1
 LEVELS, QUERY_LEVELS = 127, 2047
@@ -402,7 +402,7 @@ def _by_words(
 ) -> dict[int, float]:  # fmt: skip
     """The same references ordered by cosine and words, without those far below the best."""
     ids = list(scores)
-    best = order(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids])
+    best = order_texts(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids])
     return {ids[place]: scores[ids[place]] for place in best}
 
 

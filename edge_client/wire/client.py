@@ -18,7 +18,7 @@ from edge_client.errors import Cancellation, RetrievalError
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, named_errors, open_channel
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput
-from memory_model.words import LARGEST_DROP, order
+from memory_model.words import LARGEST_DROP, order_texts
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,
@@ -111,7 +111,7 @@ def _ordered(found: Collection[Hit], words: Sequence[int]) -> list[Hit]:
     texts = [hit.text for hit in hits if hit.text is not None]
     if not words or not hits or len(texts) < len(hits):
         return hits
-    places = order(words, [hit.score for hit in hits], texts, [hit.title for hit in hits])
+    places = order_texts(words, [hit.score for hit in hits], texts, [hit.title for hit in hits])
     return [hits[place] for place in places]
 
 

@@ -69,8 +69,10 @@ def second_moments(
             others = [m for n, m in enumerate(written) if n != number]
             chosen = [written[number], *rng.sample(others, min(len(others), memory.memories_per_chunk - 1))]
             rng.shuffle(chosen)
+            prompt = loaded.chat.prompt([{"role": "user", "content": row["question"]}]).ids
+            answer = [*loaded.tokenizer.encode_next(row["right_answer"]), loaded.tokenizer.end_of_turn_id]
             with _listening(loaded, asked):
-                _answer(loaded, row, chosen)
+                _read(loaded, [*prompt, *answer], chosen)
         if number < TEXTS:
             # Every second one beside memories, its own among them.
             with _listening(loaded, plain):
@@ -89,14 +91,6 @@ def _read(loaded: LoadedModel, text: Sequence[int], memories: Sequence[ExplicitM
     ids = torch.tensor([text])
     memory = stack_memories([memories], loaded.config) if memories else None
     read(loaded.model, ids, prefix_ids(loaded.tokenizer, loaded.config.memory), memory, torch.zeros_like(ids))
-
-
-def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -> None:
-    """Read a question and its answer with memories in the slots."""
-    tokenizer = loaded.tokenizer
-    prompt = loaded.chat.prompt([{"role": "user", "content": row["question"]}])
-    text = [*prompt.ids, *tokenizer.encode_next(row["right_answer"]), tokenizer.end_of_turn_id]
-    _read(loaded, text, memories)
 
 
 @contextmanager

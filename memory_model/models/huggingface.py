@@ -12,10 +12,10 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from memory_model.config import ModelConfig
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import InvalidInput, MissingFile
 from memory_model.models.architectures import config_of
 from memory_model.models.tensor_files import Weights, open_tensors, read_json, weight_files
-from memory_model.tokenizer import SpecialTokens
+from memory_model.tokenizer import SpecialTokens, read_backend
 
 _PREFIX = "model."
 _UNUSED = ("rotary_emb.inv_freq",)
@@ -106,10 +106,7 @@ class HuggingFaceFolder:
 
 def read_tokenizer(path: Path, rows: int) -> Backend:
     """A `tokenizer.json` whose ids all have one of an embedding's rows; raises CorruptFile, InvalidInput."""
-    try:
-        backend = Backend.from_file(str(path))
-    except Exception as error:  # the library raises a bare Exception for every kind of bad file
-        raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
+    backend = read_backend(path)
     highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
     if highest >= rows:
         raise InvalidInput(

@@ -140,7 +140,7 @@ class BatchedDecoder:
         hidden = self._hidden(ids, rows, None if everyone else chosen)
         self.length[chosen] = start + lengths
         self._longest = max(self._longest, *ends)
-        return self._logits_of(hidden[torch.arange(len(texts), device=self.device), lengths - 1])
+        return self.model.head(hidden[torch.arange(len(texts), device=self.device), lengths - 1]).float()
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int] | Tensor) -> Tensor:
@@ -199,10 +199,7 @@ class BatchedDecoder:
         """One step of static tensors only; an idle sequence writes a row that its next token writes again."""
         hidden = self._hidden(self._tokens.clamp_min(0)[:, None], self.length[:, None], None)
         self.length += self._tokens >= 0
-        return self._logits_of(hidden[:, 0])
-
-    def _logits_of(self, hidden: Tensor) -> Tensor:
-        return self.model.head(hidden).float()
+        return self.model.head(hidden[:, 0]).float()
 
     def _hidden(self, ids_nT: Tensor, rows_nT: Tensor, chosen: Tensor | None) -> Tensor:
         """Normed hidden states [n, T, D]; writes keys and values to `rows_nT` of these sequences.

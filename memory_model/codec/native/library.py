@@ -94,7 +94,7 @@ class Compiled(ABC):
     """Largest relative error against numpy."""
 
     def __init__(self, tables: ProductTables, library: Library) -> None:
-        self._level, self._shape = library.level, (tables.code_bytes, tables.together)
+        self._library, self._shape = library, (tables.code_bytes, tables.together)
         self._head_dim = len(tables.mean) // tables.together
         numbers, self._arrays = self._laid_out(tables)
         # A struct of decode.c: all of its fields have eight bytes.
@@ -112,7 +112,7 @@ class Compiled(ABC):
         """See MemoryCodec; all C-contiguous. Raises InvalidInput for a row that is not there."""
         (code_bytes, together), n = self._shape, len(codes)
         head = (
-            self._level, self._struct.ctypes.data, _address("codes", codes, np.uint8, n, code_bytes), n,
+            self._library.level, self._struct.ctypes.data, _address("codes", codes, np.uint8, n, code_bytes), n,
             _address("places", places, np.int64, n * together),
             _address("rows", rows, np.float32, len(rows), self._head_dim),
         )  # fmt: skip
@@ -125,10 +125,6 @@ class FoldedTables(Compiled):
 
     name = "folded tables"
     tolerance = 1e-4  # trained tables give 4e-5, tables with a few far larger numbers more
-
-    def __init__(self, tables: ProductTables, library: Library) -> None:
-        self._sum_rows = library.sum_rows
-        super().__init__(tables, library)
 
     @staticmethod
     def suits(tables: ProductTables) -> bool:
@@ -149,7 +145,7 @@ class FoldedTables(Compiled):
         return numbers, [_paired(rows), scales, mean]
 
     def _call(self, head: tuple[int, ...], rows: int) -> int:
-        return int(self._sum_rows(*head, rows))
+        return int(self._library.sum_rows(*head, rows))
 
 
 class BfloatProduct(Compiled):
@@ -157,10 +153,6 @@ class BfloatProduct(Compiled):
 
     name = "bfloat16 product"
     tolerance = 4e-3  # 8 bits of a number: what the codes themselves lose is a hundred times larger
-
-    def __init__(self, tables: ProductTables, library: Library) -> None:
-        self._multiply = library.multiply
-        super().__init__(tables, library)
 
     @staticmethod
     def suits(tables: ProductTables) -> bool:
@@ -190,7 +182,7 @@ class BfloatProduct(Compiled):
 
     def _call(self, head: tuple[int, ...], rows: int) -> int:
         gathered = np.empty((-(-head[3] // _TILE) * _TILE, self._gathered), np.uint16)
-        return int(self._multiply(*head, rows, gathered.ctypes.data))
+        return int(self._library.multiply(*head, rows, gathered.ctypes.data))
 
 
 def compiled(tables: ProductTables, library: Library, by_numpy: Decode) -> Compiled | None:

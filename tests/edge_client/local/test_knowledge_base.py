@@ -26,7 +26,7 @@ from memory_model.errors import (
     MissingFile,
     ModelMismatch,
 )
-from memory_model.words import order, query_words
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 DIMENSION = 16
 HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
@@ -77,8 +77,8 @@ def test_a_search_by_vector_and_words_finds_what_comparing_everything_finds(base
         base.add(LocalDocument(str(start), title), texts[start : start + 3], written(rows[start : start + 3]))
     asked, cosines = query_words("What has country 3 to do with 37?"), rows @ query[0]
     near = np.argsort(-cosines)[: HEAD.candidates]
-    titles = [f"Country {n // 3 * 3 % 7}" for n in near]
-    best = near[order(asked, cosines[near].tolist(), [texts[n] for n in near], titles)[:5]]
+    titles = [query_words(f"Country {n // 3 * 3 % 7}") for n in near]
+    best = near[order(asked, cosines[near].tolist(), [text_words(texts[n]) for n in near], titles, LARGEST_DROP)[:5]]
     (hits,) = base.retrieve(query, k=5, words=[asked]).hits
     assert [hit.text for hit in hits] == [texts[n] for n in best]
     assert [hit.score for hit in hits] == pytest.approx(cosines[best].tolist(), abs=1e-6)
