@@ -5,7 +5,7 @@ r"""EleutherAI's lm-evaluation-harness with and without memory: the model `memor
 
 `model_args`: model (folder), adapter (file, or `none` for the base model), codec, memory (`none`, `retrieved`, or a
 JSON list of at most five texts that every request reads), knowledge_base and embedder (for `retrieved`), candidates,
-max_tokens, threads. It runs on the CPU. Needs the extra `harness`, which itself knows nothing of memory.
+max_tokens, threads; `--device cuda:0` where torch sees a GPU. Needs the extra `harness`, which knows nothing of memory.
 Contexts are cut on the left where they are too long, as harnesses do.
 """
 
@@ -31,7 +31,7 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import greedy, read
-from memory_model.nn.writing import pad_ids
+from memory_model.nn.writing import pad_ids, writing_device
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Memory3LM(LM):
         candidates: int = CANDIDATES, batch_size: int | str = 8, max_tokens: int = 1024, threads: int = 0,
         subject: Subject | None = None, device: str = "", max_batch_size: int = 0,
     ) -> None:  # fmt: skip
-        """The harness gives device (cuda:0 unless told) and perhaps max_batch_size: neither changes anything."""
+        """The harness gives device, cuda:0 unless told: without a GPU it is the CPU. max_batch_size changes nothing."""
         super().__init__()
         use_threads(threads)
         memory = None if memory == "none" else memory
@@ -63,6 +63,8 @@ class Memory3LM(LM):
         if memory and not self.subject.prefix:
             raise InvalidInput("the plain model reads no memories: use memory=none")
         self.loaded, self.tokenizer = self.subject.loaded, self.subject.loaded.tokenizer
+        self.device = writing_device(device or "auto") if torch.cuda.is_available() else torch.device("cpu")
+        self.loaded.model.to(self.device)
         self.batch = int(batch_size) if str(batch_size).isdigit() else 8  # "auto" is 8
         self.max_tokens, self.candidates = max_tokens, candidates
         self.chunk = self.loaded.config.memory.chunk_tokens
@@ -164,10 +166,10 @@ class Memory3LM(LM):
                 batch = [requests[n] for n in numbers]
                 contexts = [r.context[-max(1, self.max_tokens - len(r.continuation)) :] for r in batch]
                 ids, _ = pad_ids([[*c, *r.continuation] for c, r in zip(contexts, batch, strict=True)])
-                memory = self._memories(batch)
+                ids, memory = ids.to(self.device), self._memories(batch)
                 states = read(self.loaded.model, ids, self.subject.prefix, memory, torch.zeros_like(ids))
                 for n, row, context in zip(numbers, states, contexts, strict=True):
-                    given = torch.tensor(requests[n].continuation)
+                    given = torch.tensor(requests[n].continuation, device=self.device)
                     places = row[len(context) - 1 : len(context) + len(given) - 1]
                     found = self.loaded.model.head(places).float().log_softmax(-1)
                     likelihood = float(found.gather(1, given[:, None]).sum())
@@ -181,7 +183,10 @@ class Memory3LM(LM):
             asked = [r.query for r in batch if r.query]  # nothing said finds nothing
             near = iter(self.base.nearest(asked, self.reads, candidates=self.candidates))
             found = [[self.base.references[n] for n in next(near)] if r.query else [] for r in batch]
-        return self.subject.bank.read(found) if any(found) else None
+        if not any(found):
+            return None
+        memory = self.subject.bank.read(found)
+        return MemoryBatch(*(side.to(self.device) for side in (memory.keys, memory.values, memory.valid)))
 
 
 if __name__ == "__main__":
