@@ -31,7 +31,6 @@ from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.models.folder import ModelFolder
-from memory_model.nn.fused import product_type
 from memory_model.nn.generate import read
 from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
@@ -274,12 +273,11 @@ def quality(
     Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
     """
     todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
-    computed = str(product_type("cpu") if precision == "auto" else torch.float32).removeprefix("torch.")
-    settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": computed}
     about = subject.about()
     opened = cache(lambda: open_embedder(None, ModelFolder.open(model).embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
-    with computed_in(precision, subject):
+    with computed_in(precision, subject) as computed:
+        settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": computed}
         for section in todo:
             rows, base, started = section.read(data, limit), None, time.monotonic()
             embedder_id = opened().vectors_id if section.knowledge_base else ""

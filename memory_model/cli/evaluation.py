@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,13 +67,13 @@ def evaluate(
     if any(name.endswith("_retrieved") for name in names):
         opened = open_embedder(embedder, ModelFolder.open(model).embedder)
         base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened)
-    with computed_in(precision, subject):
+    with computed_in(precision, subject) as computed:
         run = Evaluation(
             subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base, candidates=candidates
         )  # fmt: skip
         result = result_of(scored(run, data.stem), rows)
     key = {"evaluator": EVALUATOR, "data": file_sha256(data)[:16], "seed": seed, "distractors": distractors}
-    about = {**subject.about(), **key, "precision": precision}
+    about = {**subject.about(), **key, "precision": computed}
     took = {"seconds": round(time.monotonic() - started, 1), "date": time.strftime("%Y-%m-%d")}
     write_json(out, {**about, **took, **result})
     show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
@@ -135,11 +135,13 @@ def scored(run: Evaluation, name: str) -> dict[str, Scores]:
         return run.run(advance)
 
 
-def computed_in(precision: str, subject: Subject) -> AbstractContextManager[None]:
-    """The precision of matrix products that a command line names."""
+@contextmanager
+def computed_in(precision: str, subject: Subject) -> Iterator[str]:
+    """The precision of matrix products that a command line names; gives the type that it is on this machine."""
     if precision not in ("float32", "auto"):
         raise typer.BadParameter(f"--precision is float32 or auto, not {precision}")
-    return subject.as_tuned() if precision == "auto" else nullcontext()
+    with subject.as_tuned() if precision == "auto" else nullcontext():
+        yield str(subject.loaded.writer.precision).removeprefix("torch.")
 
 
 def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> KnowledgeBase:
