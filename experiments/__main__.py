@@ -18,10 +18,9 @@ from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
 from experiments.remarks import seen_heads, self_retrieval
-from memory_model.cli.options import console
-from memory_model.errors import Memory3Error
+from memory_model.commands import Commands
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
     prepare_data, draw_questions, invent_countries, split_questions, quality, device_quality, mean_adapter,
     random_base, long_conversation, conversation_times, two_stages, filter_corpus, vocabulary, professional,
@@ -31,8 +30,4 @@ for study in (
 
 
 if __name__ == "__main__":
-    try:
-        app()
-    except Memory3Error as error:
-        console.print(f"[red]error:[/red] {error}", soft_wrap=True)
-        raise SystemExit(1) from error
+    app()

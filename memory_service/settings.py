@@ -33,7 +33,7 @@ def default_store() -> str:
 class Settings(BaseSettings):
     """All of the service's settings; the unit is in the name."""
 
-    model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_", extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_", extra="forbid", allow_inf_nan=False)
 
     listen: str = Field(DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN, description="host:port (0: a free one) or unix:/path")
     port_file: Path | None = Field(None, description="gets the chosen port when the service is ready")

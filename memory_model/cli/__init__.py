@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
-from rich.text import Text
-from typer.core import TyperGroup
 
 from memory_model.cli.cost import cost
 from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
-from memory_model.cli.options import console
 from memory_model.cli.pretraining import pretrain
 from memory_model.cli.tuning import adapt
-from memory_model.errors import Memory3Error
+from memory_model.commands import Commands
 
 
-class _Commands(TyperGroup):
-    """An error of ours is one line on stderr and exit code 1; only a bug has a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Memory3Error as error:
-            console.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
-            raise typer.Exit(1) from error
-        except KeyboardInterrupt as error:
-            console.print("interrupted; what was saved stays, run the same command again to go on")
-            raise typer.Exit(130) from error
+class _Commands(Commands):
+    interrupted = "interrupted; what was saved stays, run the same command again to go on"
 
 
 app = typer.Typer(

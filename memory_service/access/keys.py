@@ -132,7 +132,7 @@ class KeyFile(_Record):
 
     def with_quota(self, tenant: str, references: int, size_bytes: int, requests_per_s: float) -> KeyFile:
         """The file with this quota of a tenant; 0 is no limit."""
-        quota = Quota(references=references, bytes=size_bytes, requests_per_s=requests_per_s)
+        quota = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
         return _made(KeyFile, **{**self.model_dump(), "quotas": {**self.quotas, tenant: quota}})
 
 

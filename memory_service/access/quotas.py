@@ -25,7 +25,7 @@ _COUNTED_S = 60.0
 class Quota(BaseModel):
     """Limits of one tenant; 0 is no limit. bytes: of texts, vectors and memories, not of the disk."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     references: int = Field(default=0, ge=0)
     bytes: int = Field(default=0, ge=0)

@@ -16,7 +16,7 @@ import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from memory_model.errors import Memory3Error
+from memory_model.errors import Memory3Error, MissingFile
 from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.access.tls import Security
 from memory_service.api.health import Health
@@ -62,6 +62,8 @@ class Server:
         self.store: Store | None = None
         self._settings = settings
         self._security = Security.of(settings)
+        if settings.port_file is not None and not settings.port_file.parent.is_dir():
+            raise MissingFile(f"the folder of port_file {settings.port_file} does not exist: make it")
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
         self._closing = contextlib.ExitStack()

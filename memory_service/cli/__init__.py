@@ -2,6 +2,7 @@
 
 import typer
 
+from memory_model.commands import Commands
 from memory_service.cli.documents import documents_app
 from memory_service.cli.ingest import ingest
 from memory_service.cli.kb import backup, kb_app, restore
@@ -9,8 +10,10 @@ from memory_service.cli.keys import keys_app
 from memory_service.cli.serve import migrate, serve
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
     help="""The cloud half of Memory³ Edge: write documents as explicit memories, keep them, serve them to devices.
 
     \b

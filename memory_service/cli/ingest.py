@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import count_documents, find_sources, read_documents
-from memory_service.client.connection import Address, errors_for_people, plain
+from memory_service.client.connection import Address, plain
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -46,30 +46,29 @@ def ingest(
     For example: memory-service ingest notes/ 'wiki/**/*.md' --kb notes
     """
     console = Console(stderr=True, highlight=False)
-    with errors_for_people():
-        if engine == "local" and store is not None:
-            raise InvalidInput("--store is for --engine ray: here the service writes to its own")
-        if engine == "ray" and memories == "later":
-            raise InvalidInput("--memories later is for --engine local")
-        sources = find_sources(files)
-        to = Destination(address, kb, overlap, _WRITING[memories])
-        if to.require(create=create):
-            console.print(f"created knowledge base {plain(kb)}")
-        shown = _Shown(console, sum(count_documents(source) for source in sources))
-        try:
-            if engine == "local":
-                ingestion = Ingestion(to)
-                with shown.progress, _interrupting(ingestion, shown):
-                    shown.all(ingestion.run(Row.of(one) for source in sources for one in read_documents(source)))
-            else:
-                given = {"model": model, "bundle": bundle, "store": store}
-                with shown.progress:
-                    shown.all(_with_ray(sources, to, given, workers))
-        except KeyboardInterrupt:
-            shown.interrupted = True
-        except Memory3Error:
-            console.print(f"{shown.how_far}, run the same command again to go on")
-            raise
+    given: dict[str, Path | str | None] = {"model": model, "bundle": bundle, "store": store}
+    if engine == "local" and (useless := [f"--{name}" for name, value in given.items() if value is not None]):
+        raise InvalidInput(f"{', '.join(useless)}: only for --engine ray, here the service writes with its own")
+    if engine == "ray" and memories == "later":
+        raise InvalidInput("--memories later is for --engine local")
+    sources = find_sources(files)
+    to = Destination(address, kb, overlap, _WRITING[memories])
+    if to.require(create=create):
+        console.print(f"created knowledge base {plain(kb)}")
+    shown = _Shown(console, sum(count_documents(source) for source in sources))
+    try:
+        if engine == "local":
+            ingestion = Ingestion(to)
+            with shown.progress, _interrupting(ingestion, shown):
+                shown.all(ingestion.run(Row.of(one) for source in sources for one in read_documents(source)))
+        else:
+            with shown.progress:
+                shown.all(_with_ray(sources, to, given, workers))
+    except KeyboardInterrupt:
+        shown.interrupted = True
+    except Memory3Error:
+        console.print(f"{shown.how_far}, run the same command again to go on")
+        raise
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(shown.outcomes.items()))
     typer.echo(f"{shown.total} documents: {counts or 'nothing to do'}; {shown.references} references")
     if shown.interrupted:

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from memory_model.printable import printable
-from memory_service.client.connection import Address, asking, errors_for_people, plain
+from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
@@ -84,7 +84,7 @@ def delete(
 @contextlib.contextmanager
 def _with_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """What shows how far the work is."""
-    with errors_for_people(), Progress(console=Console(stderr=True, highlight=False)) as progress:
+    with Progress(console=Console(stderr=True, highlight=False)) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
@@ -111,5 +111,5 @@ def restore(
     from memory_service.ops import backup
 
     with _with_bar("documents") as show:
-        made = backup.restore(address, name, backup.Archive(source), show)
+        made = backup.restore(address, name, backup.Archive(source, create=False), show)
     typer.echo(f"restored {made.document_count} documents, {made.memory_count} memories as {name}")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from memory_model.errors import InvalidInput
 from memory_service.access.keys import KeyFile, changing
-from memory_service.client.connection import errors_for_people, plain
+from memory_service.client.connection import plain
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
 
@@ -31,14 +31,14 @@ def create(
         typer.Option(metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all: '*:read'"),
     ],
     tenant: Tenant = "",
-    expires_days: Annotated[float | None, typer.Option(min=0, help="end it by itself after so long")] = None,
+    expires_days: Annotated[int | None, typer.Option(min=0, max=36500, help="end it by itself after so long")] = None,
 ) -> None:
     """Make a key and print it: nobody can read it again.
 
     For example: memory-service keys create phones --keys keys.json --grant 'notes:read'
     """
     expires = timedelta(days=expires_days) if expires_days is not None else None
-    with errors_for_people(), changing(keys) as file:
+    with changing(keys) as file:
         file, key, secret = file.with_new(name, tenant, _grants(grant), expires)
         file.write(keys)
     told = f"key {key.id} for {plain(name)}; keep it, it is not stored:"
@@ -67,7 +67,7 @@ def certificate(
     tenant: Tenant = "",
 ) -> None:
     """Set what clients with a certificate of this identity may do without an API key (mTLS)."""
-    with errors_for_people(), changing(keys) as file:
+    with changing(keys) as file:
         file.with_certificate(identity, tenant, _grants(grant or [])).write(keys)
     typer.echo(f"{plain(identity)}: {' '.join(grant or []) or 'nothing'}")
 
@@ -75,8 +75,7 @@ def certificate(
 @keys_app.command("list")
 def show(keys: File) -> None:
     """Show all keys, without their secrets, and all certificates."""
-    with errors_for_people():
-        file = KeyFile.read(keys)
+    file = KeyFile.read(keys)
     table = Table("id", "name", "tenant", "grants", "created", "ends", "state")
     for key in file.keys:
         ends = f"{key.expires_at:%Y-%m-%d}" if key.expires_at else ""
@@ -94,7 +93,7 @@ def _shown(grants: Mapping[str, str]) -> str:
 @keys_app.command("revoke")
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> None:
     """End a key; running services refuse it within a second."""
-    with errors_for_people(), changing(keys) as file:
+    with changing(keys) as file:
         file.with_revoked(key_id).write(keys)
     typer.echo(f"revoked {key_id}")
 
@@ -108,6 +107,6 @@ def quota(
     requests_per_s: Annotated[float, typer.Option(min=0, help="most calls a second; 0: no limit")] = 0.0,
 ) -> None:
     """Set what a tenant may hold and how often it may call, in place of the service's defaults."""
-    with errors_for_people(), changing(keys) as file:
+    with changing(keys) as file:
         file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
     typer.echo(f"{tenant}: {references} references, {size_bytes} bytes, {requests_per_s:g} requests a second")

@@ -7,7 +7,6 @@ from typing import Annotated, Optional
 
 import typer
 
-from memory_service.client.connection import errors_for_people
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 from memory_service.stores.address import parse_address
 
@@ -38,12 +37,11 @@ def serve(
         "listen": listen, "store": store, "port_file": port_file, "bundle": bundle, "embedder": embedder,
         "model": model, "keys": keys, "insecure": insecure,
     }  # fmt: skip
-    with errors_for_people():
-        settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
-        configure_logs(settings.log_level)
-        address = parse_address(settings.store)
-        logger().info("loading", model=str(settings.model or "packaged"), store=str(address))  # which takes seconds
-        run(serve_until_signal(settings, lambda: ModelEncoder.open(settings)))
+    settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
+    configure_logs(settings.log_level)
+    address = parse_address(settings.store)
+    logger().info("loading", model=str(settings.model or "packaged"), store=str(address))  # which takes seconds
+    run(serve_until_signal(settings, lambda: ModelEncoder.open(settings)))
 
 
 def migrate(store: Store = None, config: Config = None) -> None:
@@ -51,12 +49,11 @@ def migrate(store: Store = None, config: Config = None) -> None:
     from memory_service.ops.logs import configure_logs
     from memory_service.stores import open_store
 
-    with errors_for_people():
-        settings = load_settings(config, {"store": store} if store else {})
-        configure_logs(settings.log_level)
-        opened = open_store(settings.store, settings.store_options())
-        try:
-            count = len(opened.knowledge_bases())
-        finally:
-            opened.close()
-        typer.echo(f"{parse_address(settings.store)} is up to date, {count} knowledge bases")
+    settings = load_settings(config, {"store": store} if store else {})
+    configure_logs(settings.log_level)
+    opened = open_store(settings.store, settings.store_options())
+    try:
+        count = len(opened.knowledge_bases())
+    finally:
+        opened.close()
+    typer.echo(f"{parse_address(settings.store)} is up to date, {count} knowledge bases")

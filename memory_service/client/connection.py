@@ -14,7 +14,6 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from rich.console import Console
 
 from memory_model.errors import InvalidInput, Memory3Error, MissingFile
 from memory_model.printable import printable
@@ -152,19 +151,9 @@ def _read(path: Path | None) -> bytes | None:
 
 
 @contextlib.contextmanager
-def errors_for_people() -> Iterator[None]:
-    """Prints our errors as one line and exits with 1; anything else is a bug and keeps its traceback."""
-    try:
-        yield
-    except Memory3Error as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
-        raise typer.Exit(1) from error
-
-
-@contextlib.contextmanager
 def asking(stub: Callable[[grpc.Channel], Stub], address: str) -> Iterator[Stub]:
-    """A stub of the service, with its errors for people."""
-    with errors_for_people(), connected(address) as channel:
+    """A stub of the service."""
+    with connected(address) as channel:
         yield stub(channel)
 
 

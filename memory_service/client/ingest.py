@@ -258,12 +258,21 @@ class Ingestion:
                     return None
                 if row is None:
                     return None
+                row = self._fitting(row)
                 if row.item is not None:
                     self._sequence += 1
                     self._unanswered[self._sequence] = row
                     return self._sequence, row
                 self._unsent.append(row)
         return None
+
+    def _fitting(self, row: Row) -> Row:
+        """The row; failed where its text does not fit into a message, which would end the stream of all others."""
+        if row.item is None or row.item.HasField("prepared"):  # those are sent in pieces
+            return row
+        size = row.item.ByteSize() + _OVERHEAD_BYTES
+        message = f"it has {size} bytes, the service takes messages of {self._message_bytes}: cut it into several"
+        return row.failed("DOCUMENT_TOO_LARGE", message) if 0 < self._message_bytes < size else row
 
     def _messages(self, sequence: int, row: Row) -> Iterator[pb.IngestRequest]:
         assert row.item is not None, "rows without an item are not sent"

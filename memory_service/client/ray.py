@@ -28,7 +28,7 @@ from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
 from memory_service.stores import NewDocument, Written, open_store, require_same
 from memory_service.stores.address import parse_address
-from memory_service.write.document import Document
+from memory_service.write.document import Document, check_head
 from memory_service.write.encoder import Encoder, checked
 from memory_service.write.pipeline import encoding_error
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -73,6 +73,7 @@ class Write:
             return row
         text = row.item.document
         try:
+            check_head(Document(0, text.key, text.title, text.metadata))
             overlap = self._to.overlap_tokens
             texts = self._encoder.split(text.text, text.title, overlap) if text.text.strip() else []
             if not texts:

@@ -71,13 +71,15 @@ class Manifest(BaseModel):
 class Archive:
     """Where a backup is: a folder, or S3-compatible storage (endpoint, region, credentials: AWS_… variables)."""
 
-    def __init__(self, place: str) -> None:
-        """place: a folder, or s3://bucket/prefix. Raises InvalidInput."""
+    def __init__(self, place: str, *, create: bool = True) -> None:
+        """place: a folder, or s3://bucket/prefix. create: the folder. Raises InvalidInput, MissingFile."""
         self._place = place
         kind, separator, _ = place.partition("://")
         if separator and kind != "s3":
             raise InvalidInput(f"{place!r} is no place for a backup: expected a folder or s3://bucket/prefix")
         self._folder = None if separator else Path(place).absolute()
+        if self._folder is not None and not (create or self._folder.is_dir()):
+            raise MissingFile(f"there is no backup at {place}: it is no folder")
         try:
             if self._folder is not None:
                 self._store: Any = LocalStore(self._folder, mkdir=True)
@@ -93,7 +95,7 @@ class Archive:
             yield
         except FileNotFoundError:
             raise MissingFile(f"there is no whole backup at {self._place}") from None
-        except (BaseError, OSError) as error:
+        except (BaseError, OSError, sqlite3.Error) as error:
             first_line = str(error).partition("\n")[0]
             raise StoreUnavailable(f"{self._place} cannot be used: {first_line}") from error
 

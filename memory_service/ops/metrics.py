@@ -82,8 +82,8 @@ def metrics_port(listen: str, loop: asyncio.AbstractEventLoop) -> Iterator[int]:
     host, _, port = listen.rpartition(":")
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry=REGISTRY)
-    except OSError as error:
-        raise InvalidInput(f"metrics_listen {listen}: {error.strerror}; name a free address") from error
+    except (OSError, OverflowError) as error:  # the latter of a port above 65535
+        raise InvalidInput(f"metrics_listen {listen}: {error}; name a free address") from error
     server.set_app(answer)
     yield server.server_port
     server.shutdown()

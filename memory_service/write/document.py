@@ -111,6 +111,7 @@ class DocumentReader:
         self._limit_bytes, self._overlap_tokens, self._later = limit_bytes, overlap_tokens, later
         self._open: Document | None = None
         self._hashed: list[bytes] = []
+        self._text_bytes = 0
 
     @property
     def open_sequence(self) -> int | None:
@@ -125,7 +126,7 @@ class DocumentReader:
         first = document is None
         if document is None:
             document = Document(item.sequence, content.key, content.title, dict(content.metadata))
-            self._hashed = []
+            self._hashed, self._text_bytes = [], 0
         document.size_bytes += item.ByteSize()
         continued = kind == "prepared" and item.prepared.continued
         if document.error is None:
@@ -135,7 +136,7 @@ class DocumentReader:
                 if not first and (kind, content.key) != ("prepared", document.key):
                     raise BadRequest("a document's pieces must be prepared and have one key", field="key")
                 if first:
-                    _check_head(document)
+                    check_head(document)
                 if kind == "prepared":
                     self._read_prepared(document, item.prepared, continued)
                 else:
@@ -177,12 +178,13 @@ class DocumentReader:
                 vector = rows[0]
             if payload:
                 self._encoder.check_payload(payload)
+            self._text_bytes += len(text.encode())
             document.texts.append(text)
             document.vectors.append(vector)
             document.payloads.append(payload or None)
             if not document.content_hash:
                 self._hashed += [text.encode(), embedding, payload]
-        if sum(len(text) for text in document.texts) > _PIECES_LIMIT * self._limit_bytes:
+        if self._text_bytes > _PIECES_LIMIT * self._limit_bytes:
             raise DocumentTooLarge("the references have more text than a document may have", field="references")
         document.content_hash = document.content_hash or prepared.content_hash
         if document.content_hash and (len(document.content_hash) != 32 or document.missing()):
@@ -198,7 +200,8 @@ class DocumentReader:
             )
 
 
-def _check_head(document: Document) -> None:
+def check_head(document: Document) -> None:
+    """Raises BadRequest for a key, a title or metadata that is too long."""
     sizes = [len(name.encode()) + len(value.encode()) for name, value in document.metadata.items()]
     for name, size, most in (("key", document.key, _KEY_BYTES), ("title", document.title, _TITLE_BYTES)):
         if len(size.encode()) > most or (name == "key" and not size):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from memory_model.errors import InvalidInput, MissingFile
 from memory_service.client.connection import Connection
+from memory_service.ops.metrics import metrics_port
 from memory_service.settings import CONFIG_VARIABLE, load_settings
 
 
@@ -23,13 +25,22 @@ def test_the_command_line_wins_over_environment_over_file(tmp_path: Path, monkey
     assert (settings.listen, settings.store, settings.max_k) == ("line:1", "chdb:///environment", 7)
 
 
-@pytest.mark.parametrize("text", ["max_k = 0\n", "unknown = 1\n", "not toml", 'listen = "nonsense"\n', None])
+@pytest.mark.parametrize(
+    "text", ["max_k = 0\n", "unknown = 1\n", "not toml", "store_timeout_s = inf\n", 'listen = "nonsense"\n', None]
+)
 def test_wrong_settings_and_a_missing_file_are_named(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "settings.toml"
     if text is not None:
         file.write_text(text)
     with pytest.raises((InvalidInput, MissingFile), match=r"settings\.toml" if text is None else "settings"):
         load_settings(file, {})
+
+
+def test_a_port_that_no_machine_has_is_refused() -> None:
+    loop = asyncio.new_event_loop()
+    with pytest.raises(InvalidInput, match="99999"), metrics_port("127.0.0.1:99999", loop):
+        pass
+    loop.close()
 
 
 def test_a_wrong_setting_is_named_and_no_secret_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,8 +163,14 @@ def test_the_commands_change_a_file_that_keeps_no_secret_and_is_its_owners_only(
     for wrong in (
         ("create", "x", "--grant", "notes:owner"), ("create", "x", "--grant", "notes"), ("revoke", "nope"),
         ("certificate", "phone.example"), ("quota", "a/b"),
+        ("quota", "acme", "--requests-per-s", "inf"), ("quota", "acme", "--requests-per-s", "nan"),
     ):  # fmt: skip
         assert keys(*wrong)[0] == 1, wrong
+    assert keys("create", "x", "--grant", "notes:read", "--expires-days", "1000000000")[0] == 2
+    assert KeyFile.read(path).quotas["acme"].references == 7
+    path = path / "below-a-file"
+    refused = CliRunner().invoke(app, ["keys", "revoke", "x", "--keys", str(path)])
+    assert (refused.exit_code, f"error: {path.parent}: " in refused.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7430", "[::]:7430", "service.example:7430", "10.1.2.3:0"])

@@ -13,6 +13,7 @@ from google.rpc import error_details_pb2
 from memory_service.errors import BadRequest, QuotaExceeded, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Written
 from memory_service.stores.local.store import LocalStore
+from memory_service.write.document import DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
 from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, document, ingest_requests, outcome, refused, running
@@ -127,6 +128,16 @@ def test_prepared_references_are_stored_as_sent_and_checked(client: Client, enco
     assert encoder.encoded == before + 1, "only what had no memory"
     hit = client.retrieve("prepared", vector[None], k=1).results[0].hits[0]
     assert (hit.document_key, hit.payload) == ("whole", payload)
+
+
+def test_the_text_of_prepared_references_is_counted_in_bytes() -> None:
+    for letter, error in (("e", ""), ("é", "more text than a document may have")):
+        references = [pb.PreparedReference(text=letter * 30)]
+        item = pb.IngestItem(prepared=pb.PreparedDocument(key="k", references=references))
+        read = DocumentReader(HashEncoder(), limit_bytes=10).read(item)
+        assert read is not None
+        assert error in str(read.error or "")
+        assert bool(read.error) == bool(error)
 
 
 def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:

@@ -114,6 +114,8 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
     done = command(nobody, "kb", "list")
     assert done.exit_code == 1
     assert "memory-service serve" in done.stderr
+    useless = command(running, "ingest", tmp_path, "--model", "m", "--bundle", "b")
+    assert (useless.exit_code, "--model, --bundle: only for --engine ray" in useless.stderr) == (1, True)
     missing = command(running, "ingest", tmp_path / "none.jsonl")
     assert missing.exit_code == 1
     assert "does not exist" in missing.stderr
@@ -126,6 +128,7 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
         (["--bundle", "none", "--model", "nowhere"], "nowhere"),
         (["--bundle", "none", "--store", "ftp://x"], "ftp://x"),
         ([], "no embedder"),
+        (["--port-file", "nowhere/port"], "nowhere/port"),
     ],
 )
 def test_serve_says_what_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str) -> None:

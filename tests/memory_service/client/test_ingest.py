@@ -51,6 +51,16 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monk
         assert counted(to, 320) == {"unchanged": 300, "stored": 20}
 
 
+def test_a_document_that_fits_into_no_message_fails_alone(tmp_path: Path) -> None:
+    with running(tmp_path, HashEncoder(), message_limit_bytes=1 << 20) as (_, server):
+        large = Row("facts", "line 9", "large", pb.IngestItem(document=document("large", "x " * (1 << 19))))
+        done = Ingestion(Destination(f"127.0.0.1:{server.port}", "default")).run([*rows(2), large, *rows(4)])
+        found = {row.key: (row.outcome, row.reason) for row in done}
+    assert found.pop("large") == ("failed", "DOCUMENT_TOO_LARGE")
+    assert {outcome for outcome, _ in found.values()} <= {"stored", "unchanged"}
+    assert len(found) == 4
+
+
 def test_a_service_that_is_killed_and_started_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -134,6 +134,9 @@ def test_what_no_model_can_write_fails_alone(served: Served, tmp_path: Path, mon
     done = through(rows("a", "poison", "c"), served.base("one-bad"), tmp_path)
     assert [row.outcome for row in done] == ["stored", "failed", "stored"]
     assert done[1].reason == "ENCODING_FAILED"
+    named = pb.IngestItem(document=document("k" * 2000, "Its key is too long."))
+    (row,) = Write(served.base("long-key"), HashModel(tmp_path))([Row("x", "", "k", named)])
+    assert (row.outcome, row.reason) == ("failed", "INVALID_ARGUMENT")
 
 
 def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(served: Served, tmp_path: Path) -> None:
