@@ -43,7 +43,7 @@ DEADLINE_S = 30.0
 
 def device_quality(
     model: options.ModelOption = None,
-    limit: Annotated[int, typer.Option(help="Questions.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Questions.")] = 100,
     out: Annotated[Path, typer.Option(help="JSONL that gets the sections int4 and overlap.")] = MEASURED,
 ) -> None:
     """Measure what int4 weights and early recall cost in answers; `make quality` puts both on the page."""

@@ -118,13 +118,15 @@ def professional(
     out: Annotated[Path, typer.Option(help="JSON; the figure stands beside it.")] = Path("build/professional.json"),
     model: options.ModelOption = None,
     embedder: options.EmbedderOption = None,
-    limit: Annotated[int, typer.Option(help="Rows that are asked; the knowledge base has the texts of all.")] = 1000,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Rows that are asked; the knowledge base has the texts of all.")
+    ] = 1000,
     dropping: Annotated[bool, typer.Option(help="Leave out what scores far below the best, as devices do.")] = False,
     threads: options.ThreadsOption = 1,
 ) -> None:
     """Compare memory with RAG of 3, 5 and 7 references on questions with choices: accuracy, and seconds a question."""
     use_threads(threads)
-    subject, rows = Subject.open(model), read_choices(data)
+    rows, subject = read_choices(data), Subject.open(model)
     loaded, memory = subject.loaded, subject.loaded.config.memory
     texts = dict.fromkeys(text for row in rows for text in row.texts)
     references = [r for t in texts for r in split(t, "", loaded.tokenizer.count, memory.reference_tokens)]

@@ -260,7 +260,7 @@ def quality(
     out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
     natural: Annotated[Path | None, typer.Option(help="Natural questions, rows as for `eval`; a section more.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
-    limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many rows a section.")] = None,
     sections: Annotated[str, typer.Option(help="Only these, comma-separated: NAME, NAME/test or NAME/dev.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,

@@ -29,6 +29,9 @@ class MemoryHead:
     head: int
     tokens: int
 
+    def __str__(self) -> str:
+        return f"{self.layer}.{self.head}:{self.tokens}"
+
 
 @dataclass(frozen=True)
 class MemoryConfig:
@@ -276,5 +279,7 @@ def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) ->
             heads = tuple(MemoryHead(int(layer), int(head), int(tokens)) for layer, head, tokens in entries)
     except ValueError as error:
         raise InvalidInput(f"memory budget {text!r}: write paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…") from error
+    if not heads:
+        raise InvalidInput(f"memory budget {text!r} has no head of {config.layers} layers: name some, or all")
     memory = MemoryConfig(heads=heads, reference_tokens=reference_tokens)
     return config.with_memory(memory).memory

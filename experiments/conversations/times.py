@@ -18,7 +18,7 @@ from rich.table import Table
 from edge_client.model import EdgeModel
 from edge_client.session import ChatSession
 from edge_client.stream import Token
-from experiments.conversations.told_early import Sources, Talk, grow
+from experiments.conversations.told_early import Sources, Talk, grow, numbers
 from memory_model.bundle import DEFAULT_FOLDER
 from memory_model.cli.options import FACTBOOK, console
 
@@ -53,7 +53,8 @@ def conversation_times(
     threads: Annotated[int, typer.Option(min=1, help="Of the decoder; writing has one more.")] = 1,
 ) -> None:
     """Measures one conversation as it grows, on a machine that does nothing else."""
-    far = sorted(map(int, distances.split(",")))
+    far = numbers(distances)
+    out.parent.mkdir(parents=True, exist_ok=True)
     table = Table(
         "tokens", "first token, ms", "tokens/s", "while remembering", "longest pause, ms", "usual", "MB", "stored, MB"
     )  # fmt: skip

@@ -29,6 +29,7 @@ from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
 from memory_model.errors import InvalidInput
 from memory_model.eval.scores import Mean, exact_match, token_f1
+from memory_model.models.tensor_files import read_json
 
 CONDITIONS = {
     "memories": "older turns as memories",
@@ -90,7 +91,7 @@ class Sources:
         self.facts = [(d["title"], ways) for d in documents for ways in factbook.questions(d["title"], d["text"])]
         if len({title for title, _ in self.facts}) < FACTS:
             raise InvalidInput(f"facts of at least {FACTS} countries are needed")
-        rows = json.loads((data / f"{'introductions_test' if test else 'squad_dev'}.json").read_text())
+        rows = read_json(data / f"{'introductions_test' if test else 'squad_dev'}.json", list)
         self.passages = [
             {**row, "knowledge": row["knowledge"].removeprefix(row["title"]).strip()} for row in rows
             if row.get("answerable", True) and (not test or row["knowledge"].startswith(f"{row['title']}\n"))
@@ -137,12 +138,12 @@ def long_conversation(
     data: Annotated[Path, typer.Option(help="Folder of factbook.jsonl, squad_dev.json and others.")] = FACTBOOK.parent,
 ) -> None:
     """Asks for facts that were told thousands of tokens ago: with memories, a sliding window, and as text."""
-    sources, far = Sources(data, test=test), sorted(map(int, distances.split(",")))
+    far, sources = numbers(distances), Sources(data, test=test)
     measured = _read(out)
     done = {(m.conversation, m.distance, m.turn) for m in measured}
     out.parent.mkdir(parents=True, exist_ok=True)
     with _opened(bundle, context) as model, _opened(bundle, WHOLE_CONTEXT) as whole, out.open("a") as file:
-        for number in map(int, conversations.split(",")):
+        for number in numbers(conversations):
             talk, saved = sources.talk(number, far, model.bundle.tokenizer.count), out.with_suffix(f".{number}.m3chat")
             session = model.load_session(saved) if saved.is_file() else model.session()
             for distance in far:
@@ -164,6 +165,14 @@ def long_conversation(
                 console.print(_table(measured))
     if plot is not None:
         _draw(measured, plot)
+
+
+def numbers(text: str) -> list[int]:
+    """`1000,4000` in ascending order; raises InvalidInput."""
+    try:
+        return sorted(map(int, text.split(",")))
+    except ValueError as error:
+        raise InvalidInput(f"{text!r} is no list of numbers: write 1000,4000") from error
 
 
 def grow(session: ChatSession, talk: Talk, distance: int) -> None:

@@ -73,8 +73,8 @@ def quality_scorer(texts: Sequence[str], grades: Sequence[float], embed: Scorer)
 
     That is Spearman's rank correlation, cross-validated five times, with its standard error by bootstrap over texts.
     """
-    if len(texts) < 20 or len(texts) != len(grades):
-        raise InvalidInput(f"{len(texts)} texts with {len(grades)} grades: give at least 20 of {{text, grade}}")
+    if len(texts) < 20 or not all(isinstance(grade, int | float) for grade in grades):
+        raise InvalidInput(f"{len(texts)} texts with grades: give at least 20 of {{text, grade}}, grades from 0 to 5")
     vectors, model = embed(texts), RidgeCV(alphas=np.logspace(-3, 3, 13))
     unseen = cross_val_predict(model, vectors, grades, cv=KFold(5, shuffle=True, random_state=0))
 
@@ -134,7 +134,7 @@ def filter_corpus(
     step("rules", [p for p, why in zip(passages, refused, strict=True) if not why], reasons=reasons)
     step("MinHash", without_duplicates(passages))
     if grades:
-        rows, opened = read_jsonl(grades), open_embedder(embedder)
+        rows, opened = read_jsonl(grades, ("text",)), open_embedder(embedder)
 
         def embed(texts: Sequence[str]) -> np.ndarray:
             with progress_bar("embedding", len(texts)) as advance:
@@ -144,7 +144,7 @@ def filter_corpus(
                     advance(len(parts[-1]))
             return np.concatenate(parts)
 
-        score, ordered = quality_scorer([r["text"] for r in rows], [r["grade"] for r in rows], embed)
+        score, ordered = quality_scorer([r["text"] for r in rows], [r.get("grade", "") for r in rows], embed)
         order = np.argsort(-score([p.text for p in passages]), kind="stable")
         passages_by_quality = [passages[n] for n in order]
         step("quality", passages_by_quality[: math.ceil(keep * len(order))], graded=len(rows), **ordered)

@@ -14,6 +14,7 @@ from memory_model.cli.options import console
 from memory_model.data.passages import PassageFiles, corpus_files
 from memory_model.errors import InvalidInput
 from memory_model.models.folder import ModelFolder
+from memory_model.tokenizer import read_backend
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -68,8 +69,7 @@ def vocabulary(
 ) -> None:  # fmt: skip
     """Train a byte-level BPE on a corpus and merge it into another vocabulary, up to a size."""
     texts = [f"{p.title}\n{p.text}" for p in PassageFiles(corpus_files(corpus))]
-    before = first.read_text(encoding="utf-8") if first else ModelFolder.open().checkpoint.tokenizer_json
-    old = Tokenizer.from_str(before)
+    old = read_backend(first) if first else Tokenizer.from_str(ModelFolder.open().checkpoint.tokenizer_json)
     made = merged(old, train_bpe(texts, trained), size)
     out.parent.mkdir(parents=True, exist_ok=True)
     made.save(str(out))

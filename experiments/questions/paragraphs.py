@@ -104,7 +104,6 @@ def write_paragraph_sets(files: Sequence[Path], folder: Path, training: Path, co
     """
     every = [p for file in files for p in read_paragraphs(file)]
     part = {name: [p for p in every if part_of(p["article"]) == name] for name in PARTS}
-    training.parent.mkdir(parents=True, exist_ok=True)
     counts = write_sets(training.parent, {training.stem: paragraph_rows(part["training"])})
     counts |= write_sets(folder, {f"squad_{name}": paragraph_rows(part[name], count) for name in PARTS[1:]})
     documents = paragraph_documents(part["dev"] + part["test"])
@@ -123,7 +122,8 @@ def row_data(knowledge: str, question: str, answer: str, distractors: list[str])
 
 
 def write_sets(folder: Path, sets: dict[str, list[RowData]]) -> dict[str, int]:
-    """Write NAME.json of each set; returns the number of rows of each."""
+    """Write NAME.json of each set into a folder, which is made; returns the number of rows of each."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, rows in sets.items():
         text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")

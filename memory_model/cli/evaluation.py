@@ -7,14 +7,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, open_embedder, progress_bar, use_threads, write_json
+from memory_model.cli.options import (
+    FACTBOOK,
+    amount,
+    count,
+    open_embedder,
+    progress_bar,
+    share,
+    use_threads,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -23,17 +32,20 @@ if TYPE_CHECKING:
     from memory_model.eval.subject import Subject
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
-CandidatesOption = Annotated[int, typer.Option("--candidates", help="Nearest by vector that words order; 0: none.")]
+CandidatesOption = Annotated[
+    int, typer.Option("--candidates", min=0, help="Nearest by vector that words order; 0: none.")
+]
 PrecisionOption = Annotated[
-    str, typer.Option("--precision", help="Of products: float32; auto: bfloat16 where the machine has it.")
+    Literal["float32", "auto"],
+    typer.Option("--precision", help="Of products: float32; auto: bfloat16 where the machine has it."),
 ]
 
 
 def evaluate(
     data: Annotated[Path, typer.Option(help="JSON list of {knowledge, question, right_answer, …}.")],
-    out: Annotated[Path, typer.Option("--json", help="Results to write, with every answer.")],
-    limit: Annotated[int | None, typer.Option(help="Only the first rows.")] = None,
-    distractors: Annotated[int, typer.Option(help="Other references beside the right one.")] = 4,
+    out: Annotated[Path, typer.Option("--json", dir_okay=False, help="Results to write, with every answer.")],
+    limit: Annotated[int | None, count("Only the first rows.")] = None,
+    distractors: Annotated[int, amount("Other references beside the right one.")] = 4,
     conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --knowledge-base.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
@@ -53,7 +65,7 @@ def evaluate(
     The base model before any tuning: --adapter none --conditions none,rag,rag_five.
     """
     from memory_model.digest import file_sha256
-    from memory_model.eval.conditions import EVALUATOR, Evaluation, result_of
+    from memory_model.eval.conditions import EVALUATOR, Evaluation, parse_conditions, result_of
     from memory_model.eval.rows import open_rows
     from memory_model.eval.subject import Subject
     from memory_model.models.folder import ModelFolder
@@ -61,11 +73,11 @@ def evaluate(
     use_threads(threads)
     rows = open_rows(data, limit)
     chosen = conditions or _GIVEN + (",memory_retrieved,rag_retrieved" if knowledge_base else "")
-    names = [c.strip() for c in chosen.split(",") if c.strip()]
-    started, subject = time.monotonic(), Subject.open(model, adapter, codec)
-    base = None
-    if any(name.endswith("_retrieved") for name in names):
-        opened = open_embedder(embedder, ModelFolder.open(model).embedder)
+    names, base, started = parse_conditions(chosen), None, time.monotonic()
+    retrieved = any(name.endswith("_retrieved") for name in names)
+    opened = open_embedder(embedder, ModelFolder.open(model).embedder) if retrieved else None
+    subject = Subject.open(model, adapter, codec)
+    if opened is not None:
         base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened)
     with computed_in(precision, subject) as computed:
         run = Evaluation(
@@ -81,10 +93,10 @@ def evaluate(
 
 def calibrate(
     data: Annotated[list[Path], typer.Option(help="Development questions, with and without answers; several files.")],
-    most_wrong: Annotated[float, typer.Option(help="Share of a file's answerable ones refused, at most.")] = 0.05,
-    out: Annotated[Path | None, typer.Option("--json", help="The whole curve.")] = None,
+    most_wrong: Annotated[float, share("Share of a file's answerable ones refused, at most.")] = 0.05,
+    out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="The whole curve.")] = None,
     save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Only the first rows of each file.")] = None,
+    limit: Annotated[int | None, count("Only the first rows of each file.")] = None,
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
@@ -107,13 +119,15 @@ def calibrate(
     folder = ModelFolder.open(model)
     if save and folder.packaged:
         raise InvalidInput("the packaged model folder is not written to: copy it, and give the copy with --model")
+    sets, found = {path.stem: open_rows(path, limit) for path in data}, {}
+    if len(sets) < len(data):
+        raise InvalidInput("two files of questions have one name: give each its own")
     subject = Subject.open(model, adapter, codec)
-    found = {}
     with computed_in(precision, subject):
-        for path in data:
-            run = Evaluation(subject, open_rows(path, limit), ["memory"])
-            with progress_bar(f"{path.stem}: first tokens", len(run.rows)) as advance:
-                found[path.stem] = refusing.margins(run, "memory", advance)
+        for name, rows in sets.items():
+            run = Evaluation(subject, rows, ["memory"])
+            with progress_bar(f"{name}: first tokens", len(rows)) as advance:
+                found[name] = refusing.margins(run, "memory", advance)
     points = refusing.curve(found)
     best = refusing.chosen(points, most_wrong)
     table = Table("bias", *found, title="refused of answerable (and of unanswerable) questions; *: chosen")
@@ -138,8 +152,6 @@ def scored(run: Evaluation, name: str) -> dict[str, Scores]:
 @contextmanager
 def computed_in(precision: str, subject: Subject) -> Iterator[str]:
     """The precision of matrix products that a command line names; gives the type that it is on this machine."""
-    if precision not in ("float32", "auto"):
-        raise typer.BadParameter(f"--precision is float32 or auto, not {precision}")
     with subject.as_tuned() if precision == "auto" else nullcontext():
         yield str(subject.loaded.writer.precision).removeprefix("torch.")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from memory_model.cli.options import ModelOption, console, progress_bars
+from memory_model.cli.options import ModelOption, console, count, progress_bars
 
 BUNDLE = Path("build/bundle")
 
@@ -24,7 +24,7 @@ def new(
     ] = "paper",
     embedder: Annotated[str, typer.Option(help="Of its bundles: minilm or a folder, such as BGE-M3.")] = "minilm",
     chat_template: Annotated[Path | None, typer.Option(help="Jinja chat template; default: the base's.")] = None,
-    reference_tokens: Annotated[int, typer.Option(help="Longest reference.")] = 128,
+    reference_tokens: Annotated[int, count("Longest reference.")] = 128,
 ) -> None:
     """Make a model folder of a base model: shape, tokenizer and chat template are read, the memory budget chosen.
 
@@ -32,8 +32,11 @@ def new(
     codec, `eval` measures, `export` writes the bundle for devices.
     """
     from memory_model.config import parse_budget
+    from memory_model.errors import MissingFile
     from memory_model.models.folder import ModelFolder
 
+    if embedder != "minilm" and not Path(embedder).is_dir():
+        raise MissingFile(f"no embedder at {embedder}: give minilm, or the folder of a BERT or XLM-R")
     with progress_bars() as progress:
         task = progress.add_task("hashing", total=None)
         made = ModelFolder.create(

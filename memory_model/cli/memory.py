@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, console, progress_bar, progress_bars, use_threads, write_json
+from memory_model.cli.options import FACTBOOK, console, count, progress_bar, progress_bars, use_threads, write_json
 from memory_model.cli.training_data import codec_texts, facts_of
 
 _SHOWN = 16
@@ -20,9 +20,9 @@ def rank_heads(
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     data: options.DataOption = FACTBOOK,
-    out: Annotated[Path, typer.Option(help="JSON of all losses.")] = Path("build/heads.json"),
-    batches: Annotated[int, typer.Option(help="Batches to measure on.")] = 3,
-    select: Annotated[int, typer.Option(help="Heads to choose, one by one, for the budget.")] = 6,
+    out: Annotated[Path, typer.Option(dir_okay=False, help="JSON of all losses.")] = Path("build/heads.json"),
+    batches: Annotated[int, count("Batches to measure on.")] = 3,
+    select: Annotated[int, count("Heads to choose, one by one, for the budget.")] = 6,
     threads: options.ThreadsOption = 0,
 ) -> None:
     """Measure which heads read memory, choose the ones to keep, and print them for `adapt --heads`.
@@ -56,13 +56,15 @@ def rank_heads(
 
 def fit_codec(
     model: options.ModelOption = None,
-    out: Annotated[Path | None, typer.Option(help="codec.npz to write; default: the model folder's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="codec.npz to write; default: the model folder's.")
+    ] = None,
     adapter: options.AdapterOption = None,
     data: options.DataOption = FACTBOOK,
     corpus: options.CorpusOption = None,
     factory: Annotated[str, typer.Option(help="'tokens:PARTSxBITS', or a FAISS factory string.")] = "",
-    references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
-    points: Annotated[int, typer.Option(help="Codes' vectors that are kept to fit to.")] = 40000,
+    references: Annotated[int, typer.Option(min=2, help="References to write; a tenth of them measures.")] = 700,
+    points: Annotated[int, count("Codes' vectors that are kept to fit to.")] = 40000,
     seed: options.SeedOption = 0,
     threads: options.ThreadsOption = 0,
 ) -> None:

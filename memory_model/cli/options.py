@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zlib import crc32
 
 import typer
 from rich.console import Console
@@ -33,7 +34,22 @@ EmbedderOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU a process.")]
-ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads; 0 leaves torch's choice.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0 leaves torch's choice.")]
+
+
+def count(help: str) -> Any:
+    """An option of 1 or more."""
+    return typer.Option(min=1, help=help)
+
+
+def amount(help: str) -> Any:
+    """An option of 0 or more."""
+    return typer.Option(min=0, help=help)
+
+
+def share(help: str) -> Any:
+    """An option from 0 to 1."""
+    return typer.Option(min=0, max=1, help=help)
 
 
 def progress_bars() -> Progress:
@@ -63,7 +79,8 @@ def open_embedder(folder: Path | None, name: str = "minilm", *, threads: int = 1
     from memory_model.export.embedder import MINILM, export_embedder
 
     if folder is None:
-        folder = EMBEDDER if name == MINILM else EMBEDDER.with_name(f"embedder-{Path(name).name}")
+        place = Path(name).resolve()
+        folder = EMBEDDER if name == MINILM else EMBEDDER.with_name(f"embedder-{place.name}-{crc32(bytes(place)):08x}")
         if not (folder / CONFIG).is_file():
             export_embedder(name, folder)
     return Embedder(folder, threads=threads)

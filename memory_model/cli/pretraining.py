@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, console, use_threads
+from memory_model.cli.options import FACTBOOK, amount, console, count, share, use_threads
 from memory_model.cli.training_data import prepared_sequences
 from memory_model.cli.tuning import follow
 
@@ -17,21 +17,23 @@ def pretrain(
     base: Annotated[Path, typer.Argument(help="Hugging Face folder: random weights, or those of the stage before.")],
     corpus: Annotated[Path, typer.Option(help="Folder of passages (docs/data.md).")],
     out: Annotated[Path, typer.Option(help="Hugging Face folder of the result; an interrupted run goes on.")],
-    stage: Annotated[str, typer.Option(help="warmup: without memory; continual: with it (paper 3.6).")] = "warmup",
+    stage: Annotated[
+        Literal["warmup", "continual"], typer.Option(help="warmup: without memory; continual: with it (paper 3.6).")
+    ] = "warmup",
     heads: Annotated[str, typer.Option(help="Memory budget: paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…")] = "paper",
-    steps: Annotated[int, typer.Option(help="Steps of the run.")] = 1000,
-    rows: Annotated[int, typer.Option(help="Sequences of a batch.")] = 2,
-    accumulate: Annotated[int, typer.Option(help="Batches of a step, over all processes; default: one a process.")] = 0,
-    sequence: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
-    seen: Annotated[int, typer.Option(help="Sequences that the stage before has seen, which are left out.")] = 0,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 3e-3,
-    decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls to near zero.")] = 0.1,
-    weight_decay: Annotated[float, typer.Option(help="Of AdamW, for matrices.")] = 0.1,
+    steps: Annotated[int, count("Steps of the run.")] = 1000,
+    rows: Annotated[int, count("Sequences of a batch.")] = 2,
+    accumulate: Annotated[int, amount("Batches of a step, over all processes; default: one a process.")] = 0,
+    sequence: Annotated[int, count("Tokens of a sequence.")] = 2048,
+    seen: Annotated[int, amount("Sequences that the stage before has seen, which are left out.")] = 0,
+    learning_rate: Annotated[float, amount("Highest learning rate.")] = 3e-3,
+    decay: Annotated[float, share("Share of the steps in which the rate falls to near zero.")] = 0.1,
+    weight_decay: Annotated[float, amount("Of AdamW, for matrices.")] = 0.1,
     embedder: options.EmbedderOption = None,
     checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="As of adapt.")] = False,
-    pass_tokens: Annotated[int, typer.Option(help="As of adapt.")] = 8192,
-    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
-    minutes: Annotated[float, typer.Option(help="Save and stop after so long; 0: no limit.")] = 0.0,
+    pass_tokens: Annotated[int, count("As of adapt.")] = 8192,
+    checkpoint_every: Annotated[int, count("Steps between checkpoints.")] = 100,
+    minutes: Annotated[float, amount("Save and stop after so long; 0: no limit.")] = 0.0,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "cpu",
     threads: options.ThreadsOption = 0,
@@ -42,15 +44,14 @@ def pretrain(
     Then `memory-model new OUT` makes a model folder of it.
     """
     from memory_model.config import parse_budget
-    from memory_model.errors import InvalidInput
     from memory_model.models.folder import open_checkpoint
+    from memory_model.nn.writing import writing_device
     from memory_model.tokenizer import Tokenizer
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.pretrainer import PretrainingPlan, pretrainer
 
-    if stage not in ("warmup", "continual"):
-        raise InvalidInput(f"no stage is called {stage!r}: give warmup or continual")
     use_threads(threads)
+    writing_device(device)  # raises where there is none
     checkpoint = open_checkpoint(base)
     shape = checkpoint.config(base.name)
     config = shape.with_memory(parse_budget(heads, shape))

@@ -85,7 +85,7 @@ def mixture_of(
         if task == "dialogue":
             return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, **options)
         if task == "keeping":
-            small_talk = factbook.read_jsonl(REQUESTS) if REQUESTS.is_file() else []
+            small_talk = factbook.read_jsonl(REQUESTS, ("request", "answer")) if REQUESTS.is_file() else []
             talk = [(row["request"], row["answer"]) for row in small_talk]
             return KeepingBatches(passages, loaded.tokenizer, seed + 2, requests=talk, chat=loaded.chat)
         if task == "asked":

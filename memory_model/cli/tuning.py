@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, console, progress_bars, use_threads
+from memory_model.cli.options import FACTBOOK, amount, console, count, progress_bars, share, use_threads
 from memory_model.cli.training_data import QUESTIONS, TASKS, mixture_of, unread_answers
 
 
@@ -22,32 +22,32 @@ def adapt(
     corpus: options.CorpusOption = None,
     mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
     start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
-    steps: Annotated[int, typer.Option(help="Steps of the run.")] = 600,
-    accumulate: Annotated[int, typer.Option(help="Batches of a step, over all processes; default: one a process.")] = 0,
-    conversations: Annotated[int, typer.Option(help="Conversations, and references, of a batch.")] = 10,
-    unanswerable: Annotated[float, typer.Option(help="Share of fact questions that nothing read answers.")] = 0.02,
-    refused: Annotated[float, typer.Option(help="The same of the conversations of hard and dialogue.")] = 0.12,
-    refused_articles: Annotated[float, typer.Option(help="The same of articles; many teach refusing too much.")] = 0.12,
-    all_as_text: Annotated[float, typer.Option(help="Share of the same that have everything they read as text.")] = 0.2,
-    ramp: Annotated[int, typer.Option(help="Batches until hard and articles read five memories; 0: at once.")] = 150,
+    steps: Annotated[int, count("Steps of the run.")] = 600,
+    accumulate: Annotated[int, amount("Batches of a step, over all processes; default: one a process.")] = 0,
+    conversations: Annotated[int, count("Conversations, and references, of a batch.")] = 10,
+    unanswerable: Annotated[float, share("Share of fact questions that nothing read answers.")] = 0.02,
+    refused: Annotated[float, share("The same of the conversations of hard and dialogue.")] = 0.12,
+    refused_articles: Annotated[float, share("The same of articles; many teach refusing too much.")] = 0.12,
+    all_as_text: Annotated[float, share("Share of the same that have everything they read as text.")] = 0.2,
+    ramp: Annotated[int, amount("Batches until hard and articles read five memories; 0: at once.")] = 150,
     questions: Annotated[Path, typer.Option(help="Of articles: `experiments split-questions` makes it.")] = QUESTIONS,
-    sequence: Annotated[int, typer.Option(help="Tokens of a sequence of continual and warmup; paper: 2048.")] = 512,
-    rows: Annotated[int, typer.Option(help="Sequences of a batch of continual and warmup.")] = 2,
+    sequence: Annotated[int, count("Tokens of a sequence of continual and warmup; paper: 2048.")] = 512,
+    rows: Annotated[int, count("Sequences of a batch of continual and warmup.")] = 2,
     embedder: options.EmbedderOption = None,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
-    decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
+    learning_rate: Annotated[float, amount("Highest learning rate.")] = 1e-3,
+    decay: Annotated[float, share("Share of the steps in which the rate falls.")] = 0.3,
     cosine: Annotated[bool, typer.Option("--cosine", help="The paper's schedule (6.1) to 0.")] = False,
-    beta: Annotated[float, typer.Option(help="DPO's inverse temperature, of preferences (paper 6.2).")] = 0.01,
-    weight_decay: Annotated[float, typer.Option(help="Of AdamW; the paper's continual training has 0.1.")] = 0.0,
-    rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
+    beta: Annotated[float, amount("DPO's inverse temperature, of preferences (paper 6.2).")] = 0.01,
+    weight_decay: Annotated[float, amount("Of AdamW; the paper's continual training has 0.1.")] = 0.0,
+    rank: Annotated[int, count("Rank of the adapter.")] = 32,
     first_layer: Annotated[int, typer.Option(help="First layer that is tuned; default: behind a fifth of them.")] = -1,
-    distillation: Annotated[float, typer.Option(help="Weight of the teacher's divergence; 0: none.")] = 0.5,
-    codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.03,
+    distillation: Annotated[float, amount("Weight of the teacher's divergence; 0: none.")] = 0.5,
+    codec_noise: Annotated[float, amount("Noise on memories, as a share of variance.")] = 0.03,
     through: Annotated[Path | None, typer.Option("--codec", help="Codec that memories go through, not noise.")] = None,
     checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="Saves memory, takes longer.")] = False,
-    pass_tokens: Annotated[int, typer.Option(help="Most tokens of a pass; fewer take less memory.")] = 8192,
-    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 50,
-    minutes: Annotated[float, typer.Option(help="Save and stop after so long, to go on; 0: no limit.")] = 0.0,
+    pass_tokens: Annotated[int, count("Most tokens of a pass; fewer take less memory.")] = 8192,
+    checkpoint_every: Annotated[int, count("Steps between checkpoints.")] = 50,
+    minutes: Annotated[float, amount("Save and stop after so long, to go on; 0: no limit.")] = 0.0,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "cpu",
     threads: options.ThreadsOption = 0,
@@ -68,8 +68,8 @@ def adapt(
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
-    from memory_model.models.load import load_base
-    from memory_model.nn.adapter import Adapter
+    from memory_model.models.load import load_base, open_adapter
+    from memory_model.nn.writing import writing_device
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.distributed import rank as own_rank
     from memory_model.train.tuner import Tuner, TuningPlan
@@ -77,16 +77,19 @@ def adapt(
     folder = ModelFolder.open(model)
     if out is None and folder.packaged:
         raise InvalidInput("the packaged model is not written to: give --out, or --model (see `memory-model new`)")
+    if first_layer >= (layers := folder.config().layers):
+        raise InvalidInput(f"--first-layer {first_layer} leaves nothing to tune: the model has {layers} layers")
     run = out or folder.path / "adapt"
     use_threads(threads)
-    begun = Adapter.load(start) if start else None
+    writing_device(device)  # raises where there is none
+    begun = open_adapter(folder, start) if start else None
     codec = MemoryCodec.load(through) if through else None
     with process_group(device):
         budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory
-        loaded = load_base(folder, memory=budget)
+        loaded = load_base(folder, budget, codec)
         plan = TuningPlan(
             steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
-            first_layer=loaded.config.layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
+            first_layer=layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
             distillation=distillation, weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "", cosine=cosine,
             warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta,

@@ -21,6 +21,7 @@ from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, Inva
 
 MAGIC = b"M3EM"
 HEADER = struct.Struct("<4sHH16s16s16s")
+_FIT = "fit one with `memory-model fit-codec`"
 _REMEDY = "re-ingest the documents with this model or load the bundle that matches the knowledge base"
 
 
@@ -55,7 +56,7 @@ def vector_rows(memory: MemoryConfig, tokens: int, together: int) -> np.ndarray:
         kept = min(tokens, memory.heads[first // 2].tokens)
         firsts = [memory.offsets[g // 2] + g % 2 * memory.budget for g in groups]
         rows.append((np.arange(kept)[:, None] + np.array(firsts)).ravel())
-    return np.concatenate(rows)
+    return np.concatenate(rows) if rows else np.zeros(0, np.int64)
 
 
 class MemoryFormat:
@@ -63,10 +64,12 @@ class MemoryFormat:
 
     def __init__(self, config: ModelConfig, model_id: str, codec: MemoryCodec) -> None:
         if codec.head_dim != config.head_dim:
-            raise InvalidInput(f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}")
+            raise InvalidInput(f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}: {_FIT}")
         heads, full = len(config.memory.heads), config.memory.reference_tokens
         if codec.together > 1 and (codec.together % 2 or 2 * heads % codec.together):
-            raise InvalidInput(f"codec holds {codec.together} vectors in a code, {heads} heads do not divide so")
+            raise InvalidInput(
+                f"codec holds {codec.together} vectors in a code, {heads} heads do not divide so: {_FIT}"
+            )
         if codec.together > 2 and any(h.tokens != full for h in config.memory.heads):
             raise InvalidInput(
                 f"codec holds the vectors of {codec.together // 2} heads in a code, which needs heads that keep every"

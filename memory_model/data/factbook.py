@@ -12,7 +12,7 @@ import json
 import random
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,17 +86,21 @@ def _name_words(name: str) -> list[str]:
     return [word for word in re.findall(r"[a-z]+", plain) if word not in ("the", "of", "a", "de", "la", "du")]
 
 
-def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file; raises MissingFile or CorruptFile (with the line's number)."""
-    path = Path(path)
+def read_jsonl(path: str | Path, fields: Sequence[str] = ("key", "title", "text")) -> list[dict[str, Any]]:
+    """The objects of a JSONL file, which have these texts; raises MissingFile or CorruptFile with the line's number."""
+    path, form = Path(path), f"{{{', '.join(fields)}}}"
     if not path.is_file():
-        raise MissingFile(f"no JSONL file at {path}: a knowledge base has a line {{key, title, text}} for a document")
+        raise MissingFile(f"no JSONL file at {path}: it has an object {form} in every line")
     result = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            result += [json.loads(line)] if line.strip() else []
+            row = json.loads(line) if line.strip() else None
         except ValueError as error:
             raise CorruptFile(f"{path}, line {number}: {error}") from error
+        if row is not None:
+            if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in fields):
+                raise CorruptFile(f"{path}, line {number}: expected an object of texts {form}")
+            result.append(row)
     return result
 
 

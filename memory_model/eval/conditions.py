@@ -105,15 +105,13 @@ class Evaluation:
 
     distractors: references beside the right one. knowledge_base: what the retrieved conditions search; candidates:
     how many of its references are put in order by their words too, 0 for none. Raises InvalidInput for conditions
-    that are unknown, that a plain model cannot have, or that need a knowledge base.
+    that a plain model cannot have, or that need a knowledge base.
     """
 
     def __init__(
         self, subject: Subject, rows: Sequence[Row], conditions: Sequence[str], *, distractors: int = 4,
         seed: int = 0, batch: int = 10, knowledge_base: KnowledgeBase | None = None, candidates: int = CANDIDATES,
     ) -> None:  # fmt: skip
-        if unknown := set(conditions) - set(CONDITIONS):
-            raise InvalidInput(f"unknown conditions {sorted(unknown)}, choose from {CONDITIONS}")
         if not subject.prefix and any(c.startswith("memory") for c in conditions):
             raise InvalidInput("the plain model reads no memories: use --conditions none,rag,rag_five")
         if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
@@ -204,6 +202,14 @@ class Evaluation:
             scores.add(row, tokenizer.decode(ids).strip())
         right = [[*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
         scores.nll += answer_nll(model, prompts, right, prefix, memories)
+
+
+def parse_conditions(text: str) -> list[str]:
+    """`none,memory` as names; raises InvalidInput for one that is unknown."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := ", ".join(sorted({*names} - {*CONDITIONS})):
+        raise InvalidInput(f"no condition is called {unknown}: choose from {', '.join(CONDITIONS)}")
+    return names
 
 
 def _holds(reference: str, row: Row) -> bool:

@@ -65,7 +65,7 @@ class KnowledgeBase:
 
 def references_of(documents: Path, tokenizer: Tokenizer, limit: int) -> list[str]:
     """All references of a JSONL file of {title, text}, at most `limit` tokens each, as the service splits them."""
-    read = factbook.read_jsonl(documents)
+    read = factbook.read_jsonl(documents, ("title", "text"))
     return [r for d in read for r in split(d["text"], d["title"], tokenizer.count, limit)]
 
 

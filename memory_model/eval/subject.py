@@ -83,8 +83,8 @@ class Subject:
             loaded = load_base(folder)
             exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
             return cls(MemoryBank(loaded, exact), ())
-        loaded = load_model(folder, adapter)
         encoder = MemoryCodec.load(codec or folder.need_codec())
+        loaded = load_model(folder, adapter, codec=encoder)
         return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
 
     @property

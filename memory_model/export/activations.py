@@ -40,9 +40,8 @@ Row = Mapping[str, str]
 
 def read_rows(path: str | Path) -> list[Row]:
     """Rows of a JSONL file; raises MissingFile, CorruptFile."""
-    rows: list[Row] = list(read_jsonl(path))
-    if not rows or not all(isinstance(r, dict) and all(isinstance(r.get(k), str) for k in _KEYS) for r in rows):
-        raise CorruptFile(f"every line of {path} must have the strings {', '.join(_KEYS)}")
+    if not (rows := read_jsonl(path, _KEYS)):
+        raise CorruptFile(f"{path} has no rows: give questions, or an empty --calibration")
     return rows
 
 

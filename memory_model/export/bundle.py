@@ -17,7 +17,7 @@ from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.weights import BITS, Precision
 from memory_model.models.folder import ModelFolder
-from memory_model.models.load import LoadedModel, load_model
+from memory_model.models.load import LoadedModel, load_model, open_adapter
 from memory_model.refusal import Refusal
 
 # Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
@@ -44,18 +44,23 @@ def export_bundle(
     if folder is not None:
         calibration = folder.calibration if calibration is None else calibration
         codec = codec or folder.need_codec()
-        folder.verify_base()
     if not codec:
         raise InvalidInput("a model without a folder needs a codec")
     rounded = 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights])
     rows = read_rows(calibration) if rounded and calibration else []
     memory_codec = MemoryCodec.load(codec)
+    if folder is not None:  # what is refused is refused before anything large is read
+        MemoryFormat(folder.config(), "", memory_codec)
+        open_adapter(folder)
+        folder.verify_base()
     staging = staging_folder(out)
     try:
         with Progress(console=Console(stderr=True), disable=quiet) as progress:
-            steps = progress.add_task("loading the model", total=4)
+            steps = progress.add_task("embedder", total=4)
+            named = embedder or (folder.embedder if folder else MINILM)
+            embedder_id = export_embedder(named, staging, embedder_precision).embedder_id
+            progress.update(steps, advance=1, description="loading the model")
             loaded = model if isinstance(model, LoadedModel) else load_model(folder)
-            MemoryFormat(loaded.config, loaded.model_id, memory_codec)  # refuses a codec of another shape
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
             moments = None
             if rows:
@@ -66,9 +71,6 @@ def export_bundle(
                 loaded, staging / "decoder.onnx", chosen,
                 lambda done, _: progress.update(layers, completed=done), moments,
             )  # fmt: skip
-            progress.update(steps, advance=1, description="embedder")
-            named = embedder or (folder.embedder if folder else MINILM)
-            embedder_id = export_embedder(named, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="checksums")
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")

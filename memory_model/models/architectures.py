@@ -37,7 +37,7 @@ def config_of(data: Mapping[str, Any], name: str) -> ModelConfig:
             hidden=hidden, qk_norm=kind == "qwen3", plain_layers=_plain_layers(data, layers), rope_scaling=scaling,
             positions=_positions(data),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise CorruptFile(f"config.json of {name} lacks a field or has one of another kind: {error!r}") from error

@@ -89,7 +89,9 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
         types = int(config.get("type_vocab_size", 2))
         epsilon = float(config.get("layer_norm_eps", 1e-12))
         first = first_position(config)
-    except (KeyError, TypeError, ValueError) as error:
+        if dim % heads:
+            raise ValueError(f"{heads} heads do not share {dim} numbers evenly")
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise CorruptFile(f"{folder}/config.json does not say the model's shape: {error!r}") from error
     tensors = open_tensors(folder)
     prefixes = [n.removesuffix(WORDS) for n in tensors.shapes if n.endswith(WORDS)]

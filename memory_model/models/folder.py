@@ -89,7 +89,7 @@ class ModelFolder:
         memory: the budget for the base's shape. progress: called with the name of each file that is hashed. Raises
         MissingFile, CorruptFile, InvalidInput before anything is written.
         """
-        base, out = Path(base), Path(out)
+        base, out = Path(base).absolute(), Path(out)
         if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
             raise InvalidInput(f"{out} exists and is not empty: choose another folder")
         checkpoint = open_checkpoint(base)

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 
 from memory_model.chat import ChatTemplate
+from memory_model.codec.codec import MemoryCodec
+from memory_model.codec.payload import MemoryFormat
 from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.digest import file_sha256
 from memory_model.errors import BaseMismatch, InvalidInput
@@ -53,37 +55,53 @@ class LoadedModel:
         return MemoryWriter(self.model, self.tokenizer)
 
 
+def open_adapter(folder: ModelFolder, path: Path | str | None = None) -> Adapter | None:
+    """An adapter file for a folder's base, by default the folder's own, None where it has none.
+
+    Raises MissingFile, CorruptFile, BaseMismatch; InvalidInput where the folder's own is for another budget.
+    """
+    file = Path(path) if path else folder.adapter
+    found = Adapter.load(file) if file else None
+    if found and found.base_sha256 != folder.base_id:
+        raise BaseMismatch(found.base_sha256, folder.base_id, "use the adapter that was tuned from these base weights")
+    if found and not path and found.memory != folder.memory:
+        raise InvalidInput(
+            f"{file} was tuned for another memory budget than model.json lists: tune it again with "
+            f"`memory-model adapt --model {folder.path}`"
+        )
+    return found
+
+
 def load_model(
-    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None, memory: MemoryConfig | None = None
-) -> LoadedModel:
+    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None,
+    memory: MemoryConfig | None = None, codec: MemoryCodec | None = None,
+) -> LoadedModel:  # fmt: skip
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
     model: a model folder, by default the packaged one. adapter: a file in place of the folder's. memory: another
-    budget (for measurements). Raises MissingFile, CorruptFile, InvalidInput, BaseMismatch.
+    budget (for measurements). codec: refused where it does not fit, before weights are read. Raises MissingFile,
+    CorruptFile, InvalidInput, BaseMismatch.
     """
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
-    path = Path(adapter) if adapter else folder.adapter
-    found = Adapter.load(path) if path else None
-    if found and found.base_sha256 != folder.base_id:
-        raise BaseMismatch(found.base_sha256, folder.base_id, "use the adapter that was tuned from these base weights")
-    if found and not adapter and found.memory != folder.memory:
-        raise InvalidInput(
-            f"{path} was tuned for another memory budget than model.json lists: tune it again with "
-            f"`memory-model adapt --model {folder.path}`"
-        )
+    path, found = adapter or folder.adapter, open_adapter(folder, adapter)
     memory = memory or (found.memory if found else folder.memory)
-    return _assemble(folder, found, file_sha256(path) if path else "", memory)
+    return _assemble(folder, found, file_sha256(path) if path else "", memory, codec)
 
 
-def load_base(model: ModelFolder | Path | str | None = None, memory: MemoryConfig | None = None) -> LoadedModel:
+def load_base(
+    folder: ModelFolder | None = None, memory: MemoryConfig | None = None, codec: MemoryCodec | None = None
+) -> LoadedModel:
     """The plain LLM without adapter and, unless `memory` is given, without memory: for tuning and comparison."""
-    folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
-    return _assemble(folder, None, "", memory or MemoryConfig())
+    return _assemble(folder or ModelFolder.open(), None, "", memory or MemoryConfig(), codec)
 
 
-def _assemble(folder: ModelFolder, adapter: Adapter | None, adapter_id: str, memory: MemoryConfig) -> LoadedModel:
+def _assemble(
+    folder: ModelFolder, adapter: Adapter | None, adapter_id: str, memory: MemoryConfig, codec: MemoryCodec | None
+) -> LoadedModel:
     checkpoint = folder.checkpoint
     config = checkpoint.config(folder.name).with_memory(memory)
+    if codec is not None:
+        MemoryFormat(config, "", codec)
     weights = checkpoint.weights()
     added = adapter.added() if adapter else {}
     if unknown := [n for n, delta in added.items() if weights.shapes.get(n) != tuple(delta.shape)]:

@@ -164,7 +164,7 @@ class ModelEncoder:
         if embedder is None:
             raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")
         opened = Embedder(embedder, threads=torch.get_num_threads())
-        loaded = load_model(folder)
+        loaded = load_model(folder, codec=codec)
         loaded.model.to(writing_device(settings.writing_device))
         loaded.writer.precision = getattr(torch, settings.writing_precision)
         encoder = cls(loaded, opened, MemoryFormat(loaded.config, loaded.model_id, codec))

@@ -34,9 +34,11 @@ def test_dates_are_no_part_of_an_answer() -> None:
 
 def test_a_broken_line_of_a_knowledge_base_is_named(tmp_path: Path) -> None:
     path = tmp_path / "kb.jsonl"
-    path.write_text('{"key": "a"}\n{broken\n')
-    with pytest.raises(CorruptFile, match="line 2"):
-        factbook.read_jsonl(path)
+    whole = '{"key": "a", "title": "A", "text": "Is."}\n'
+    for broken in ("{broken", '["a"]', '{"key": "a", "title": "A"}', '{"key": "a", "title": "A", "text": 3}'):
+        path.write_text(f"{whole}\n{broken}\n")
+        with pytest.raises(CorruptFile, match="line 3"):
+            factbook.read_jsonl(path)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from memory_model.data.conversations import REFUSAL
 from memory_model.errors import InvalidInput
-from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, result_of
+from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
 from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
 from memory_model.eval.rows import Row, read_rows
 from memory_model.eval.subject import MemoryBank, Subject
@@ -129,8 +129,8 @@ def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: Loa
 
 
 def test_wrong_conditions_and_rows_are_refused_by_name(loaded: LoadedModel) -> None:
-    with pytest.raises(InvalidInput, match="unknown conditions"):
-        evaluation(loaded, ("memoryy",))
+    with pytest.raises(InvalidInput, match="no condition is called memoryy: choose from none, memory"):
+        parse_conditions("none, memoryy")
     with pytest.raises(InvalidInput, match="--knowledge-base"):
         evaluation(loaded, ("memory_retrieved",))
     with pytest.raises(InvalidInput, match="distractors must be 0 to 4"):

@@ -1,0 +1,132 @@
+"""`memory-model` refuses bad input in one line, before weights are read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.__main__ import app as experiments
+from memory_model.cli import app
+from memory_model.codec.codec import ExactCodec
+from memory_model.config import parse_budget
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import load_base
+from memory_model.nn.adapter import attach, collect
+from tests.edge_client.tiny_bundle import tiny_bert
+from tests.memory_model.models.published import published
+
+ROW = {"knowledge": "Paris is in France.", "question": "Where is Paris?", "right_answer": "France"}
+PARAGRAPH = {"article": "A", "paragraph": "Paris is in France.", "questions": []}
+RUN = "--steps 1 --conversations 2 --rank 2 --out run"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model `m`, and others that do not fit it."""
+    folder = tmp_path_factory.mktemp("commands")
+    published(folder / "base", "llama-3")
+    made = ModelFolder.create(folder / "base", folder / "m", memory=lambda c: parse_budget("paper", c))
+    ExactCodec(16).save(made.path / "codec.npz")
+    for name, change in (("codec8", {}), ("beyond", {"heads": [[7, 0, 8]]})):
+        shutil.copytree(folder / "m", folder / name)
+        manifest = json.loads((folder / name / "model.json").read_text())
+        manifest["memory"] |= change
+        (folder / name / "model.json").write_text(json.dumps(manifest))
+    ExactCodec(8).save(folder / "codec8" / "codec.npz")
+    tiny_bert(folder / "bert")
+    loaded = load_base(made, made.memory)
+    attach(loaded.model, 2, 2.0, 0)
+    collect(loaded.model, made.memory, "0" * 64, {}).save(folder / "other.safetensors")
+    for name, rows in {"rows": [ROW], "same/rows": [ROW], "paragraphs": [PARAGRAPH]}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(rows))
+    facts = [{"key": f"k{n}", "title": f"L{n}", "text": f"Area: {n} km\nClimate: dry {n}"} for n in range(8)]
+    (folder / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    (folder / "no-text.jsonl").write_text('{"key": "a", "title": "A"}\n')
+    return folder
+
+
+@pytest.fixture
+def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: Any) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("memory_model.models.load.Decoder", read)
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("new base --out x --chat-template none.jinja", "none.jinja: No such file"),
+        ("new base --out x --embedder none", "no embedder at none"),
+        ("new base --out x --heads 9.0:8", "memory head 9.0:8 is outside 4 layers"),
+        ("new base --out facts.jsonl/x", "facts.jsonl/x: Not a directory"),
+        ("cost --model beyond", "memory head 7.0:8 is outside"),
+        ("eval --model codec8 --data rows.json --json o.json", "head dimension 8, the model has 16: fit one with"),
+        ("eval --model m --data rows.json --json o.json --conditions memry", "no condition is called memry"),
+        ("eval --model m --data rows.json --json o.json --conditions rag_retrieved --embedder none", "no embedder in"),
+        ("calibrate --model m --data rows.json --data same/rows.json", "one name"),
+        ("export --model codec8 --embedder bert --out bundle", "head dimension 8"),
+        ("export --model m --embedder none --out bundle", "no embedder at none"),
+        (f"adapt --model m --data facts.jsonl --start other.safetensors {RUN}", "use the adapter that was tuned from"),
+        (f"adapt --model m --data facts.jsonl --codec codec8/codec.npz {RUN}", "head dimension 8"),
+        (f"adapt --model m --data facts.jsonl --first-layer 4 {RUN}", "the model has 4 layers"),
+        (f"adapt --model m --data facts.jsonl --device gpu {RUN}", "'gpu' is no device"),
+        (f"adapt --model m --data facts.jsonl --device cuda:99 {RUN}", "not cuda:99"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_weights_are_read(line: str, says: str) -> None:
+    done = CliRunner().invoke(app, line.split(), env={"COLUMNS": "400"})
+    assert (done.exit_code, says in done.output) == (1, True), done.output
+    assert [part for part in done.output.splitlines() if part.startswith("error: ")], done.output
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval --model m --data rows.json --json o.json --limit 0", "eval --model m --data rows.json --json same",
+        "eval --model m --data rows.json --json o.json --precision half", "rank-heads --model m --batches 0",
+        "calibrate --model m --data rows.json --most-wrong 5", "fit-codec --model m --references 0",
+        "adapt --model m --checkpoint-every 0", "adapt --model m --decay 2",
+        "pretrain base --corpus x --out y --rows 0",
+    ],
+)  # fmt: skip
+def test_numbers_out_of_range_are_wrong_arguments(line: str) -> None:
+    assert CliRunner().invoke(app, line.split()).exit_code == 2
+
+
+def test_rows_without_a_text_name_the_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    done = CliRunner().invoke(app, ["rank-heads", "--model", "m", "--data", "no-text.jsonl"], env={"COLUMNS": "400"})
+    assert (done.exit_code, "no-text.jsonl, line 1: expected an object of texts" in done.output) == (1, True)
+
+
+def test_a_plain_model_is_evaluated_to_the_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    line = "eval --model m --data rows.json --json plain.json --adapter none --conditions none,rag"
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path("plain.json").read_text())["memory_bytes"] == 0
+
+
+def test_studies_make_their_folders_and_refuse_in_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    split = ["split-questions", "paragraphs.json", "--out", "new/folder", "--training", "other/training.json"]
+    assert CliRunner().invoke(experiments, split).exit_code == 0
+    assert sorted(path.name for path in Path("new/folder").iterdir()) == [
+        "squad_dev.json", "squad_documents.jsonl", "squad_test.json",
+    ]  # fmt: skip
+    for line, says in (
+        ("invent-countries --data no-text.jsonl", "line 1"), ("conversation-times --distances a", "no list of numbers"),
+        ("vocabulary --corpus x --out v.json", "no corpus at x"), ("random-base none --out x", "no shape is called"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(experiments, line.split(), env={"COLUMNS": "400"})
+        assert (done.exit_code, says in done.output, "error: " in done.output) == (1, True, True), done.output
