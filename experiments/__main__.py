@@ -18,7 +18,7 @@ from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
 from experiments.remarks import seen_heads, self_retrieval
-from memory_model.commands import Commands
+from memory_model.printable import Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (

@@ -6,7 +6,6 @@ the slots. `overlap`: the same questions over a real service in the modes `exact
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
+from experiments.corpus.preparing import write_rows
 from experiments.quality import MEASURED, Measured, file_key, keep
 from memory_model.bundle import Bundle
 from memory_model.cli import options
@@ -104,8 +104,7 @@ def with_given_memories(bundle: Bundle, plan: Evaluation) -> list[str]:
 def ingest_held_out(address: str, folder: Path) -> None:
     """The held-out countries; those that are in the store already cost nothing."""
     documents = folder / "documents.jsonl"
-    held_out = (d for d in factbook.read_jsonl(FACTBOOK) if factbook.held_out(d["key"]))
-    documents.write_text("".join(json.dumps(d) + "\n" for d in held_out), encoding="utf-8")
+    write_rows(documents, [d for d in factbook.read_jsonl(FACTBOOK) if factbook.held_out(d["key"])])
     subprocess.run([PROGRAMS / "memory-service", "ingest", str(documents), "--address", address], check=True)
 
 

@@ -16,11 +16,20 @@ Memory3Error                 root of everything this project raises on purpose
 
 from __future__ import annotations
 
+import re
+
 
 class Memory3Error(Exception):
-    """Root of all errors this project raises on purpose. reason: a stable name that a program can test."""
+    """Root of all errors this project raises on purpose.
+
+    reason: a stable name that a program can test, the class's in capitals where it gives no other.
+    """
 
     reason: str = ""
+
+    def __init_subclass__(cls) -> None:
+        if "reason" not in vars(cls):
+            cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
 
 class InvalidInput(Memory3Error, ValueError):
@@ -32,37 +41,26 @@ class InvalidInput(Memory3Error, ValueError):
 class UnknownTemplate(InvalidInput):
     """The chat template is none, refuses the conversation or leaves out a message of it."""
 
-    reason = "UNKNOWN_TEMPLATE"
-
 
 class EmptyConversation(InvalidInput):
     """A conversation without a message."""
-
-    reason = "EMPTY_CONVERSATION"
 
 
 class UnknownRole(InvalidInput):
     """A message's role is not system, user or assistant; the message names its number."""
 
-    reason = "UNKNOWN_ROLE"
-
 
 class MissingFile(Memory3Error, FileNotFoundError):
     """A needed file does not exist; the message says which command makes it."""
-
-    reason = "MISSING_FILE"
 
 
 class CorruptFile(Memory3Error):
     """A file's or a payload's bytes are not what its format or manifest says."""
 
-    reason = "CORRUPT_FILE"
-
 
 class IdentityMismatch(Memory3Error):
     """Something was written by another model, codec or format than the one that would read it."""
 
-    reason = "IDENTITY_MISMATCH"
     subject, what = "memory was written by", "identity"
 
     def __init__(self, found: str, expected: str, remedy: str, *, subject: str = "") -> None:
@@ -78,33 +76,28 @@ class IdentityMismatch(Memory3Error):
 class ModelMismatch(IdentityMismatch):
     """The memory was written by another model or tokenizer."""
 
-    reason = "MODEL_MISMATCH"
     what = "model"
 
 
 class CodecMismatch(IdentityMismatch):
     """The memory was compressed by another codec."""
 
-    reason = "CODEC_MISMATCH"
     what = "codec"
 
 
 class FormatMismatch(IdentityMismatch):
     """The memory has another budget of heads and tokens, or another format version."""
 
-    reason = "FORMAT_MISMATCH"
     what = "memory format"
 
 
 class EmbedderMismatch(IdentityMismatch):
     """The reference vectors were made by another embedder."""
 
-    reason = "EMBEDDER_MISMATCH"
     what = "embedder"
 
 
 class BaseMismatch(IdentityMismatch):
     """The adapter was tuned from other base weights."""
 
-    reason = "BASE_MISMATCH"
     subject, what = "the adapter was tuned from", "base weights"

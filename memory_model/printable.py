@@ -1,8 +1,15 @@
-"""Other people's text on a terminal: what a model, a document or a key says moves no cursor and hides no line."""
+"""What programs show on a terminal: other people's text moves no cursor and hides no line; a refusal is one line."""
 
 from __future__ import annotations
 
-from typing import TextIO
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+from memory_model.errors import Memory3Error
 
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
 _PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
@@ -16,3 +23,25 @@ def printable(text: str) -> str:
 def shown_on(stream: TextIO, text: str) -> str:
     """`printable` where the stream is a terminal; a program that reads it gets the text as it is."""
     return printable(text) if stream.isatty() else text
+
+
+class Commands(TyperGroup):
+    """Errors of ours, and the system's about a file, as one line for people."""
+
+    interrupted = "interrupted"
+
+    def invoke(self, ctx: Any) -> Any:
+        """See TyperGroup."""
+        try:
+            return super().invoke(ctx)
+        except (Memory3Error, OSError) as error:
+            said = str(error)
+            if not isinstance(error, Memory3Error):
+                if error.filename is None:
+                    raise
+                said = f"{error.filename}: {error.strerror}"
+            line, code = Text.assemble(("error:", "bold red"), f" {printable(said)}"), 1
+        except KeyboardInterrupt:
+            line, code = Text(self.interrupted), 130
+        Console(stderr=True).print(line, soft_wrap=True)
+        raise typer.Exit(code)

@@ -9,8 +9,6 @@ What is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the
 
 from __future__ import annotations
 
-import re
-
 import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
@@ -21,10 +19,6 @@ from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, Mem
 ERROR_DOMAIN = "memory.v1"
 _MESSAGE_CHARACTERS = 600
 _VALUE_CHARACTERS = 200
-
-
-def _reason_of(error: type[Exception]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).upper()
 
 
 class ServiceError(Memory3Error):
@@ -38,8 +32,8 @@ class ServiceError(Memory3Error):
         cls, code: grpc.StatusCode | None = None, retry_after_s: float | None = None, reason: str = ""
     ) -> None:
         """code: that of the parent where it is absent. reason: the class's name where it is empty."""
-        cls.code, cls.reason = code or cls.code, reason or _reason_of(cls)
-        cls.retry_after_s = retry_after_s
+        super().__init_subclass__()
+        cls.code, cls.reason, cls.retry_after_s = code or cls.code, reason or cls.reason, retry_after_s
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
@@ -169,13 +163,12 @@ def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str
         field = {"field": error.field} if isinstance(error, BadRequest) and error.field else {}
         return error.code, error.reason, str(error), {**error.details, **field}
     if isinstance(error, IdentityMismatch):
-        reason = _reason_of(type(error))  # such as MODEL_MISMATCH
         metadata = {"found": error.found, "expected": error.expected}
-        return grpc.StatusCode.FAILED_PRECONDITION, reason, str(error), metadata
+        return grpc.StatusCode.FAILED_PRECONDITION, error.reason, str(error), metadata
     if isinstance(error, InvalidInput):
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest.reason, str(error), {}
     if isinstance(error, CorruptFile):
-        return grpc.StatusCode.DATA_LOSS, "CORRUPT_FILE", str(error), {}
+        return grpc.StatusCode.DATA_LOSS, error.reason, str(error), {}
     message = "internal error; the service's log has the cause"
     return grpc.StatusCode.INTERNAL, ServiceError.reason, message, {}
 

@@ -5,7 +5,6 @@ Each step takes passages and yields those that stay; the report says how many ea
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -160,9 +159,7 @@ def filter_corpus(
     ]  # fmt: skip
     for source in sorted({p.source for p in passages}):
         write_rows(out / f"{source}.jsonl", [p for p in passages if p.source == source])
-    base = out / "knowledge_base" / "references.jsonl"
-    base.parent.mkdir(parents=True, exist_ok=True)
-    base.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in references), encoding="utf-8")
+    write_rows(out / "knowledge_base" / "references.jsonl", references)
     words = sum(len(p.text.split()) for p in passages)
     write_json(out / "report" / "report.json", {"steps": report, "words": words, "references": len(references)})
     table = Table("step", "removed", "left", "details")

@@ -75,10 +75,11 @@ def grams(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def write_rows(path: Path, rows: Sequence[Any]) -> None:
-    """Write dataclasses of strings as a JSONL file, replaced as a whole."""
+    """Write dataclasses of strings, or objects, as a JSONL file, replaced as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    lines = (json.dumps(r if isinstance(r, dict) else asdict(r), ensure_ascii=False) for r in rows)
+    partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     partial.replace(path)
 
 

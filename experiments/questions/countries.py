@@ -11,7 +11,6 @@ about paragraphs: `experiments.questions.paragraphs`.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import unicodedata
@@ -22,6 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments.corpus.preparing import write_rows
 from experiments.questions.paragraphs import RowData, row_data, write_sets
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
@@ -108,8 +108,7 @@ def invent_countries(
     """Invent countries to tune on beside the real ones, so that a model reads what it cannot remember."""
     real = factbook.read_jsonl(data)
     made = invented_documents(real)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in [*real, *made]), encoding="utf-8")
+    write_rows(out, [*real, *made])
     console.print(f"{len(made)} invented countries in {out}")
 
 

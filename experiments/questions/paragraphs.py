@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments.corpus.preparing import write_rows
 from memory_model.cli.options import console
 from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
@@ -107,8 +108,7 @@ def write_paragraph_sets(files: Sequence[Path], folder: Path, training: Path, co
     counts = write_sets(training.parent, {training.stem: paragraph_rows(part["training"])})
     counts |= write_sets(folder, {f"squad_{name}": paragraph_rows(part[name], count) for name in PARTS[1:]})
     documents = paragraph_documents(part["dev"] + part["test"])
-    lines = "".join(json.dumps(d, ensure_ascii=False) + "\n" for d in documents)
-    (folder / "squad_documents.jsonl").write_text(lines, encoding="utf-8")
+    write_rows(folder / "squad_documents.jsonl", documents)
     return counts | {"squad_documents": len(documents)}
 
 

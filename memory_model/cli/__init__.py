@@ -10,7 +10,7 @@ from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
 from memory_model.cli.pretraining import pretrain
 from memory_model.cli.tuning import adapt
-from memory_model.commands import Commands
+from memory_model.printable import Commands
 
 
 class _Commands(Commands):

@@ -14,16 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_model.cli import options
-from memory_model.cli.options import (
-    FACTBOOK,
-    amount,
-    count,
-    open_embedder,
-    progress_bar,
-    share,
-    use_threads,
-    write_json,
-)
+from memory_model.cli.options import FACTBOOK, count, open_embedder, progress_bar, use_threads, write_json
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -44,8 +35,8 @@ PrecisionOption = Annotated[
 def evaluate(
     data: Annotated[Path, typer.Option(help="JSON list of {knowledge, question, right_answer, …}.")],
     out: Annotated[Path, typer.Option("--json", dir_okay=False, help="Results to write, with every answer.")],
-    limit: Annotated[int | None, count("Only the first rows.")] = None,
-    distractors: Annotated[int, amount("Other references beside the right one.")] = 4,
+    limit: Annotated[int | None, count(help="Only the first rows.")] = None,
+    distractors: Annotated[int, options.amount(help="Other references beside the right one.")] = 4,
     conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --knowledge-base.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
@@ -93,10 +84,10 @@ def evaluate(
 
 def calibrate(
     data: Annotated[list[Path], typer.Option(help="Development questions, with and without answers; several files.")],
-    most_wrong: Annotated[float, share("Share of a file's answerable ones refused, at most.")] = 0.05,
+    most_wrong: Annotated[float, options.share(help="Share of a file's answerable ones refused, at most.")] = 0.05,
     out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="The whole curve.")] = None,
     save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
-    limit: Annotated[int | None, count("Only the first rows of each file.")] = None,
+    limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
@@ -127,11 +118,11 @@ def calibrate(
         for name, rows in sets.items():
             run = Evaluation(subject, rows, ["memory"])
             with progress_bar(f"{name}: first tokens", len(rows)) as advance:
-                found[name] = refusing.margins(run, "memory", advance)
+                found[name] = refusing.margins(run, advance)
     points = refusing.curve(found)
     best = refusing.chosen(points, most_wrong)
     table = Table("bias", *found, title="refused of answerable (and of unanswerable) questions; *: chosen")
-    for point in points[:: round(1 / refusing.STEP)] + ([best] if best.bias % 1 else []):
+    for point in points[::4] + ([best] if best.bias % 1 else []):
         sides = (point.wrongly, "{:.3f}"), (point.rightly, "({:.3f})")
         cells = [" ".join(form.format(m[name].mean) for m, form in sides if name in m) for name in found]
         table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *cells)

@@ -24,7 +24,7 @@ def new(
     ] = "paper",
     embedder: Annotated[str, typer.Option(help="Of its bundles: minilm or a folder, such as BGE-M3.")] = "minilm",
     chat_template: Annotated[Path | None, typer.Option(help="Jinja chat template; default: the base's.")] = None,
-    reference_tokens: Annotated[int, count("Longest reference.")] = 128,
+    reference_tokens: Annotated[int, count(help="Longest reference.")] = 128,
 ) -> None:
     """Make a model folder of a base model: shape, tokenizer and chat template are read, the memory budget chosen.
 

@@ -21,8 +21,8 @@ def rank_heads(
     adapter: options.AdapterOption = None,
     data: options.DataOption = FACTBOOK,
     out: Annotated[Path, typer.Option(dir_okay=False, help="JSON of all losses.")] = Path("build/heads.json"),
-    batches: Annotated[int, count("Batches to measure on.")] = 3,
-    select: Annotated[int, count("Heads to choose, one by one, for the budget.")] = 6,
+    batches: Annotated[int, count(help="Batches to measure on.")] = 3,
+    select: Annotated[int, count(help="Heads to choose, one by one, for the budget.")] = 6,
     threads: options.ThreadsOption = 0,
 ) -> None:
     """Measure which heads read memory, choose the ones to keep, and print them for `adapt --heads`.
@@ -64,7 +64,7 @@ def fit_codec(
     corpus: options.CorpusOption = None,
     factory: Annotated[str, typer.Option(help="'tokens:PARTSxBITS', or a FAISS factory string.")] = "",
     references: Annotated[int, typer.Option(min=2, help="References to write; a tenth of them measures.")] = 700,
-    points: Annotated[int, count("Codes' vectors that are kept to fit to.")] = 40000,
+    points: Annotated[int, count(help="Codes' vectors that are kept to fit to.")] = 40000,
     seed: options.SeedOption = 0,
     threads: options.ThreadsOption = 0,
 ) -> None:

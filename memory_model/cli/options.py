@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zlib import crc32
@@ -20,13 +21,15 @@ console = Console(stderr=True)
 FACTBOOK = Path("data/factbook.jsonl")
 EMBEDDER = Path("build/embedder")
 
+count, amount, share = partial(typer.Option, min=1), partial(typer.Option, min=0), partial(typer.Option, min=0, max=1)
+"""Options of 1 or more, of 0 or more, and from 0 to 1."""
 DataOption = Annotated[Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")]
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),
 ]
-AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")]
-CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the shipped one.")]
+AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the model folder's.")]
+CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the model folder's.")]
 CorpusOption = Annotated[Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md).")]
 EmbedderOption = Annotated[
     Path | None,
@@ -35,21 +38,6 @@ EmbedderOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU a process.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0 leaves torch's choice.")]
-
-
-def count(help: str) -> Any:
-    """An option of 1 or more."""
-    return typer.Option(min=1, help=help)
-
-
-def amount(help: str) -> Any:
-    """An option of 0 or more."""
-    return typer.Option(min=0, help=help)
-
-
-def share(help: str) -> Any:
-    """An option from 0 to 1."""
-    return typer.Option(min=0, max=1, help=help)
 
 
 def progress_bars() -> Progress:

@@ -74,16 +74,11 @@ class MemoryCodec(ABC):
             if header["kind"] == "exact":
                 return ExactCodec(int(header["head_dim"]), str(header["dtype"]))
             if header["kind"] == "product":
-                if len(arrays["mean"]) > 1:
-                    raise CorruptFile(
-                        f"{path} has tables for each head, which are not read any more: fit a codec anew with "
-                        "`memory-model fit-codec`"
-                    )
-                tables = {name: array[0].astype(np.float32) for name, array in arrays.items()}
+                tables = {name: array.squeeze(0).astype(np.float32) for name, array in arrays.items()}  # of all heads
                 together = int(header.get("together", 1))
                 return ProductCodec(ProductTables(**tables, together=together), installed())
         except _UNREADABLE as error:
-            raise CorruptFile(f"{path} is not a codec file: {error}") from error
+            raise CorruptFile(f"{path} is not a codec file ({error}): fit a codec anew") from error
         raise CorruptFile(f"{path} holds a codec of unknown kind {header['kind']!r}")
 
 

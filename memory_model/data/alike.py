@@ -90,12 +90,9 @@ class HardFacts(AlikeConversations, FactConversations):
     task = "hard"
     on_topic = 1.0
 
-    def __init__(
-        self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128,
-    ) -> None:  # fmt: skip
-        """Raises InvalidInput for a knowledge base in which no field is held by a dozen documents."""
-        super().__init__(references, chat, seed, sizes, distil=distil, whole=_WHOLE, longest=longest)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As FactConversations. Raises InvalidInput where no field is held by a dozen documents."""
+        super().__init__(*arguments, **options, whole=_WHOLE)
         self.refused_share = self.sizes.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
         if not self.topics:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -16,11 +17,10 @@ from memory_model.eval.conditions import Evaluation
 from memory_model.eval.scores import Mean
 from memory_model.nn.generate import prefilled
 
-STEP, LOWEST, HIGHEST = 0.25, -3.0, 8.0
+BIASES = [n / 4 for n in range(-12, 33)]
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """margin: of the refusal's first token, in nats. answerable: something that was read answers it."""
 
     margin: float
@@ -35,18 +35,13 @@ class Point:
     rightly: Mapping[str, Mean]
     wrongly: Mapping[str, Mean]
 
-    @property
-    def most_wrong(self) -> float:
-        """The highest share of wrong refusals of any file."""
-        return max(mean.mean for mean in self.wrongly.values())
-
 
 @torch.inference_mode()
-def margins(run: Evaluation, condition: str, progress: Callable[[int], None] = lambda _: None) -> list[Question]:
-    """Of every row of an evaluation, under `memory` or `memory_exact`."""
+def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> list[Question]:
+    """Of every row of an evaluation, under `memory`."""
     subject, found = run.subject, []
     token = subject.refusal.first_token(run.loaded.tokenizer)
-    for rows, prompts, memories in run.batches(condition):
+    for rows, prompts, memories in run.batches("memory"):
         _, logits = prefilled(run.loaded.model, prompts, subject.prefix, memories)
         own = logits[:, token].clone()
         logits[:, token] = -torch.inf
@@ -58,20 +53,17 @@ def margins(run: Evaluation, condition: str, progress: Callable[[int], None] = l
 
 def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
     """Points of rising bias, by the name of a file of questions; raises InvalidInput without both kinds."""
-    kinds = [
-        {name: [q.margin for q in found if q.answerable is answerable] for name, found in questions.items()}
-        for answerable in (False, True)
-    ]
-    if not all(any(margins.values()) for margins in kinds):
+
+    def refused(bias: float, answerable: bool) -> dict[str, Mean]:
+        of_kind = {name: [q.margin for q in found if q.answerable is answerable] for name, found in questions.items()}
+        return {name: Mean.of([float(m > -bias) for m in own]) for name, own in of_kind.items() if own}
+
+    points = [Point(bias, refused(bias, False), refused(bias, True)) for bias in BIASES]
+    if not (points[0].rightly and points[0].wrongly):
         raise InvalidInput("calibrating needs questions that nothing answers and questions that something does")
-
-    def refused(margins: Mapping[str, Sequence[float]], bias: float) -> dict[str, Mean]:
-        return {name: Mean.of([float(m > -bias) for m in own]) for name, own in margins.items() if own}
-
-    biases = (LOWEST + n * STEP for n in range(round((HIGHEST - LOWEST) / STEP) + 1))
-    return [Point(bias, *(refused(margins, bias) for margins in kinds)) for bias in biases]
+    return points
 
 
 def chosen(points: Sequence[Point], most_wrong: float) -> Point:
     """The highest bias with at most so large a share of wrong refusals in every file; the lowest if there is none."""
-    return max((p for p in points if p.most_wrong <= most_wrong), key=lambda p: p.bias, default=points[0])
+    return [points[0], *(p for p in points if all(m.mean <= most_wrong for m in p.wrongly.values()))][-1]

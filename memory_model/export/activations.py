@@ -38,7 +38,7 @@ Row = Mapping[str, str]
 """{knowledge, question, right_answer}, as `memory-model eval` reads them; the knowledge fits a reference."""
 
 
-def read_rows(path: str | Path) -> list[Row]:
+def read_rows(path: str | Path) -> Sequence[Row]:
     """Rows of a JSONL file; raises MissingFile, CorruptFile."""
     if not (rows := read_jsonl(path, _KEYS)):
         raise CorruptFile(f"{path} has no rows: give questions, or an empty --calibration")

@@ -73,18 +73,16 @@ def open_adapter(folder: ModelFolder, path: Path | str | None = None) -> Adapter
 
 
 def load_model(
-    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None,
-    memory: MemoryConfig | None = None, codec: MemoryCodec | None = None,
-) -> LoadedModel:  # fmt: skip
+    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None, codec: MemoryCodec | None = None
+) -> LoadedModel:
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
-    model: a model folder, by default the packaged one. adapter: a file in place of the folder's. memory: another
-    budget (for measurements). codec: refused where it does not fit, before weights are read. Raises MissingFile,
-    CorruptFile, InvalidInput, BaseMismatch.
+    model: a model folder, by default the packaged one. adapter: a file in place of the folder's. codec: is
+    refused where it does not fit, before weights are read. Raises MissingFile, CorruptFile, InvalidInput, BaseMismatch.
     """
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
     path, found = adapter or folder.adapter, open_adapter(folder, adapter)
-    memory = memory or (found.memory if found else folder.memory)
+    memory = found.memory if found else folder.memory
     return _assemble(folder, found, file_sha256(path) if path else "", memory, codec)
 
 

@@ -62,8 +62,10 @@ class Server:
         self.store: Store | None = None
         self._settings = settings
         self._security = Security.of(settings)
-        if settings.port_file is not None and not settings.port_file.parent.is_dir():
-            raise MissingFile(f"the folder of port_file {settings.port_file} does not exist: make it")
+        if settings.port_file is not None:
+            if not settings.port_file.parent.is_dir():
+                raise MissingFile(f"the folder of port_file {settings.port_file} does not exist: make it")
+            settings.port_file.unlink(missing_ok=True)  # of a process before: others take it for ready
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
         self._closing = contextlib.ExitStack()

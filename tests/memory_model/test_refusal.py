@@ -57,7 +57,7 @@ def test_a_question_is_refused_from_its_margin_on() -> None:
     loaded = tiny_loaded()
     rows = [Row(f"Land{n}\nArea: {n} km", f"Area of Land{n}?", f"{n} km") for n in range(4)]
     run = Evaluation(Subject.of(loaded, format_of(loaded)), rows, ["memory"])
-    for number, question in enumerate(margins(run, "memory")):
+    for number, question in enumerate(margins(run)):
         for more, begins in ((0.01, True), (-0.01, False)):
             refusal = Refusal(bias=-question.margin + more)
             subject = Subject(run.bank, run.subject.prefix, refusal)

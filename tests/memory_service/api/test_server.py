@@ -31,6 +31,19 @@ class Moody(HashEncoder):
         return encoded
 
 
+def test_the_port_of_a_process_before_is_gone_while_this_one_loads(tmp_path: Path) -> None:
+    file, there = tmp_path / "port", list[bool]()
+    file.write_text("1\n")
+
+    class Looking(HashEncoder):
+        def encode(self, references: Sequence[str]) -> EncodedReferences:
+            there.append(file.exists())
+            return super().encode(references)
+
+    with running(tmp_path, Looking(), port_file=file) as (_, server):
+        assert (there, file.read_text()) == ([False], f"{server.port}\n")
+
+
 def test_a_document_the_model_cannot_encode_fails_alone(tmp_path: Path) -> None:
     with running(tmp_path, Moody()) as (client, _):
         documents = [document(f"d{n}", text) for n, text in enumerate(["one", "crash", "two", "nan", "three"])]
