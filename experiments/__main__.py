@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from experiments.conversations.times import conversation_times
-from experiments.conversations.told_early import long_conversation
 from experiments.corpus.filtering import filter_corpus
 from experiments.corpus.preparing import prepare_data
 from experiments.corpus.vocabulary import vocabulary
@@ -18,12 +16,13 @@ from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
 from experiments.remarks import seen_heads, self_retrieval
+from experiments.told_early import long_conversation
 from memory_model.printable import Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
     prepare_data, draw_questions, invent_countries, split_questions, quality, device_quality, mean_adapter,
-    random_base, long_conversation, conversation_times, two_stages, filter_corpus, vocabulary, professional,
+    random_base, long_conversation, two_stages, filter_corpus, vocabulary, professional,
     self_retrieval, seen_heads,
 ):  # fmt: skip
     app.command()(study)

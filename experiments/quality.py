@@ -240,7 +240,7 @@ def measure_prose(
 
     progress: called with the number of windows, two times `count` in all.
     """
-    texts = [document["text"] for document in factbook.read_jsonl(data / ARTICLES)]
+    texts = [document["text"] for document in factbook.read_jsonl(data / ARTICLES, ("text",))]
     cut = windows(texts, tuned.loaded.tokenizer.encode, count)
     key = {"evaluator": EVALUATOR, **{k: tuned.about()[k] for k in ("model_id", "codec_id")}}
     key |= {"data": file_key(data / ARTICLES), "rows": len(cut), "precision": "float32"}

@@ -125,7 +125,7 @@ def test_studies_make_their_folders_and_refuse_in_one_line(place: Path, monkeypa
         "squad_dev.json", "squad_documents.jsonl", "squad_test.json",
     ]  # fmt: skip
     for line, says in (
-        ("invent-countries --data no-text.jsonl", "line 1"), ("conversation-times --distances a", "no list of numbers"),
+        ("invent-countries --data no-text.jsonl", "line 1"), ("long-conversation --distances a", "no list of numbers"),
         ("vocabulary --corpus x --out v.json", "no corpus at x"), ("random-base none --out x", "no shape is called"),
     ):  # fmt: skip
         done = CliRunner().invoke(experiments, line.split(), env={"COLUMNS": "400"})

@@ -66,7 +66,7 @@ def measure(settings: RememberSettings) -> Keys:
             return references / (time.perf_counter() - began)
 
         def decoding(number: int, pause: str = "usual_pause_ms") -> float:
-            """Tokens a second behind the first; as `conversation-times`, of the same answer alone and beside."""
+            """Tokens a second behind the first; of the same answer alone and beside."""
             said = model.generate(
                 f"{number}: tell me a story.", memory="off", max_tokens=settings.answer_tokens, logit_bias=endless
             )  # fmt: skip

@@ -96,7 +96,7 @@ class Sources:
             {**row, "knowledge": row["knowledge"].removeprefix(row["title"]).strip()} for row in rows
             if row.get("answerable", True) and (not test or row["knowledge"].startswith(f"{row['title']}\n"))
         ]  # fmt: skip
-        self.others = factbook.read_jsonl(data / "squad_documents.jsonl")
+        self.others = factbook.read_jsonl(data / "squad_documents.jsonl", ("title", "text"))
 
     def talk(self, number: int, distances: Iterable[int], count: Callable[[str], int]) -> Talk:
         """The same for the same number. count: tokens of a text."""
@@ -148,8 +148,9 @@ def long_conversation(
             session = model.load_session(saved) if saved.is_file() else model.session()
             for distance in far:
                 waiting = [asked for asked in talk.asked if (number, distance, asked.turn) not in done]
-                if waiting:
-                    grow(session, talk, distance)
+                if waiting:  # what is said up to there, as if it had been typed and answered
+                    held = session.conversation.messages
+                    held += talk.messages[len(held) : talk.ends[distance]]
                 for asked in waiting:
                     for condition, (found, has) in answers(model, whole, session, asked).items():
                         f1, exact = token_f1(found.text, asked.answer), exact_match(found.text, asked.answer)
@@ -173,12 +174,6 @@ def numbers(text: str) -> list[int]:
         return sorted(map(int, text.split(",")))
     except ValueError as error:
         raise InvalidInput(f"{text!r} is no list of numbers: write 1000,4000") from error
-
-
-def grow(session: ChatSession, talk: Talk, distance: int) -> None:
-    """Append what is said up to a distance, as if it had been typed and answered."""
-    held = session.conversation.messages
-    held += talk.messages[len(held) : talk.ends[distance]]
 
 
 def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Asked) -> dict[str, tuple[Result, bool]]:
