@@ -33,7 +33,7 @@ def title_of(source: Path) -> str:
 
 
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-_PARSER = MarkdownIt("commonmark").enable("table")
+_PARSER = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")  # what is deeper is left out
 _LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
 """How a line of facts begins: `Paid leave: 31 days`."""
 
@@ -46,7 +46,7 @@ def read_markdown(source: Path) -> Iterator[FileDocument]:
 def _parse_markdown(text: str, title: str) -> tuple[str, str]:
     tokens = _PARSER.parse(_FRONT_MATTER.sub("", text.replace("\r\n", "\n")))
     if len(tokens) > 1 and tokens[0].type == "heading_open":
-        title, tokens = _inline(tokens[1]), tokens[3:]
+        title, tokens = _inline(tokens[1]) or title, tokens[3:]
     blocks: list[str] = []
     cells: list[str] | None = None
     for before, token in zip([None, *tokens], tokens, strict=False):
@@ -96,7 +96,9 @@ _BLOCKS = [
 
 def read_html(source: Path) -> Iterator[FileDocument]:
     """The words of a page's main part, a line a block; in the encoding that the page declares, or UTF-8."""
-    tree = imported("selectolax.lexbor").LexborHTMLParser(source.read_bytes())
+    raw = source.read_bytes()
+    page = raw.decode("utf-16", "replace") if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else raw
+    tree = imported("selectolax.lexbor").LexborHTMLParser(page)
     head = tree.css_first("title")
     title = _words(head.text()) if head else ""
     root = tree.css_first("main") or tree.css_first("article") or tree.body

@@ -69,7 +69,7 @@ def read_jsonl(source: Path) -> Iterator[FileDocument]:
             place = f"line {number}"
             try:
                 if line.strip():
-                    yield from_record(source, place, json.loads(line.decode("utf-8")))
+                    yield from_record(source, place, json.loads(line.decode("utf-8-sig")))
             except (ValueError, RecursionError) as error:
                 yield FileDocument.failed(source, error, place)
 
@@ -80,6 +80,8 @@ csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that
 def _require_columns(names: Sequence[str]) -> None:
     if lacking := {"key", "text"} - set(names):
         raise ValueError(f"no column {' and '.join(sorted(lacking))}; columns: {', '.join(names) or 'none'}")
+    if twice := sorted({name for name in names if list(names).count(name) > 1}):
+        raise ValueError(f"more than one column {', '.join(twice)}")
 
 
 def read_csv(source: Path) -> Iterator[FileDocument]:

@@ -145,6 +145,19 @@ def test_json_lines_may_have_blank_lines_and_other_types_of_metadata(tmp_path: P
     assert count_documents(file) == 2
 
 
+def test_what_other_programs_write_is_read_or_named(tmp_path: Path) -> None:
+    (tmp_path / "mark.jsonl").write_bytes('\ufeff{"key": "a", "text": "One."}\n'.encode())
+    (tmp_path / "twice.csv").write_text("key,text,text\na,One.,Two.\n")
+    (tmp_path / "wide.html").write_bytes("<p>One.</p>".encode("utf-16"))
+    (tmp_path / "deep.md").write_text("".join(f"{'  ' * n}- level {n}\n" for n in range(12)))
+    (tmp_path / "bare.md").write_text("# \n\nOne.\n")
+    found = {path.name: read(path)[0] for path in sorted(tmp_path.iterdir())}
+    assert [found[name].text for name in ("mark.jsonl", "wide.html", "bare.md")] == ["One."] * 3
+    assert found["bare.md"].title == "bare"
+    assert found["deep.md"].text.split("\n\n")[-1] == "level 11"
+    assert found["twice.csv"].unreadable == "more than one column text"
+
+
 def test_only_known_files_are_sources(tmp_path: Path) -> None:
     for name in ("b.txt", "a.md", "c.docx", "sub/d.jsonl", ".git/e.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
