@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from memory_model.eval.subject import Subject
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
-CandidatesOption = Annotated[
-    int, typer.Option("--candidates", min=0, help="Nearest by vector that words order; 0: none.")
-]
+CandidatesOption = Annotated[int, options.amount("--candidates", help="Nearest by vector that words order; 0: none.")]
 PrecisionOption = Annotated[
     Literal["float32", "auto"],
     typer.Option("--precision", help="Of products: float32; auto: bfloat16 where the machine has it."),

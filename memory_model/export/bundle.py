@@ -40,7 +40,7 @@ def export_bundle(
     out = Path(out)
     chosen = precision if isinstance(precision, Precision) else Precision.parse(precision)
     check_place(out)
-    folder = model.folder if isinstance(model, LoadedModel) else ModelFolder.open(model)
+    loaded, folder = (model, model.folder) if isinstance(model, LoadedModel) else (None, ModelFolder.open(model))
     if folder is not None:
         calibration = folder.calibration if calibration is None else calibration
         codec = codec or folder.need_codec()
@@ -49,9 +49,13 @@ def export_bundle(
     rounded = 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights])
     rows = read_rows(calibration) if rounded and calibration else []
     memory_codec = MemoryCodec.load(codec)
-    if folder is not None:  # what is refused is refused before anything large is read
+    # What does not fit is refused before anything large is read.
+    if loaded is not None:
+        MemoryFormat(loaded.config, "", memory_codec)
+    elif folder is not None:
         MemoryFormat(folder.config(), "", memory_codec)
         open_adapter(folder)
+    if folder is not None:
         folder.verify_base()
     staging = staging_folder(out)
     try:
@@ -60,7 +64,7 @@ def export_bundle(
             named = embedder or (folder.embedder if folder else MINILM)
             embedder_id = export_embedder(named, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="loading the model")
-            loaded = model if isinstance(model, LoadedModel) else load_model(folder)
+            loaded = loaded or load_model(folder)
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
             moments = None
             if rows:
