@@ -39,8 +39,8 @@ _HEAD_ROWS = 256
 """Positions whose logits exist at once: float32 over the whole vocabulary."""
 _PART_TOKENS = {"cpu": 8}
 """What attention to one more length costs, in tokens; on a GPU, where it is starting kernels, 128."""
-_PASS_TOKENS = {"cpu": 96}
-"""What one more pass costs, in tokens: reading the weights; on a GPU 512."""
+_PASS_TOKENS = {"cpu": 12}
+"""What one more pass costs, in tokens; products of 64 tokens are as fast as those of 900. On a GPU 512."""
 
 
 @dataclass
