@@ -87,12 +87,6 @@ class RMSNorm(nn.Module):
         return fused.rms_norm(x, self.weight, self.epsilon, torch.get_autocast_dtype(kind) if on else x.dtype)
 
 
-def for_products(x: Tensor) -> Tensor:
-    """Input x of several matrix products in the type that they compute with, converted once for all of them."""
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
-
-
 class Attention(nn.Module):
     """Grouped-query attention; heads listed in the budget of this layer also attend to memories."""
 
@@ -132,8 +126,7 @@ class Attention(nn.Module):
         self.register_buffer("rows_Ht", torch.where(filled, start_H[:, None] + step_t, 0), persistent=False)
 
     def project(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Unrotated q [H, N, d], k and v [K, N, d]; q and k normed where the model norms them."""
-        x_ND = for_products(x_ND)
+        """Unrotated q [H, N, d], k and v [K, N, d] of normed states; q and k normed where the model norms them."""
         q, k, v = (p(x_ND).unflatten(1, (-1, self.config.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
@@ -235,7 +228,6 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """MLP output [..., D] of x [..., D]."""
-        x = for_products(x)
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
