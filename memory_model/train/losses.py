@@ -39,8 +39,6 @@ _HEAD_ROWS = 256
 """Positions whose logits exist at once: float32 over the whole vocabulary."""
 _PART_TOKENS = {"cpu": 8}
 """What attention to one more length costs, in tokens; on a GPU, where it is starting kernels, 128."""
-_PASS_TOKENS = {"cpu": 12}
-"""What one more pass costs, in tokens; products of 64 tokens are as fast as those of 900. On a GPU 512."""
 
 
 @dataclass
@@ -257,19 +255,14 @@ def _written(
 ) -> tuple[MemoryBatch, list[int]]:
     """Memories [N, budget, d] of some of the batch's references, and which these are."""
     lengths = batch.reference_lengths.tolist()
-    parts, order = [], []
-    fixed = _PASS_TOKENS.get(batch.ids.device.type, 512)
+    written, order = [], []
     with own.timed("write"):
-        for bucket in buckets([lengths[row] for row in rows], fixed=fixed, most=most_tokens):
-            part = [rows[number] for number in bucket]
-            longest = lengths[part[-1]]
-            chosen = torch.tensor(part, device=batch.ids.device)
-            ids = batch.reference_ids[chosen, :longest]
-            parts.append(write_memories(model, ids, batch.reference_lengths[chosen], prefix))
-            order += part
-            own.tokens += sum(lengths[row] for row in part)
-            own.computed += len(part) * longest
-        return MemoryBatch(*_sides(parts)), order
+        for parts in _passes(rows, lengths, [True] * len(lengths), most_tokens, batch.ids.device.type):
+            written.append(write_memories(model, batch.reference_ids, batch.reference_lengths, prefix, parts))
+            order += [row for part in parts for row in part]
+            own.computed += sum(len(part) * lengths[part[-1]] for part in parts)
+        own.tokens += sum(lengths[row] for row in order)
+        return MemoryBatch(*_sides(written)), order
 
 
 def _sides(memories: Sequence[MemoryBatch]) -> list[Tensor]:
