@@ -289,6 +289,7 @@ def _seen(
     """Hidden states [K, D] of the tokens at (row, column) of a teacher's texts, or of a batch that reads memory."""
     lengths, device = _lengths(texts.ids, texts.lengths), texts.ids.device
     found = torch.empty(len(places_K2), model.config.hidden, dtype=model.head_weight.dtype, device=device)
+    row, column = places_K2.T
     reads = [False] * len(lengths)
     if isinstance(texts, Batch):
         reads = (texts.memories >= 0).any(dim=(1, 2)).tolist()
@@ -297,7 +298,7 @@ def _seen(
     def look(rows: list[int], own: Pass) -> None:
         with own.timed("teacher"):
             for parts in _passes(rows, lengths, reads, most_tokens, device.type):
-                here, hidden = _read_packed(model, texts, lengths, prefix, parts, *places_K2.T, own, memory)
+                here, hidden = _read_packed(model, texts, lengths, prefix, parts, row, column, own, memory)
                 found[here] = hidden.to(found.dtype)
 
     with original(model) if isinstance(texts, Teacher) and texts.original else nullcontext():
