@@ -29,8 +29,8 @@ PROMISED = (
 )  # fmt: skip
 STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
 COUNTED = (
-    "Decoding excludes the first token; end to end includes all tokens and all time. Every chunk gets memories; none"
-    " is cached. Ratios are with memory over without, per round."
+    "Decoding excludes the first token. Every chunk gets memories, none cached. Ratios are to decoding without memory,"
+    " per round."
 )
 """What the figures of an answer mean, for the notes of tables."""
 _BITS: dict[int, int] = {
