@@ -220,8 +220,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         whole, first = "llama_cpp_end_to_end_tokens_per_s", "llama_cpp_first_token_ms"
         rows.append((name, "llama_cpp_tokens_per_s", whole, first, "ratio_vs_llama_cpp"))
     note = (
-        "Decoding counts the time in which all conversations decode. Ratios: with memory over without,"
-        " all conversations over one alone, without memory over llama.cpp's server." + ("" if llama else f" {HOW_TO_BUILD}.")
+        "Decoding counts the time in which all conversations decode. Ratios: with memory over without, all over one"
+        " alone, without memory over llama.cpp's server." + ("" if llama else f" {HOW_TO_BUILD}.")
     )
     columns = (f"{result['conversations']} conversations", "tokens/s ↑", "end to end ↑", "first token, ms ↓", "ratio ↑")
     shown = [(label, *(figure(result, key) if key else "" for key in keys)) for label, *keys in rows]
