@@ -176,7 +176,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
 
 @with_options("bundle", "service", "knowledge_base", "provider")
 def doctor(given: dict[str, Any]) -> None:
-    """Check this device, its bundle, decoder, embedder and service, and suggest fixes."""
+    """Check device, bundle, decoder, embedder and service."""
     marks = {None: ("info", "dim"), True: ("ok  ", "green"), False: ("FAIL", "red")}
     failed = False
     for result in check(EdgeSettings(**given)):
@@ -190,10 +190,10 @@ def doctor(given: dict[str, Any]) -> None:
 
 @with_options("bundle", "provider")
 def build(given: dict[str, Any]) -> None:
-    """Prepare the decoder for this device: build TensorRT's engine (minutes), or measure the best number of threads.
+    """Build TensorRT's engine, or measure the best number of threads.
 
-    An engine fits one bundle, context, TensorRT version and GPU. It is stored in the bundle's folder `cache`; delete
-    that folder to build it again.
+    Building takes minutes. An engine fits one bundle, context, TensorRT version and GPU. It is stored in the bundle's
+    folder `cache`; delete that folder to build it again.
     """
     settings = EdgeSettings(**given)
     wanted = settings.provider
@@ -236,7 +236,7 @@ def pull(
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Download the service's bundle to --bundle, or with --kb a memory pack that is searched on this device.
+    """Download the service's bundle, or with --kb a memory pack.
 
     After Ctrl-C, run the same command again to resume. Set TLS and the API key by EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
     EDGE_CLIENT_API_KEY and others (docs/edge-guide.md).

@@ -37,9 +37,9 @@ from memory_model.printable import shown_on
 
 EXIT_CODES = (
     "Exit codes: 0 success, also if the service is down and the answer has no memories (with a warning); "
-    "1 wrong bundle, question or setting; 2 wrong usage; 3 no memories, although --require-memory was given or "
-    "because of an error that you must fix, such as a service with another model, an unknown knowledge base or a "
-    "missing API key; 130 interrupted."
+    "1 wrong bundle, question or setting; 2 wrong usage; 3 no memories, and either --require-memory was given or the "
+    "cause needs fixing, such as a service with another model, an unknown knowledge base or a missing API key; "
+    "130 interrupted."
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
@@ -60,7 +60,7 @@ def main() -> None:
     edge-client chat                       hold a conversation
     edge-client remember FILES             turn this device's own files into memories
 
-    You can also set every option by an environment variable EDGE_CLIENT_*, such as EDGE_CLIENT_SERVICE.
+    Every setting also has an environment variable EDGE_CLIENT_*, such as EDGE_CLIENT_SERVICE.
     """  # noqa: D301  # the mark says that these lines are not wrapped
 
 
@@ -94,7 +94,7 @@ def ask(
         bool, typer.Option("--require-memory", help="Exit with 3 if memories are unavailable.")
     ] = False,
 ) -> None:
-    """Answer one question; show which memories were read, speed and times."""
+    """Answer one question and show the memories that were read."""
     if question == "-":
         question = sys.stdin.read()
     if not question.strip():
@@ -163,7 +163,7 @@ def serve(
     parallel: Annotated[int | None, typer.Option(min=1, help="Concurrent answers. [default: 4]")] = None,
     port_file: Annotated[Path | None, typer.Option(help="File to write the port to, once ready.")] = None,
 ) -> None:  # fmt: skip
-    """Serve the model on this device: OpenAI's API under /v1 and a chat page at /.
+    """Serve OpenAI's API under /v1 and a chat page at /.
 
     Further settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.
     """

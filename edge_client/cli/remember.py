@@ -47,9 +47,10 @@ def remember(
         bool, typer.Option("--anew", help="Rewrite a knowledge base of another bundle from its stored texts.")
     ] = False,
 ) -> None:  # fmt: skip
-    """Turn files into memories on this device, which answers then read. Nothing is sent to a service.
+    """Turn files into memories on this device.
 
-    Run the same command again after Ctrl-C or when files have changed; it skips unchanged files.
+    Nothing is sent to a service, and all later answers read them. Run the same command again after Ctrl-C or when files
+    have changed; it skips unchanged files.
     """
     if anew == bool(files):
         raise InvalidInput("name the files to remember, or give --anew alone")

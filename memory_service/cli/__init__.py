@@ -14,9 +14,9 @@ app = typer.Typer(
     help="""The service of Memory³ Edge: turn documents into explicit memories, store them and serve them to devices.
 
     \b
-    memory-model export --out bundle         write the bundle: the service's embedder and the devices' model
-    memory-service serve --bundle bundle     start the service, in another terminal
-    memory-service ingest notes/ --kb notes  ingest text, Markdown, HTML, PDF, CSV, JSON lines, Parquet
+    memory-model export --out bundle         write the devices' bundle
+    memory-service serve --bundle bundle     start it, in another terminal
+    memory-service ingest notes/ --kb notes  ingest text, HTML, PDF, JSONL, …
     memory-service documents list notes      list stored documents
 
     Commands call the service at --address or MEMORY_SERVICE_ADDRESS, with the API key MEMORY_SERVICE_CLIENT_API_KEY.
