@@ -81,6 +81,7 @@ SECTIONS = (
     Section("squad_retrieved", "test", "squad_test.json", RETRIEVED, 60, ARTICLES, answerable=True),
     Section("squad_unanswerable", "test", "squad_test.json", ("memory", "rag_five"), 40, answerable=False),
     Section("squad", "dev", "squad_dev.json", GIVEN, 60, answerable=True),
+    Section("introductions", "dev", "introductions_dev.json", GIVEN, 100),
     Section("same_field", "dev", "hard_dev.json", GIVEN, 60),
     Section("unanswerable", "dev", "unanswerable_dev.json", ("memory", "rag_five"), 60),
     Section("unanswerable_twins", "dev", "unanswerable_dev_twins.json", ("memory", "rag_five"), 60),
