@@ -47,12 +47,12 @@ class Cost:
 
 
 def conversation_times(
-    bundle: Annotated[Path, typer.Option(help="An edge bundle with writer.onnx.")] = DEFAULT_FOLDER,
-    out: Annotated[Path, typer.Option(help="JSON lines.")] = Path("build/conversation_times.jsonl"),
+    bundle: Annotated[Path, typer.Option(help="Bundle with writer.onnx.")] = DEFAULT_FOLDER,
+    out: Annotated[Path, typer.Option(help="JSON lines to write.")] = Path("build/conversation_times.jsonl"),
     distances: Annotated[str, typer.Option(help="Tokens of the conversation.")] = "1000,4000,16000,64000",
-    threads: Annotated[int, typer.Option(min=1, help="Of the decoder; writing has one more.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Decoder threads; writing has one more.")] = 1,
 ) -> None:
-    """Measures one conversation as it grows, on a machine that does nothing else."""
+    """Measure speed and memory of a conversation as it grows, on an idle machine."""
     far = sorted(map(int, distances.split(",")))
     table = Table(
         "tokens", "first token, ms", "tokens/s", "while remembering", "longest pause, ms", "usual", "MB", "stored, MB"

@@ -19,21 +19,20 @@ console = Console(stderr=True)
 FACTBOOK = Path("data/factbook.jsonl")
 EMBEDDER = Path("build/embedder")
 
-DataOption = Annotated[Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")]
+DataOption = Annotated[Path, typer.Option("--data", help="Documents to tune on: JSONL of {key, title, text}.")]
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),
 ]
-AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")]
-CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the shipped one.")]
+AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the model's.")]
+CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the model's.")]
 CorpusOption = Annotated[Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md).")]
 EmbedderOption = Annotated[
-    Path | None,
-    typer.Option("--embedder", help="Folder of an exported embedder; default: one that is made under build/."),
+    Path | None, typer.Option("--embedder", help="Folder of an exported embedder; default: exported to build/.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU a process.")]
-ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads; 0 leaves torch's choice.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Random seed.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU per process.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads; 0: torch's default.")]
 
 
 def progress_bars() -> Progress:
