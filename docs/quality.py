@@ -128,22 +128,23 @@ def page(old: str, sections: Mapping[str, Measured]) -> str:
     one = next(iter(sections.values()))
     dates = sorted(s.date for s in sections.values())
     precision = " and ".join(sorted({str(s.key.get("precision", "float32")) for s in sections.values()}))
-    size = next((f", {s.about['memory_bytes']:,} bytes a memory" for s in sections.values() if s.about), "")
+    size = next((f", {s.about['memory_bytes']:,} bytes per memory" for s in sections.values() if s.about), "")
     measured = (
         f"Model {one.key['model_id'][:12]}, codec {one.key['codec_id'][:12]}{size}; products in {precision}; "
         f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
         "## Test sets", _table(sections, "test"),
         *(("## Development sets", _table(sections, "dev")) if any(s.part == "dev" for s in sections.values()) else ()),
-        "## Against the targets",
-        "95 % intervals of the test sets. A bar is reached or missed only if the whole interval is on one side.",
-        "\n".join(_targets(sections)), "## What this means", "\n".join(_meanings(sections)),
+        "## Targets",
+        "*Must* is the required value, *aim* the goal. Each is reached or missed only if the whole 95 % interval is on"
+        " one side of it.",
+        "\n".join(_targets(sections)), "## Comparison with text", "\n".join(_meanings(sections)),
     )  # fmt: skip
     return f"{before}{BEGIN}\n" + "\n\n".join(measured) + f"\n\n{END}{after}"
 
 
 def _table(sections: Mapping[str, Measured], part: str) -> str:
     lines = [
-        "| questions: score | memory | the same five as text | the right text alone | nothing | n |",
+        "| questions: score | memory | the same five as text | the right text alone | no reference | n |",
         "|---|---|---|---|---|---|",
     ]
     for name, score, title in _ROWS:
@@ -155,7 +156,7 @@ def _table(sections: Mapping[str, Measured], part: str) -> str:
 
 
 def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
-    yield "| what | measured | must | aim | |\n|---|---|---|---|---|"
+    yield "| measure | value | must | aim | result |\n|---|---|---|---|---|"
     for bar in TARGETS:
         sign, found = "≥" if bar.higher else "≤", bar.value(sections)
         shown, verdict = "", "not measured"
@@ -167,15 +168,15 @@ def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
 
 def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
     """What the row-by-row comparisons of the test sets show."""
-    shown: dict[str, list[str]] = {"Higher with memory": [], "Lower with memory": [], "No difference shown": []}
+    shown: dict[str, list[str]] = {"Higher with memory": [], "Lower with memory": [], "No significant difference": []}
     for name, score, title in _ROWS:
         found = sections.get(f"{name}/test")
         for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
             if score != "refused" and found and (p := found.paired(first, second, score)):
                 low, high = interval(p)
-                kind = "Higher with memory" if low > 0 else "Lower with memory" if high < 0 else "No difference shown"
+                kind = list(shown)[0 if low > 0 else 1 if high < 0 else 2]
                 shown[kind].append(f"{title} ({p.difference:+.3f} ± {p.error:.3f})")
-    yield "Memory against the same references as text, row by row:\n"
+    yield "Paired difference between memory and the same references as text:\n"
     for kind, titles in shown.items():
         if titles:
             yield f"- {kind}: {'; '.join(titles)}."

@@ -43,10 +43,10 @@ DEADLINE_S = 30.0
 
 def device_quality(
     model: options.ModelOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Questions.")] = 100,
-    out: Annotated[Path, typer.Option(help="JSONL that gets the sections int4 and overlap.")] = MEASURED,
+    limit: Annotated[int, typer.Option(min=1, help="Number of questions.")] = 100,
+    out: Annotated[Path, typer.Option(help="JSONL for the sections int4 and overlap.")] = MEASURED,
 ) -> None:
-    """Measure what int4 weights and early recall cost in answers; `make quality` puts both on the page."""
+    """Measure the effect of int4 weights and early recall on answers; `make quality` writes both to the page."""
     subject, rows = Subject.open(model), open_rows(QUESTIONS, limit)
     about = subject.about()
     key = {"evaluator": EVALUATOR, **{name: about[name] for name in ("model_id", "codec_id")}}

@@ -37,10 +37,10 @@ def mean_of(adapters: Sequence[Adapter]) -> Adapter:
 
 
 def mean_adapter(
-    adapters: Annotated[list[Path], typer.Argument(help="Adapter files of one line of tuning.")],
+    adapters: Annotated[list[Path], typer.Argument(help="Adapter files, tuned one from another.")],
     out: Annotated[Path, typer.Option(help="Adapter file to write.")],
 ) -> None:
-    """Write the mean of adapters, number by number: of two checkpoints of one run often better than either."""
+    """Write the elementwise mean of adapters; the mean of two checkpoints of a run is often better than either."""
     mean = mean_of([Adapter.load(path) for path in adapters])
     out.parent.mkdir(parents=True, exist_ok=True)
     mean.save(out)

@@ -58,20 +58,20 @@ class WordVectors:
 
 def two_stages(
     corpus: Annotated[Path, typer.Option(help="Folder of passages (docs/data.md).")],
-    out: Annotated[Path, typer.Option(help="Folder of the runs; the same command goes on.")] = Path("build/two-stages"),
-    layers: Annotated[int, typer.Option(help="Layers.")] = 8,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; resumes them.")] = Path("build/two-stages"),
+    layers: Annotated[int, typer.Option(help="Number of layers.")] = 8,
     query_heads: Annotated[int, typer.Option(help="Query heads; half as many KV heads.")] = 4,
     head_dim: Annotated[int, typer.Option(help="Head dimension.")] = 32,
-    vocabulary: Annotated[int, typer.Option(help="Tokens of the vocabulary, trained on the corpus.")] = 4096,
-    sequence: Annotated[int, typer.Option(help="Tokens of a sequence; the paper has 2048.")] = 512,
-    rows: Annotated[int, typer.Option(help="Sequences of a step.")] = 4,
+    vocabulary: Annotated[int, typer.Option(help="Size of the vocabulary, trained on the corpus.")] = 4096,
+    sequence: Annotated[int, typer.Option(help="Tokens per sequence; paper: 2048.")] = 512,
+    rows: Annotated[int, typer.Option(help="Sequences per step.")] = 4,
     warmup: Annotated[int, typer.Option(help="Steps of the warmup stage.")] = 600,
     continual: Annotated[int, typer.Option(help="Steps of the continual stage.")] = 300,
-    learning_rate: Annotated[float, typer.Option(help="Highest rate of the warmup stage; half of it after.")] = 4e-3,
+    learning_rate: Annotated[float, typer.Option(help="Highest rate of the warmup stage; then half of it.")] = 4e-3,
     embedder: EmbedderOption = None,
     device: DeviceOption = "cpu",
 ) -> None:
-    """Pretrain the same random weights with memory, without, and with it after a warmup without; draw the losses.
+    """Pretrain the same random weights with memory, without, and with memory after a warmup; plot the losses.
 
     All runs of a stage see the same sequences in the same order, none twice.
     """

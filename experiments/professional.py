@@ -114,17 +114,15 @@ def draw(result: Mapping[str, Any], title: str, file: Path) -> None:
 
 
 def professional(
-    data: Annotated[Path, typer.Argument(help="PubMedQA's rows, or HaluEval's.")],
-    out: Annotated[Path, typer.Option(help="JSON; the figure stands beside it.")] = Path("build/professional.json"),
+    data: Annotated[Path, typer.Argument(help="File of PubMedQA or HaluEval.")],
+    out: Annotated[Path, typer.Option(help="JSON to write, and a figure.")] = Path("build/professional.json"),
     model: options.ModelOption = None,
     embedder: options.EmbedderOption = None,
-    limit: Annotated[
-        int, typer.Option(min=1, help="Rows that are asked; the knowledge base has the texts of all.")
-    ] = 1000,
-    dropping: Annotated[bool, typer.Option(help="Leave out what scores far below the best, as devices do.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to ask; all texts are searched.")] = 1000,
+    dropping: Annotated[bool, typer.Option(help="Drop references far below the best, as devices do.")] = False,
     threads: options.ThreadsOption = 1,
 ) -> None:
-    """Compare memory with RAG of 3, 5 and 7 references on questions with choices: accuracy, and seconds a question."""
+    """Compare memory with RAG of 3, 5 and 7 references on multiple choice: accuracy and seconds per question."""
     use_threads(threads)
     rows, subject = read_choices(data), Subject.open(model)
     loaded, memory = subject.loaded, subject.loaded.config.memory

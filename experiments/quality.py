@@ -81,6 +81,7 @@ SECTIONS = (
     Section("squad_retrieved", "test", "squad_test.json", RETRIEVED, 60, ARTICLES, answerable=True),
     Section("squad_unanswerable", "test", "squad_test.json", ("memory", "rag_five"), 40, answerable=False),
     Section("squad", "dev", "squad_dev.json", GIVEN, 60, answerable=True),
+    Section("introductions", "dev", "introductions_dev.json", GIVEN, 100),
     Section("same_field", "dev", "hard_dev.json", GIVEN, 60),
     Section("unanswerable", "dev", "unanswerable_dev.json", ("memory", "rag_five"), 60),
     Section("unanswerable_twins", "dev", "unanswerable_dev_twins.json", ("memory", "rag_five"), 60),
@@ -257,20 +258,20 @@ def measure_prose(
 
 
 def quality(
-    out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
-    natural: Annotated[Path | None, typer.Option(help="Natural questions, rows as for `eval`; a section more.")] = None,
+    out: Annotated[Path, typer.Option(help="JSONL to write; sections it has are kept.")] = MEASURED,
+    natural: Annotated[Path | None, typer.Option(help="Further section: natural questions, as for `eval`.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many rows a section.")] = None,
-    sections: Annotated[str, typer.Option(help="Only these, comma-separated: NAME, NAME/test or NAME/dev.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Most rows per section.")] = None,
+    sections: Annotated[str, typer.Option(help="Comma-separated NAME, NAME/test or NAME/dev; default: all.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
     precision: PrecisionOption = "auto",
 ) -> None:
-    """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
+    """Measure all sections of docs/quality.md, the most important first; run it again to resume.
 
-    A section that was measured with the same key (evaluator, model, codec, prompt, data, sizes, retrieval) is kept.
-    Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
+    A section is kept if it was measured with the same evaluator, model, codec, prompt, data, sizes and retrieval. All
+    answers are written to the folder `answers` beside the output. `make quality` writes the page.
     """
     todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
     about = subject.about()

@@ -94,10 +94,10 @@ def random_base(
     shape: Annotated[str, typer.Argument(help=f"One of {', '.join(SHAPES)}.")],
     out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
 ) -> None:
-    """Write a base model with random weights, to measure what a shape costs: what it says means nothing.
+    """Write a base model with random weights, to measure the cost of a shape; its text is meaningless.
 
-    It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
-    shape takes 5.6 GB of disk (2.4 B parameters and both token tables) and 3 GB of memory.
+    The output is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard. The
+    paper's shape takes 5.6 GB of disk (2.4 B parameters and both token tables) and 3 GB of memory.
     """
     if shape not in SHAPES:
         raise InvalidInput(f"no shape is called {shape!r}: give one of {', '.join(SHAPES)}")

@@ -27,7 +27,7 @@ from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, read
 from memory_model.nn.writing import received_attention, stack_memories
 
-LimitOption = Annotated[int, typer.Option(help="Questions of each set.")]
+LimitOption = Annotated[int, typer.Option(help="Questions per set.")]
 
 
 def rows_of(name: str) -> list[Row]:
@@ -77,12 +77,12 @@ def own_scores(subject: Subject, question: str, memory: MemoryBatch, most: int =
 
 def self_retrieval(
     limit: LimitOption = 40,
-    references: Annotated[int, typer.Option(help="References of each set; all are searched together.")] = 150,
+    references: Annotated[int, typer.Option(help="References per set; all are searched together.")] = 150,
     model: ModelOption = None,
 ) -> None:
-    """Search memories by the model's own attention queries (remark in 3.1): recall@5 beside the embedder's.
+    """Search memories with the model's own attention queries (remark in 3.1) and compare recall@5 with the embedder.
 
-    sparse: MaxSim of eight query tokens a head; attention: the share of a softmax over all memories, of every token.
+    sparse: MaxSim of eight query tokens per head; attention: every token's share of a softmax over all memories.
     """
     subject, search = Subject.open(model), open_embedder(None, ModelFolder.open(model).embedder)
     sets = {name: rows_of(name) for name in ("heldout_questions", "introductions_test", "squad_dev")}
@@ -134,13 +134,13 @@ def short_sighted(model: Decoder, ids: Sequence[int], readers: int, answers: int
 
 def seen_heads(
     limit: LimitOption = 24,
-    sight: Annotated[int, typer.Option(help="Tokens that a head sees before itself.")] = 100,
+    sight: Annotated[int, typer.Option(help="Attention span of a limited head, in tokens.")] = 100,
     model: ModelOption = None,
 ) -> None:
-    """Find heads by sight (remark in 3.3) in the plain model; compare them with the model folder's own.
+    """Select heads of the plain model by attention span (remark in 3.3); compare them with the model folder's heads.
 
-    On every other question each KV head in turn does not see beyond `sight` tokens; those without whose sight the loss
-    rises most are chosen. On the rest: what five memories in these heads alone bring to the untuned model.
+    On every other question, each KV head in turn is limited to `sight` tokens, and the heads that raise the loss most
+    are selected. On the other questions, the effect of five memories in these heads on the untuned model is measured.
     """
     folder = ModelFolder.open(model)
     loaded = load_base(folder, memory=parse_budget("all", folder.config()))

@@ -128,16 +128,16 @@ class Sources:
 
 
 def long_conversation(
-    bundle: Annotated[Path, typer.Option(help="An edge bundle with writer.onnx.")] = DEFAULT_FOLDER,
-    out: Annotated[Path, typer.Option(help="JSON lines; what it has is kept.")] = Path("build/long_conversation.jsonl"),
+    bundle: Annotated[Path, typer.Option(help="Bundle with writer.onnx.")] = DEFAULT_FOLDER,
+    out: Annotated[Path, typer.Option(help="JSON lines; resumes a run.")] = Path("build/long_conversation.jsonl"),
     distances: Annotated[str, typer.Option(help="Tokens between facts and questions.")] = "1000,4000,16000",
-    conversations: Annotated[str, typer.Option(help="Numbers, each of one with eight questions.")] = "0,1,2",
+    conversations: Annotated[str, typer.Option(help="Numbers of conversations of eight questions.")] = "0,1,2",
     context: Annotated[int, typer.Option(help="Tokens in the cache; 0: the default.")] = 0,
-    test: Annotated[bool, typer.Option("--test", help="The test questions instead of those for development.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Where to draw F1 by distance, as SVG.")] = None,
+    test: Annotated[bool, typer.Option("--test", help="Use the test questions, not the development ones.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="SVG to plot F1 by distance to.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of factbook.jsonl, squad_dev.json and others.")] = FACTBOOK.parent,
 ) -> None:
-    """Asks for facts that were told thousands of tokens ago: with memories, a sliding window, and as text."""
+    """Ask for facts told thousands of tokens ago, with memories, with a sliding window, and as text."""
     far, sources = numbers(distances), Sources(data, test=test)
     measured = _read(out)
     done = {(m.conversation, m.distance, m.turn) for m in measured}

@@ -1,4 +1,4 @@
-"""The cloud half: ingestion, storage and retrieval of explicit memories. Start at `write/pipeline.py`."""
+"""The service: ingestion, storage and retrieval of explicit memories. Start at `write/pipeline.py`."""
 
 from memory_model import __version__
 

@@ -28,10 +28,10 @@ def complain(error: Exception) -> None:
 def run(
     scenarios: Annotated[list[str], typer.Argument(help=f"{', '.join(SCENARIOS)}, or all.")],
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting: name=value (YAML).")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few rounds: to try it out.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run few rounds, to try it out.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = outcome.RESULTS,
 ) -> None:
-    """Measure scenarios one after the other, write their results, show their tables; exits with 2 if any failed."""
+    """Measure scenarios one by one, write results and show tables; exits with 2 if any fails."""
     failed = []
     for name in SCENARIOS if scenarios == ["all"] else scenarios:
         try:
@@ -51,9 +51,9 @@ def run(
 @app.command("report")
 def write_report(
     folder: Annotated[Path, typer.Option("--results", help="Folder of the results.")] = outcome.RESULTS,
-    page: Annotated[Path, typer.Option(help="Page whose marked part is written.")] = report.PAGE,
+    page: Annotated[Path, typer.Option(help="Page to write the tables into.")] = report.PAGE,
 ) -> None:
-    """Write the tables of docs/benchmarks.md; what has no result keeps its figures."""
+    """Write the tables of docs/benchmarks.md; scenarios without a result keep their figures."""
     console.print(f"written: {', '.join(report.write(folder, page.resolve())) or 'nothing'}")
 
 

@@ -29,8 +29,8 @@ PROMISED = (
 )  # fmt: skip
 STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
 COUNTED = (
-    "Decoding counts the tokens after the first, end to end all tokens by all time; memories for every chunk, none"
-    " cached on the device. Ratios: with memory over without, round by round."
+    "Decoding excludes the first token. Every chunk gets memories, none cached. Ratios are to decoding without memory,"
+    " per round."
 )
 """What the figures of an answer mean, for the notes of tables."""
 _BITS: dict[int, int] = {
@@ -151,12 +151,12 @@ def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
         ("overlap", *(figure(result, name) for name in overlap)),
         ("exact", *(figure(result, name) for name in exact)),
     ]
-    columns = ("recall", "tokens/s ↑", "ratio ↑", "ratio end to end ↑", "blocked, ms a chunk ↓")
+    columns = ("recall", "tokens/s ↑", "ratio ↑", "ratio end to end ↑", "blocked, ms per chunk ↓")
     stages = tuple(f"{result['stages_ms'].get(name, 0):.3g}" for name in STAGES)
-    note = "Mean milliseconds for one generated chunk; the network is the call without the server's own time."
+    note = "Mean milliseconds per generated chunk; network is the call without the server's time."
     return [
         Sheet(subject(result), columns, rows, COUNTED),
-        Sheet("where the time of a recall beside decoding goes", STAGES, [stages], note),
+        Sheet("time of a recall in parallel with decoding", STAGES, [stages], note),
     ]
 
 

@@ -47,7 +47,7 @@ RUN python3 -m venv /app/sbom && /app/sbom/bin/pip install "cyclonedx-bom>=7.5,<
 FROM python
 LABEL org.opencontainers.image.title="memory-service" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.description="The cloud half of Memory³ Edge: vector in, explicit memories out."
+      org.opencontainers.image.description="The service of Memory³ Edge, which stores explicit memories and retrieves them by vector."
 COPY --from=build /app/python /app/python
 COPY --from=build /app/bundle /app/bundle
 ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \

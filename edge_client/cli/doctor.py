@@ -176,7 +176,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
 
 @with_options("bundle", "service", "knowledge_base", "provider")
 def doctor(given: dict[str, Any]) -> None:
-    """Check this device, its bundle, decoder, embedder and service: what runs where, why not elsewhere, what to do."""
+    """Check device, bundle, decoder, embedder and service."""
     marks = {None: ("info", "dim"), True: ("ok  ", "green"), False: ("FAIL", "red")}
     failed = False
     for result in check(EdgeSettings(**given)):
@@ -190,10 +190,10 @@ def doctor(given: dict[str, Any]) -> None:
 
 @with_options("bundle", "provider")
 def build(given: dict[str, Any]) -> None:
-    """Make what the decoder needs on this device ahead of time: TensorRT's engine (minutes), or the number of threads.
+    """Build TensorRT's engine, or measure the best number of threads.
 
-    An engine fits one bundle, context, TensorRT and GPU. It is kept in the bundle's folder `cache`; delete that to
-    make it anew.
+    Building takes minutes. An engine fits one bundle, context, TensorRT version and GPU. It is stored in the bundle's
+    folder `cache`; delete that folder to build it again.
     """
     settings = EdgeSettings(**given)
     wanted = settings.provider
@@ -232,14 +232,14 @@ def pull(
         str | None,
         typer.Option(
             "--knowledge-base", "--kb", metavar="NAME",
-            help="Fetch this knowledge base's memories instead, to --local, for offline use.",
+            help="Download this knowledge base to --local instead, for offline use.",
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Fetch the service's edge bundle to --bundle, or with --kb a memory pack to be searched on this device.
+    """Download the service's bundle, or with --kb a memory pack.
 
-    Ctrl-C keeps what was fetched: the same command goes on there. TLS and API key: EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
-    EDGE_CLIENT_API_KEY and others, see the edge guide.
+    After Ctrl-C, run the same command again to resume. Set TLS and the API key by EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
+    EDGE_CLIENT_API_KEY and others (docs/edge-guide.md).
     """
     settings = EdgeSettings(**given)
     place = settings.bundle if knowledge_base is None else path_of(settings.local, knowledge_base)

@@ -36,10 +36,10 @@ from memory_model.formats import find_sources, read_documents
 from memory_model.printable import shown_on
 
 EXIT_CODES = (
-    "Exit codes: 0 an answer was given, also without memories when the service is down (with a warning); "
-    "1 bundle, question or setting is wrong; 2 wrong usage; 3 no memory could be had although --require-memory was "
-    "given, or for a reason that lasts until you change something, such as another model's service, an unknown "
-    "knowledge base or a missing API key; 130 interrupted."
+    "Exit codes: 0 success, also if the service is down and the answer has no memories (with a warning); "
+    "1 wrong bundle, question or setting; 2 wrong usage; 3 no memories, and either --require-memory was given or the "
+    "cause needs fixing, such as a service with another model, an unknown knowledge base or a missing API key; "
+    "130 interrupted."
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
@@ -54,13 +54,13 @@ def main() -> None:
     First steps:
 
     \b
-    edge-client pull --service HOST:PORT   fetch the model
-    edge-client doctor                     see what works here
-    edge-client ask "…"                    an answer, and what was read for it
-    edge-client chat                       talk
-    edge-client remember FILES             read this device's own files too
+    edge-client pull --service HOST:PORT   download the model
+    edge-client doctor                     check what works on this device
+    edge-client ask "…"                    answer a question and list the memories read
+    edge-client chat                       hold a conversation
+    edge-client remember FILES             turn this device's own files into memories
 
-    Every setting can also be given as an environment variable EDGE_CLIENT_*, e.g. EDGE_CLIENT_SERVICE.
+    Every setting also has an environment variable EDGE_CLIENT_*, such as EDGE_CLIENT_SERVICE.
     """  # noqa: D301  # the mark says that these lines are not wrapped
 
 
@@ -80,21 +80,21 @@ def _reported() -> Iterator[None]:
 @with_options(*MODEL, answer=True)
 @_reported()
 def ask(
-    question: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.")],
+    question: Annotated[str, typer.Argument(help="The question; - reads it from standard input.")],
     given: dict[str, Any],
     drawn: SamplingOptions,
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file", help="A text, Markdown, HTML, PDF or table to ask about; a long one is written as memories first."
+            "--file", help="Text, Markdown, HTML, PDF or table to ask about; a long one becomes memories first."
         ),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
     require_memory: Annotated[
-        bool, typer.Option("--require-memory", help="Exit with 3 if memories could not be had.")
+        bool, typer.Option("--require-memory", help="Exit with 3 if memories are unavailable.")
     ] = False,
 ) -> None:
-    """Answer one question, and show which memories were read and what it cost."""
+    """Answer one question and show the memories that were read."""
     if question == "-":
         question = sys.stdin.read()
     if not question.strip():
@@ -136,10 +136,10 @@ def ask(
 @with_options(*MODEL, answer=True)
 @_reported()
 def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
-    """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer, not the program.
+    """Hold a conversation with memories. Ctrl-C stops an answer, not the program.
 
-    In a terminal: Enter sends, Alt-Enter begins a line, arrow keys and Ctrl-R find what was typed before, and below
-    an answer stands which memories it read. /help lists the commands, such as /retry, /edit, /add, /save, /kb.
+    In a terminal, Enter sends, Alt-Enter begins a new line, and arrow keys and Ctrl-R search earlier input. Each answer
+    is followed by the memories that it read. /help lists the commands, such as /retry, /edit, /add, /save, /kb.
     """
     memory, at_terminal = _memory(given), sys.stdin.isatty() and sys.stdout.isatty()
     typed = typed_at_terminal(state_folder() / "chat-history") if at_terminal else typed_lines
@@ -155,17 +155,17 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
 @_reported()
 def serve(
     given: dict[str, Any],
-    memory: Annotated[RecallMode | None, typer.Option("--memory", help="Unless a request says otherwise.")] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on, else this machine's own.")] = None,
-    lan: Annotated[bool, typer.Option("--lan", help="Let the network in, with a key; prints a QR code.")] = False,
-    tls: Annotated[bool | None, typer.Option("--tls", help="HTTPS with a certificate that is made for it.")] = None,
-    port: Annotated[int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")] = None,
-    parallel: Annotated[int | None, typer.Option(min=1, help="Answers computed at a time. [default: 4]")] = None,
-    port_file: Annotated[Path | None, typer.Option(help="Write the port there once the server listens.")] = None,
+    memory: Annotated[RecallMode | None, typer.Option("--memory", help="Default memory mode of requests.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")] = None,
+    lan: Annotated[bool, typer.Option("--lan", help="Listen on the network, with a key; prints a QR code.")] = False,
+    tls: Annotated[bool | None, typer.Option("--tls", help="Serve HTTPS with a self-signed certificate.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, help="Port; 0 takes a free one. [default: 8080]")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Concurrent answers. [default: 4]")] = None,
+    port_file: Annotated[Path | None, typer.Option(help="File to write the port to, once ready.")] = None,
 ) -> None:  # fmt: skip
-    """Serve the model on this device: OpenAI's interface under /v1, and a page to chat on at /.
+    """Serve OpenAI's API under /v1 and a chat page at /.
 
-    More settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.
+    Further settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.
     """
     try:
         import uvicorn
@@ -191,7 +191,7 @@ def serve(
         shown = network_address() if settings.host in ("0.0.0.0", "::", "[::]") else settings.host
         url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"
         page = f"{url}/#key={key}" if made else f"{url}/"
-        typer.echo(f"chat at {page}, OpenAI's interface at {url}/v1", err=True)
+        typer.echo(f"chat at {page}, OpenAI's API at {url}/v1", err=True)
         if certificate is not None:
             typer.echo(f"SHA-256 of its certificate: {fingerprint(certificate)}", err=True)
         if lan:

@@ -30,22 +30,22 @@ class Memory(str, Enum):
 
 
 SETTINGS = {
-    "bundle": "Folder of the edge bundle.",
+    "bundle": "Bundle folder.",
     "local": "Folder of this device's own knowledge bases.",
-    "service": "host:port of the service.",
-    "knowledge_base": "Whose memories are read; several as a,b.",
+    "service": "Address of the service, host:port.",
+    "knowledge_base": "Knowledge base to read; several as a,b.",
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
-    "twice, without and with.",
-    "offline": "Never call the service; what this device has is read.",
-    "provider": "auto, cpu, cuda or tensorrt.",
+    "without and then with memories.",
+    "offline": "Never call the service; read only memories on this device.",
+    "provider": "ONNX Runtime provider: auto, cpu, cuda or tensorrt.",
 }
 ANSWER = {
-    "max_tokens": "Longest answer.",
-    "temperature": "0 always takes the likeliest token.",
-    "top_k": "Draw from this many likeliest tokens; 0 from all.",
-    "top_p": "Draw from the likeliest tokens that reach this.",
-    "stop": "End before this text; may be given again.",
-    "seed": "Makes drawing repeatable.",
+    "max_tokens": "Longest answer, in tokens.",
+    "temperature": "Sampling temperature; 0 is greedy.",
+    "top_k": "Sample from this many likeliest tokens; 0: all.",
+    "top_p": "Sample from the likeliest tokens with this total probability.",
+    "stop": "Stop before this text; may be repeated.",
+    "seed": "Random seed, for repeatable sampling.",
 }
 FLAGS = {"knowledge_base": ("--knowledge-base", "--kb")}
 TYPES = {"memory": Memory, "stop": list[str]}

@@ -30,7 +30,7 @@ from memory_model.errors import InvalidInput, MissingFile
 from memory_model.formats import count_documents, find_sources, read_documents
 from memory_model.printable import printable
 
-NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="The local knowledge base.")]
+NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="Local knowledge base.")]
 
 
 @with_options("bundle", "local")
@@ -44,12 +44,13 @@ def remember(
     ] = None,
     kb: NameOption = DEFAULT_NAME,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Write a knowledge base of another bundle anew, from its kept texts.")
+        bool, typer.Option("--anew", help="Rewrite a knowledge base of another bundle from its stored texts.")
     ] = False,
 ) -> None:  # fmt: skip
-    """Write files into a knowledge base of this device, which answers read from then on. Nothing of it is sent.
+    """Turn files into memories on this device.
 
-    Run the same command again to go on after Ctrl-C, or when files have changed: what is unchanged costs nothing.
+    Nothing is sent to a service, and all later answers read them. Run the same command again after Ctrl-C or when files
+    have changed; it skips unchanged files.
     """
     if anew == bool(files):
         raise InvalidInput("name the files to remember, or give --anew alone")
@@ -75,9 +76,9 @@ def remember(
 @with_options("local")
 def remembered(
     given: dict[str, Any],
-    kb: Annotated[str | None, typer.Option("--kb", "--knowledge-base", help="Only this one, by document.")] = None,
+    kb: Annotated[str | None, typer.Option("--kb", "--knowledge-base", help="List the documents of this one.")] = None,
 ) -> None:  # fmt: skip
-    """List what this device remembers: its knowledge bases, or the documents of one."""
+    """List this device's knowledge bases, or the documents of one."""
     folder = EdgeSettings(**given).local
     if kb is not None:
         with closing(LocalKnowledgeBase.any(path_of(folder, kb))) as base:
@@ -100,10 +101,10 @@ def remembered(
 def forget(
     given: dict[str, Any],
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY…", help="Documents, as `remembered --kb` names them.")
+        list[str] | None, typer.Argument(metavar="KEY…", help="Keys of documents, as listed by `remembered --kb`.")
     ] = None,
     kb: NameOption = DEFAULT_NAME,
-    everything: Annotated[bool, typer.Option("--all", help="The knowledge base with all its documents.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove the whole knowledge base.")] = False,
 ) -> None:  # fmt: skip
     """Remove documents, or a whole knowledge base, from this device."""
     folder = EdgeSettings(**given).local

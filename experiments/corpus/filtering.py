@@ -110,14 +110,14 @@ def with_test_questions(passages: Sequence[Passage], questions: Sequence[str], m
 
 def filter_corpus(
     corpus: Annotated[Path, typer.Option(help="Folder of passages (docs/data.md).")] = Path("build/corpus"),
-    out: Annotated[Path, typer.Option(help="Folder of the result, itself a corpus.")] = Path("build/filtered"),
-    tests: Annotated[list[Path], typer.Option("--test", help="Question sets, or folders, no text may hold.")] = SETS,
-    grades: Annotated[Path | None, typer.Option(help="JSONL of {text, grade 0 to 5} to learn quality from.")] = None,
-    keep: Annotated[float, typer.Option(help="Share of the passages, the best by quality, that stays.")] = 0.8,
-    knowledge: Annotated[float, typer.Option(help="Share of what stays, the best, for the knowledge base.")] = 1.0,
+    out: Annotated[Path, typer.Option(help="Folder of the filtered corpus.")] = Path("build/filtered"),
+    tests: Annotated[list[Path], typer.Option("--test", help="Question sets or folders to keep out.")] = SETS,
+    grades: Annotated[Path | None, typer.Option(help="JSONL of {text, grade 0 to 5} for the quality model.")] = None,
+    keep: Annotated[float, typer.Option(help="Share of the best passages to keep.")] = 0.8,
+    knowledge: Annotated[float, typer.Option(help="Share of these for the knowledge base.")] = 1.0,
     embedder: EmbedderOption = None,
 ) -> None:
-    """Filter a corpus as the paper does; write training text, a knowledge base of references, and a report."""
+    """Filter a corpus as in the paper; write training text, a knowledge base of references and a report."""
     passages = [p for file in corpus_files(corpus) for p in read_rows(file, Passage)]
     report: list[dict[str, Any]] = []
 

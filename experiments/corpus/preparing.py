@@ -29,12 +29,12 @@ _WORD = re.compile(r"\w+")
 
 
 def prepare_data(
-    out: Annotated[Path, typer.Option(help="Folder; its .cache keeps downloads.")] = Path("build/corpus"),
-    exclude: Annotated[list[Path], typer.Option(help="Files or folders to share no eight words with.")] = SETS,
+    out: Annotated[Path, typer.Option(help="Output folder; downloads are kept in its .cache.")] = Path("build/corpus"),
+    exclude: Annotated[list[Path], typer.Option(help="Question sets; drop passages with eight common words.")] = SETS,
 ) -> None:
-    """Fetch and prepare prose as JSONL of {source, key, title, text}, questions about it, and a manifest.
+    """Download and prepare prose as JSONL of {source, key, title, text}, questions about it, and a manifest.
 
-    An interrupted run begins again with what it has fetched.
+    Run it again after an interruption; it keeps what was downloaded.
     """
     excluded, file = question_sets(exclude), out / "wikipedia.jsonl"
     exclusion = Exclusion.of_files(excluded)

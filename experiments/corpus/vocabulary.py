@@ -63,11 +63,11 @@ def merged(first: Tokenizer, second: Tokenizer, size: int) -> Tokenizer:
 def vocabulary(
     corpus: Annotated[Path, typer.Option(help="Folder of passages to train on.")],
     out: Annotated[Path, typer.Option(help="tokenizer.json to write.")],
-    size: Annotated[int, typer.Option(help="Tokens of the result; the paper has 60,299.")] = 60_299,
-    trained: Annotated[int, typer.Option(help="Tokens that are trained on the corpus.")] = 32_000,
+    size: Annotated[int, typer.Option(help="Size of the merged vocabulary; paper: 60,299.")] = 60_299,
+    trained: Annotated[int, typer.Option(help="Size of the vocabulary trained on the corpus.")] = 32_000,
     first: Annotated[Path | None, typer.Option(help="tokenizer.json to add to; default: the packaged one.")] = None,
 ) -> None:  # fmt: skip
-    """Train a byte-level BPE on a corpus and merge it into another vocabulary, up to a size."""
+    """Train a byte-level BPE vocabulary on a corpus and merge it into another one, up to a size."""
     texts = [f"{p.title}\n{p.text}" for p in PassageFiles(corpus_files(corpus))]
     old = read_backend(first) if first else Tokenizer.from_str(ModelFolder.open().checkpoint.tokenizer_json)
     made = merged(old, train_bpe(texts, trained), size)

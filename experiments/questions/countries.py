@@ -103,9 +103,9 @@ def invented_documents(
 
 def invent_countries(
     data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK,
-    out: Annotated[Path, typer.Option(help="JSONL of the same and the invented ones.")] = Path("build/countries.jsonl"),
+    out: Annotated[Path, typer.Option(help="JSONL of these and the invented ones.")] = Path("build/countries.jsonl"),
 ) -> None:
-    """Invent countries to tune on beside the real ones, so that a model reads what it cannot remember."""
+    """Invent countries to tune on beside the real ones, so that a model learns to read, not to memorise."""
     real = factbook.read_jsonl(data)
     made = invented_documents(real)
     write_rows(out, [*real, *made])
@@ -128,7 +128,7 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
 
 
 def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK) -> None:
-    """Draw the question sets about countries anew, into the folder of the countries."""
+    """Draw the question sets about countries again, into the folder of --data."""
     countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
     sets = write_sets(data.parent, fact_sets(countries, tokenizer.count))
     console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))

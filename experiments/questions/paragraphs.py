@@ -132,13 +132,13 @@ def write_sets(folder: Path, sets: dict[str, list[RowData]]) -> dict[str, int]:
 
 def split_questions(
     files: Annotated[list[Path], typer.Argument(help="SQuAD, or lists of {article, paragraph, questions}.")],
-    out: Annotated[Path, typer.Option(help="Folder for the other parts and their documents.")] = Path("data"),
+    out: Annotated[Path, typer.Option(help="Folder for development, test and documents.")] = Path("data"),
     training: Annotated[Path, typer.Option(help="Training questions.")] = Path("build/questions/squad_training.json"),
-    rows: Annotated[int, typer.Option(help="Of the development and the test file each.")] = 100,
+    rows: Annotated[int, typer.Option(help="Rows of the development and of the test file.")] = 100,
 ) -> None:
     """Split questions about paragraphs by article into training, development and test.
 
-    An article's part follows from its title alone, so another file of the same articles never crosses over.
+    The title alone decides the part of an article, so that files about the same articles never mix parts.
     """
     counts = write_paragraph_sets(files, out, training, rows)
     console.print(", ".join(f"{count} rows in {name}" for name, count in counts.items()))

@@ -14,17 +14,17 @@ from memory_model.printable import Commands
 
 
 class _Commands(Commands):
-    interrupted = "interrupted; what was saved stays, run the same command again to go on"
+    interrupted = "interrupted; run the same command again to resume from what was saved"
 
 
 app = typer.Typer(
     cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,
     help="""Make, compress, export and measure models that read explicit memory.
 
-    The order of a conversion: new, rank-heads, adapt, fit-codec, eval, export (the bundle that a device runs). The
-    packaged model needs export alone.
+    To convert a model, run new, adapt, rank-heads, adapt, fit-codec, eval and export (docs/guides/your-own-model.md).
+    The packaged model only needs export.
 
-    Exit codes: 0 done, 1 refused (the message says why and what to do), 2 wrong arguments, 130 interrupted.
+    Exit codes: 0 success, 1 error (the message says what to do), 2 wrong arguments, 130 interrupted.
     """,
 )  # fmt: skip
 

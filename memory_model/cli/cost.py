@@ -64,7 +64,7 @@ def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
 
 
 def cost(model: ModelOption = None) -> None:
-    """Print from which usage count on knowledge is cheapest as memory (paper, appendix A)."""
+    """Print the usage counts between which memory is the cheapest format (paper, appendix A)."""
     from memory_model.models.folder import ModelFolder
 
     config = ModelFolder.open(model).config()

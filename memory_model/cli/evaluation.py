@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from memory_model.eval.subject import Subject
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
-CandidatesOption = Annotated[int, options.amount("--candidates", help="Nearest by vector that words order; 0: none.")]
+CandidatesOption = Annotated[int, options.amount("--candidates", help="Nearest by vector to rerank by words; 0: none.")]
 PrecisionOption = Annotated[
     Literal["float32", "auto"],
-    typer.Option("--precision", help="Of products: float32; auto: bfloat16 where the machine has it."),
+    typer.Option("--precision", help="Of products: float32, or auto: bfloat16 if supported."),
 ]
 
 
 def evaluate(
     data: Annotated[Path, typer.Option(help="JSON list of {knowledge, question, right_answer, …}.")],
-    out: Annotated[Path, typer.Option("--json", dir_okay=False, help="Results to write, with every answer.")],
+    out: Annotated[Path, typer.Option("--json", dir_okay=False, help="JSON file for the results and all answers.")],
     limit: Annotated[int | None, count(help="Only the first rows.")] = None,
-    distractors: Annotated[int, options.amount(help="Other references beside the right one.")] = 4,
+    distractors: Annotated[int, options.amount(help="References beside the right one.")] = 4,
     conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --knowledge-base.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
@@ -42,16 +42,16 @@ def evaluate(
     knowledge_base: Annotated[Path | None, typer.Option(help=f"JSONL of documents; default: {FACTBOOK}.")] = None,
     embedder: options.EmbedderOption = None,
     candidates: CandidatesOption = 50,
-    seed: Annotated[int, typer.Option(help="Of the distractors that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,
     precision: PrecisionOption = "float32",
     threads: options.ThreadsOption = 0,
 ) -> None:
     """Score a model's answers: without memory, with memories, and with the same references as text.
 
     Conditions: none; memory (five given references, through the codec); memory_exact (without the codec);
-    rag_five (the same five as text); rag (the right one alone as text); memory_retrieved and rag_retrieved (five that
-    the question finds in the knowledge base). Each mean comes with its standard error, NAME_error.
-    The base model before any tuning: --adapter none --conditions none,rag,rag_five.
+    rag_five (the same five as text); rag (only the right one, as text); memory_retrieved and rag_retrieved (five
+    retrieved from the knowledge base). NAME_error is the standard error of a mean.
+    For the base model before tuning: --adapter none --conditions none,rag,rag_five.
     """
     from memory_model.digest import file_sha256
     from memory_model.eval.conditions import EVALUATOR, Evaluation, parse_conditions, result_of
@@ -81,9 +81,9 @@ def evaluate(
 
 
 def calibrate(
-    data: Annotated[list[Path], typer.Option(help="Development questions, with and without answers; several files.")],
-    most_wrong: Annotated[float, options.share(help="Share of a file's answerable ones refused, at most.")] = 0.05,
-    out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="The whole curve.")] = None,
+    data: Annotated[list[Path], typer.Option(help="Files of answerable and unanswerable development questions.")],
+    most_wrong: Annotated[float, options.share(help="Largest share of wrong refusals in any file.")] = 0.05,
+    out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="JSON file for all biases.")] = None,
     save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
     limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,
     model: options.ModelOption = None,
@@ -92,10 +92,10 @@ def calibrate(
     precision: PrecisionOption = "float32",
     threads: options.ThreadsOption = 0,
 ) -> None:
-    """Choose how readily a model says "I don't know.": as readily as few wrong refusals permit.
+    """Set how readily a model answers "I don't know.", with a limit on wrong refusals.
 
-    The bias is added to the first token of the refusal where an answer begins and memories are read. Questions that
-    nothing answers have `"answerable": false`. Use development questions: the test's are spoilt by choosing on them.
+    The bias is added to the first token of the refusal, at the beginning of answers that read memories. Unanswerable
+    questions have `"answerable": false`. Use development questions, so that the test questions stay unseen.
     """
     from memory_model.errors import InvalidInput
     from memory_model.eval import refusing

@@ -13,8 +13,8 @@ BUNDLE = Path("build/bundle")
 
 
 def new(
-    base: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a .gguf file.")],
-    out: Annotated[Path, typer.Option(help="Model folder to make.")],
+    base: Annotated[Path, typer.Argument(help="Hugging Face folder or .gguf file.")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
     heads: Annotated[
         str,
         typer.Option(
@@ -22,14 +22,14 @@ def new(
             "LAYER.HEAD:TOKENS,… (as `rank-heads` prints it)."
         ),
     ] = "paper",
-    embedder: Annotated[str, typer.Option(help="Of its bundles: minilm or a folder, such as BGE-M3.")] = "minilm",
+    embedder: Annotated[str, typer.Option(help="Embedder: minilm, or a folder such as BGE-M3.")] = "minilm",
     chat_template: Annotated[Path | None, typer.Option(help="Jinja chat template; default: the base's.")] = None,
-    reference_tokens: Annotated[int, count(help="Longest reference.")] = 128,
+    reference_tokens: Annotated[int, count(help="Longest reference, in tokens.")] = 128,
 ) -> None:
-    """Make a model folder of a base model: shape, tokenizer and chat template are read, the memory budget chosen.
+    """Make a model folder from a base model: check shape, tokenizer and chat template, and set the memory budget.
 
-    The base stays where it is. Next: `adapt --model OUT` tunes it to read memories, `fit-codec --model OUT` fits the
-    codec, `eval` measures, `export` writes the bundle for devices.
+    The base is not copied. Next, `adapt --model OUT` tunes it to read memories, `fit-codec --model OUT` fits the codec,
+    `eval` measures, and `export` writes the bundle for devices.
     """
     from memory_model.config import parse_budget
     from memory_model.errors import MissingFile
@@ -53,22 +53,22 @@ def new(
 
 
 def export(
-    out: Annotated[Path, typer.Option(help="Folder of the bundle; replaced as a whole.")] = BUNDLE,
+    out: Annotated[Path, typer.Option(help="Bundle folder; an older one is replaced.")] = BUNDLE,
     model: ModelOption = None,
     precision: Annotated[
         str, typer.Option(help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table.")
     ] = "int4-64-table-int8",
     embedder: Annotated[str | None, typer.Option(help="minilm or a folder; default: the model folder's.")] = None,
-    embedder_precision: Annotated[str, typer.Option(help="float32, or int8: a quarter, twice as fast.")] = "float32",
+    embedder_precision: Annotated[str, typer.Option(help="float32, or int8: smaller, faster.")] = "float32",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="JSONL of questions to round int4 for; default: the model folder's, if any.")
+        Path | None, typer.Option(help="JSONL of questions for int4 calibration; default: the model folder's, if any.")
     ] = None,
 ) -> None:
-    """Write the edge bundle: ONNX decoder and embedder, tokenizer, codec, chat template, manifest.
+    """Write the bundle for devices: ONNX decoder and embedder, tokenizer, codec, chat template, manifest.
 
-    With calibration rows int4 weights are rounded for what the model reads while it answers, about a minute more for
-    the packaged model; without, to the nearest.
+    With calibration rows, int4 rounding minimises the change of layer outputs while the model answers them (about a
+    minute more for the packaged model). Without, weights are rounded to the nearest value.
     """
     from memory_model.export.bundle import export_bundle
 

@@ -20,15 +20,15 @@ def rank_heads(
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     data: options.DataOption = FACTBOOK,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="JSON of all losses.")] = Path("build/heads.json"),
+    out: Annotated[Path, typer.Option(dir_okay=False, help="JSON file for all losses.")] = Path("build/heads.json"),
     batches: Annotated[int, count(help="Batches to measure on.")] = 3,
-    select: Annotated[int, count(help="Heads to choose, one by one, for the budget.")] = 6,
+    select: Annotated[int, count(help="Heads to select for the budget, one by one.")] = 6,
     threads: options.ThreadsOption = 0,
 ) -> None:
-    """Measure which heads read memory, choose the ones to keep, and print them for `adapt --heads`.
+    """Measure which heads read memory, select the best ones and print them for `adapt --heads`.
 
-    First every head's memory is left out alone; then heads are added one by one, each time the one that helps
-    most. Needs an adapter tuned with `memory-model adapt --heads all`, so that every head is a candidate.
+    The loss is first measured without each head's memory. Then heads are added one by one, each time the one that
+    helps most. Needs an adapter tuned with `memory-model adapt --heads all`, so that every head is a candidate.
     """
     from memory_model.data.conversations import Sizes
     from memory_model.models.load import load_model
@@ -63,15 +63,15 @@ def fit_codec(
     data: options.DataOption = FACTBOOK,
     corpus: options.CorpusOption = None,
     factory: Annotated[str, typer.Option(help="'tokens:PARTSxBITS', or a FAISS factory string.")] = "",
-    references: Annotated[int, typer.Option(min=2, help="References to write; a tenth of them measures.")] = 700,
-    points: Annotated[int, count(help="Codes' vectors that are kept to fit to.")] = 40000,
+    references: Annotated[int, typer.Option(min=2, help="References to write; a tenth is for measuring.")] = 700,
+    points: Annotated[int, count(help="Vectors to fit to.")] = 40000,
     seed: options.SeedOption = 0,
     threads: options.ThreadsOption = 0,
 ) -> None:
-    """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file.
+    """Fit the codec to the model's own key-values (paper, appendix B); the same seed gives the same file.
 
-    tokens:… codes all vectors of a token together, FAISS's 'PQ16x8' each alone. Default: tokens, 8 bytes a vector,
-    where every memory head keeps all tokens, else the paper's 14 bytes.
+    tokens:… encodes all vectors of a token together, FAISS's 'PQ16x8' each alone. Default: tokens with 8 bytes per
+    vector if every memory head keeps all tokens, otherwise the paper's 14 bytes.
     """
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder

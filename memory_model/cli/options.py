@@ -23,21 +23,20 @@ EMBEDDER = Path("build/embedder")
 
 count, amount, share = partial(typer.Option, min=1), partial(typer.Option, min=0), partial(typer.Option, min=0, max=1)
 """Options of 1 or more, of 0 or more, and from 0 to 1."""
-DataOption = Annotated[Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")]
+DataOption = Annotated[Path, typer.Option("--data", help="Documents to tune on: JSONL of {key, title, text}.")]
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),
 ]
-AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the model folder's.")]
-CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the model folder's.")]
+AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the model's.")]
+CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the model's.")]
 CorpusOption = Annotated[Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md).")]
 EmbedderOption = Annotated[
-    Path | None,
-    typer.Option("--embedder", help="Folder of an exported embedder; default: one that is made under build/."),
+    Path | None, typer.Option("--embedder", help="Folder of an exported embedder; default: exported to build/.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU a process.")]
-ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0 leaves torch's choice.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Random seed.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU per process.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0: torch's default.")]
 
 
 def progress_bars() -> Progress:

@@ -14,34 +14,34 @@ from memory_model.cli.tuning import follow
 
 
 def pretrain(
-    base: Annotated[Path, typer.Argument(help="Hugging Face folder: random weights, or those of the stage before.")],
+    base: Annotated[Path, typer.Argument(help="Hugging Face folder: random weights or the previous stage.")],
     corpus: Annotated[Path, typer.Option(help="Folder of passages (docs/data.md).")],
-    out: Annotated[Path, typer.Option(help="Hugging Face folder of the result; an interrupted run goes on.")],
+    out: Annotated[Path, typer.Option(help="Hugging Face folder of the result; resumes a run.")],
     stage: Annotated[
         Literal["warmup", "continual"], typer.Option(help="warmup: without memory; continual: with it (paper 3.6).")
     ] = "warmup",
     heads: Annotated[str, typer.Option(help="Memory budget: paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…")] = "paper",
-    steps: Annotated[int, count(help="Steps of the run.")] = 1000,
-    rows: Annotated[int, count(help="Sequences of a batch.")] = 2,
-    accumulate: Annotated[int, amount(help="Batches of a step, over all processes; default: one a process.")] = 0,
-    sequence: Annotated[int, count(help="Tokens of a sequence.")] = 2048,
-    seen: Annotated[int, amount(help="Sequences that the stage before has seen, which are left out.")] = 0,
+    steps: Annotated[int, count(help="Number of steps.")] = 1000,
+    rows: Annotated[int, count(help="Sequences per batch.")] = 2,
+    accumulate: Annotated[int, amount(help="Batches per step over all processes; default: one each.")] = 0,
+    sequence: Annotated[int, count(help="Tokens per sequence.")] = 2048,
+    seen: Annotated[int, amount(help="Sequences to skip, seen by the previous stage.")] = 0,
     learning_rate: Annotated[float, amount(help="Highest learning rate.")] = 3e-3,
-    decay: Annotated[float, share(help="Share of the steps in which the rate falls to near zero.")] = 0.1,
-    weight_decay: Annotated[float, amount(help="Of AdamW, for matrices.")] = 0.1,
+    decay: Annotated[float, share(help="Share of steps in which the rate decays to near zero.")] = 0.1,
+    weight_decay: Annotated[float, amount(help="Weight decay of matrices.")] = 0.1,
     embedder: options.EmbedderOption = None,
-    checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="As of adapt.")] = False,
-    pass_tokens: Annotated[int, count(help="As of adapt.")] = 8192,
+    checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="As in `adapt`.")] = False,
+    pass_tokens: Annotated[int, count(help="As in `adapt`.")] = 8192,
     checkpoint_every: Annotated[int, count(help="Steps between checkpoints.")] = 100,
-    minutes: Annotated[float, amount(help="Save and stop after so long; 0: no limit.")] = 0.0,
+    minutes: Annotated[float, amount(help="Save and stop after this time; 0: no limit.")] = 0.0,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "cpu",
     threads: options.ThreadsOption = 0,
 ) -> None:
-    """Train all weights of a base on text whose chunks read retrieved references, in the paper's two stages.
+    """Train all weights on text whose chunks read retrieved references, in the paper's two stages.
 
-    Warmup first, then `--stage continual` from its result, with `--seen` so that no text comes twice.
-    Then `memory-model new OUT` makes a model folder of it.
+    Run warmup first, then `--stage continual` from its result, with `--seen` to skip the text of the first stage. Then
+    make a model folder with `memory-model new OUT`.
     """
     from memory_model.config import parse_budget
     from memory_model.models.folder import open_checkpoint

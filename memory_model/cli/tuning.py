@@ -16,51 +16,51 @@ from memory_model.cli.training_data import QUESTIONS, TASKS, mixture_of, unread_
 
 def adapt(
     model: options.ModelOption = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run, resumed; default: MODEL/adapt.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; resumes it. Default: MODEL/adapt.")] = None,
     heads: Annotated[str, typer.Option(help="Memory budget: paper[:TOKENS], all or LAYER.HEAD:TOKENS,….")] = "",
     data: options.DataOption = FACTBOOK,
     corpus: options.CorpusOption = None,
     mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
     start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
-    steps: Annotated[int, count(help="Steps of the run.")] = 600,
-    accumulate: Annotated[int, amount(help="Batches of a step, over all processes; default: one a process.")] = 0,
-    conversations: Annotated[int, count(help="Conversations, and references, of a batch.")] = 10,
-    unanswerable: Annotated[float, share(help="Share of fact questions that nothing read answers.")] = 0.02,
-    refused: Annotated[float, share(help="The same of the conversations of hard and dialogue.")] = 0.12,
-    refused_articles: Annotated[float, share(help="The same of articles; many teach refusing too much.")] = 0.12,
-    all_as_text: Annotated[float, share(help="Share of the same that have everything they read as text.")] = 0.2,
-    ramp: Annotated[int, amount(help="Batches until hard and articles read five memories; 0: at once.")] = 150,
-    questions: Annotated[Path, typer.Option(help="Of articles: `experiments split-questions` makes it.")] = QUESTIONS,
-    sequence: Annotated[int, count(help="Tokens of a sequence of continual and warmup; paper: 2048.")] = 512,
-    rows: Annotated[int, count(help="Sequences of a batch of continual and warmup.")] = 2,
+    steps: Annotated[int, count(help="Number of steps.")] = 600,
+    accumulate: Annotated[int, amount(help="Batches per step over all processes; default: one each.")] = 0,
+    conversations: Annotated[int, count(help="Conversations, and references, per batch.")] = 10,
+    unanswerable: Annotated[float, share(help="Share of unanswerable questions in facts.")] = 0.02,
+    refused: Annotated[float, share(help="The same in hard and dialogue.")] = 0.12,
+    refused_articles: Annotated[float, share(help="The same in articles; too many refuse wrongly.")] = 0.12,
+    all_as_text: Annotated[float, share(help="Share of these that have the references as text.")] = 0.2,
+    ramp: Annotated[int, amount(help="Batches until hard and articles read five memories.")] = 150,
+    questions: Annotated[Path, typer.Option(help="For articles; from `experiments split-questions`.")] = QUESTIONS,
+    sequence: Annotated[int, count(help="Tokens per sequence in continual and warmup; paper: 2048.")] = 512,
+    rows: Annotated[int, count(help="Sequences per batch in continual and warmup.")] = 2,
     embedder: options.EmbedderOption = None,
     learning_rate: Annotated[float, amount(help="Highest learning rate.")] = 1e-3,
-    decay: Annotated[float, share(help="Share of the steps in which the rate falls.")] = 0.3,
-    cosine: Annotated[bool, typer.Option("--cosine", help="The paper's schedule (6.1) to 0.")] = False,
-    beta: Annotated[float, amount(help="DPO's inverse temperature, of preferences (paper 6.2).")] = 0.01,
-    weight_decay: Annotated[float, amount(help="Of AdamW; the paper's continual training has 0.1.")] = 0.0,
+    decay: Annotated[float, share(help="Share of steps in which the rate decays.")] = 0.3,
+    cosine: Annotated[bool, typer.Option("--cosine", help="Cosine schedule to 0 (paper 6.1).")] = False,
+    beta: Annotated[float, amount(help="DPO's beta, for preferences (paper 6.2).")] = 0.01,
+    weight_decay: Annotated[float, amount(help="Of AdamW; 0.1 in the paper's continual training.")] = 0.0,
     rank: Annotated[int, count(help="Rank of the adapter.")] = 32,
-    first_layer: Annotated[int, typer.Option(help="First layer that is tuned; default: behind a fifth of them.")] = -1,
-    distillation: Annotated[float, amount(help="Weight of the teacher's divergence; 0: none.")] = 0.5,
+    first_layer: Annotated[int, typer.Option(help="First tuned layer; default: after a fifth of them.")] = -1,
+    distillation: Annotated[float, amount(help="Weight of the divergence from the teacher; 0: none.")] = 0.5,
     codec_noise: Annotated[float, amount(help="Noise on memories, as a share of variance.")] = 0.03,
-    through: Annotated[Path | None, typer.Option("--codec", help="Codec that memories go through, not noise.")] = None,
-    checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="Saves memory, takes longer.")] = False,
-    pass_tokens: Annotated[int, count(help="Most tokens of a pass; fewer take less memory.")] = 8192,
+    through: Annotated[Path | None, typer.Option("--codec", help="Codec to use instead of noise.")] = None,
+    checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="Save memory, take longer.")] = False,
+    pass_tokens: Annotated[int, count(help="Most tokens per pass; fewer need less memory.")] = 8192,
     checkpoint_every: Annotated[int, count(help="Steps between checkpoints.")] = 50,
-    minutes: Annotated[float, amount(help="Save and stop after so long, to go on; 0: no limit.")] = 0.0,
+    minutes: Annotated[float, amount(help="Save and stop after this time; 0: no limit.")] = 0.0,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "cpu",
     threads: options.ThreadsOption = 0,
 ) -> None:
-    """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter.
+    """Tune a plain LLM to write and read memories with the given heads, as a low-rank adapter.
 
-    Without --out the finished adapter becomes the model folder's, without --heads the budget is as before.
+    Without --out, the finished adapter is installed in the model folder. Without --heads, the budget stays the same.
 
-    Tasks: facts (questions about a knowledge base), hard (the same where all that is read holds the asked field of
-    different subjects), articles (what people asked about paragraphs, beside others of the same article), dialogue (who
-    said what in conversations before), asked (what people asked about passages), continual (the paper's training on
-    text with a memory for each chunk), warmup (the same text without memory), keeping (plain text and small talk, so
-    that the model stays what it was), preferences (DPO with memories that are read). On several GPUs:
+    Tasks: facts (questions about facts), hard (facts whose references all have the requested field, of different
+    subjects), articles (people's questions about paragraphs, beside others of the same article), dialogue (questions
+    about earlier conversations), asked (people's questions about passages), continual (the paper's training on text
+    with a memory for each chunk), warmup (the same text without memory), keeping (plain text and small talk, to
+    preserve the model), preferences (DPO with memories). See docs/training.md. On several GPUs:
     torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
     from memory_model.codec.codec import MemoryCodec

@@ -87,12 +87,6 @@ class RMSNorm(nn.Module):
         return fused.rms_norm(x, self.weight, self.epsilon, torch.get_autocast_dtype(kind) if on else x.dtype)
 
 
-def for_products(x: Tensor) -> Tensor:
-    """Input x of several matrix products in the type that they compute with, converted once for all of them."""
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
-
-
 class Attention(nn.Module):
     """Grouped-query attention; heads listed in the budget of this layer also attend to memories."""
 
@@ -132,8 +126,7 @@ class Attention(nn.Module):
         self.register_buffer("rows_Ht", torch.where(filled, start_H[:, None] + step_t, 0), persistent=False)
 
     def project(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Unrotated q [H, N, d], k and v [K, N, d]; q and k normed where the model norms them."""
-        x_ND = for_products(x_ND)
+        """Unrotated q [H, N, d], k and v [K, N, d] of normed states; q and k normed where the model norms them."""
         q, k, v = (p(x_ND).unflatten(1, (-1, self.config.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
@@ -145,21 +138,24 @@ class Attention(nn.Module):
 
     def forward(
         self, x_ND: Tensor, cos_Nd: Tensor, sin_Nd: Tensor, parts: Sequence[Rows],
-        memories: Sequence[MemoryBatch | None], needed: Tensor | None = None,
+        memories: Sequence[MemoryBatch | None], shared: int = 0, needed: Tensor | None = None,
         projected: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part.
 
-        needed: int64 [K], the tokens whose output is returned, [K, D]. projected: what `project` gave for x_ND, if it
-        was called already.
+        shared: as many tokens, which all rows begin with, stand once in front of the rows' other tokens. needed: int64
+        [K], the tokens whose output is returned, [K, D]. projected: what `project` gave for x_ND, if called already.
         """
         q_HNd, k_KNd, v_KNd = projected or self.project(x_ND)
         q_HNd, k_KNd = (self.rotate(x, cos_Nd, sin_Nd) for x in (q_HNd, k_KNd))
-        sizes = [part.count * part.length for part in parts]
-        outs = []
-        split = (x.split(sizes, dim=1) for x in (q_HNd, k_KNd, v_KNd))
-        for part, memory, *own in zip(parts, memories, *split, strict=True):
-            q, k, v = (x.unflatten(1, (part.count, part.length)).transpose(0, 1) for x in own)
+        sizes = [shared, *(part.count * (part.length - shared) for part in parts)]
+        before, *rest = zip(*(x.split(sizes, dim=1) for x in (q_HNd, k_KNd, v_KNd)), strict=True)
+        q, k_before, v_before = (x[None] for x in before)
+        outs = [fused.attend(q, k_before, v_before, None)[0].transpose(0, 1).flatten(1)] if shared else []
+        for part, memory, own in zip(parts, memories, rest, strict=True):
+            q, k, v = (x.unflatten(1, (part.count, part.length - shared)).transpose(0, 1) for x in own)
+            if shared:
+                k, v = (torch.cat((x.expand(part.count, -1, -1, -1), y), 2) for x, y in ((k_before, k), (v_before, v)))
             if memory is None or memory.valid.shape[1] == 1:
                 out_BHTd = self._attended(q, k, v, memory, part.chunk_BT)
             else:
@@ -232,7 +228,6 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """MLP output [..., D] of x [..., D]."""
-        x = for_products(x)
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -288,17 +283,22 @@ class Decoder(nn.Module):
         """Normed hidden states [N, D] of rows of different lengths, packed without padding.
 
         Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
+        What all rows begin with is computed once, up to the first layer in which they read memories.
         needed: int64 [K], the tokens whose states are returned, [K, D].
         """
+        kept, spread, shared = _shared_once(ids_N, positions_N, parts)
         with self.computing(ids_N.device):
-            x_ND = self.embed_tokens(ids_N).float()
-            cos, sin = self.rotary(positions_N)
+            x_ND = self.embed_tokens(ids_N[kept]).float()
+            cos, sin = self.rotary(positions_N[kept])
             table = self.config.memory
             own = [part.memory.by_layer(table) if part.memory is not None else {} for part in parts]
             for i, layer in enumerate(self.blocks):
                 memories = [memory.get(i) for memory in own]
-                only = needed if i == len(self.layers) - 1 else None
-                attended = layer.self_attn(layer.input_layernorm(x_ND), cos, sin, parts, memories, only)
+                if shared and any(memories):
+                    x_ND, cos, sin = (x.index_select(0, spread) for x in (x_ND, cos, sin))
+                    spread, shared = torch.arange(len(spread), device=spread.device), 0
+                only = (spread if needed is None else spread[needed]) if i == len(self.layers) - 1 else None
+                attended = layer.self_attn(layer.input_layernorm(x_ND), cos, sin, parts, memories, shared, only)
                 x_ND = (x_ND if only is None else x_ND[only]) + attended
                 x_ND = x_ND + layer.mlp(layer.post_attention_layernorm(x_ND))
             return cast(Tensor, self.norm(x_ND))
@@ -311,3 +311,15 @@ class Decoder(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states."""
         return F.linear(hidden.to(self.head_weight.dtype), self.head_weight)
+
+
+def _shared_once(ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> tuple[Tensor, Tensor, int]:
+    """Which tokens are computed, number of each of the N among these, and how many all rows begin with."""
+    length_R = [part.length for part in parts for _ in range(part.count)]
+    rows = torch.stack((ids_N, positions_N)).split(length_R, 1)
+    start_2RC = torch.cat([row[:, None, : min(length_R) - 1] for row in rows], 1)
+    shared = int((start_2RC == start_2RC[:, :1]).flatten(0, 1).all(0).cumprod(0).sum()) if len(rows) > 1 else 0
+    column_N = torch.cat([torch.arange(length, device=ids_N.device) for length in length_R])
+    kept_N = column_N >= shared
+    kept_N[:shared] = True
+    return kept_N.nonzero()[:, 0], torch.where(kept_N, kept_N.cumsum(0) - 1, column_N), shared

@@ -79,7 +79,7 @@ class _Attention(torch.autograd.Function):
         scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=d**-0.5)
         hidden = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
         scores.view(B, K, -1, T, S)[..., S - mask.shape[-1] :].add_(hidden[:, :, None])
-        p = scores.softmax(-1)
+        p = scores.softmax(-1, torch.float32).to(q.dtype)  # its kernel for bfloat16 takes up to twice as long
         ctx.save_for_backward(q, k, v, p)
         return torch.bmm(p, v).view(B, H, T, d)
 

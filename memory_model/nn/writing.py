@@ -66,24 +66,26 @@ def sparsify(
     return MemoryBatch(*(x.flatten(1, 2)[:, owned] for x in (keys, values, valid)))
 
 
-def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int]) -> MemoryBatch:
+def write_memories(
+    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], parts: Sequence[list[int]] = ()
+) -> MemoryBatch:
     """Memories [N, budget, d] of padded references; differentiable, batched over references.
 
-    ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
+    ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens). parts: rows of like
+    lengths, each padded to its longest, in whose order the memories are; by default all rows as they are.
     """
-    memory = model.config.memory
-    N, R = ids_NR.shape
-    P = len(prefix)
-    last = memory.memory_layers[-1]
-    device = ids_NR.device
-    start_N = torch.tensor(prefix, device=device).expand(N, P)
-    real_NR = torch.arange(R, device=device)[None] < lengths_N[:, None]
-    ids = torch.cat((start_N, ids_NR), dim=1).flatten()
-    cos, sin = (x.repeat(N, 1) for x in model.rotary(torch.arange(P + R, device=device)))
-    written: list[MemoryBatch] = []
+    P, last, device = len(prefix), model.config.memory.memory_layers[-1], ids_NR.device
+    own = [(ids_NR[part, : int(lengths_N[part].max())], lengths_N[part]) for part in parts] or [(ids_NR, lengths_N)]
+    rows = [Rows(len(ids), P + ids.shape[1]) for ids, _ in own]
+    real = [torch.arange(ids.shape[1], device=device)[None] < lengths[:, None] for ids, lengths in own]
+    ids = torch.cat((torch.tensor(prefix, dtype=torch.long, device=device), *(ids.flatten() for ids, _ in own)))
+    positions = [torch.arange(P), *(torch.arange(P, part.length).repeat(part.count) for part in rows)]
+    cos, sin = model.rotary(torch.cat(positions).to(device))
+    written: list[list[MemoryBatch]] = [[] for _ in own]
 
-    def references(x_hNd: Tensor) -> Tensor:  # of all tokens -> [N, h, R, d], the prefix left out
-        return x_hNd.unflatten(1, (N, P + R)).transpose(0, 1)[:, :, P:]
+    def references(x_hNd: Tensor) -> list[Tensor]:  # of all tokens -> [n, h, R, d] of each part, the prefix left out
+        split = x_hNd[:, P:].split([mask.numel() for mask in real], dim=1)
+        return [x.unflatten(1, mask.shape).transpose(0, 1) for x, mask in zip(split, real, strict=True)]
 
     with model.computing(device):
         x = model.embed_tokens(ids).float()
@@ -93,16 +95,17 @@ def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Se
             projected = attention.project(normed)
             if heads := attention.memory_heads:
                 q, k, v = projected
-                q_own = references(q).unflatten(1, (model.config.kv_heads, -1))[:, heads]
-                rotated = references(attention.rotate(k[heads], cos, sin))
-                k_own, v_own = references(k[heads]), references(v[heads])
-                written.append(sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht))
+                sides = (q, k[heads], attention.rotate(k[heads], cos, sin), v[heads])
+                for into, mask, q_own, k_own, turned, v_own in zip(written, real, *map(references, sides), strict=True):
+                    q_own = q_own.unflatten(1, (model.config.kv_heads, -1))[:, heads]
+                    into.append(sparsify(q_own, k_own, turned, v_own, mask, attention.filled_Ht))
             if i < last:
-                rows = [Rows(N, P + R)]
-                x = x + attention(normed, cos, sin, rows, [None], projected=projected)
+                x = x + attention(normed, cos, sin, rows, [None] * len(rows), P, projected=projected)
                 x = x + layer.mlp(layer.post_attention_layernorm(x))
-    valid = torch.cat([rows.valid for rows in written], dim=1)
-    keys, values = (torch.cat([getattr(rows, side) for rows in written], dim=1) for side in ("keys", "values"))
+    keys, values, valid = (
+        torch.cat([torch.cat([getattr(layer, side) for layer in found], dim=1) for found in written])
+        for side in ("keys", "values", "valid")
+    )
     return MemoryBatch(keys * valid[..., None], values * valid[..., None], valid)
 
 

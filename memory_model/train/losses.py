@@ -39,8 +39,6 @@ _HEAD_ROWS = 256
 """Positions whose logits exist at once: float32 over the whole vocabulary."""
 _PART_TOKENS = {"cpu": 8}
 """What attention to one more length costs, in tokens; on a GPU, where it is starting kernels, 128."""
-_PASS_TOKENS = {"cpu": 96}
-"""What one more pass costs, in tokens: reading the weights; on a GPU 512."""
 
 
 @dataclass
@@ -130,12 +128,7 @@ def batch_gradients(
         for parts in _passes(rows, lengths, reads, most_tokens, batch.ids.device.type):
             own.tokens += sum(lengths[number] for part in parts for number in part)
             with own.timed("read"):
-                start_B = _starts(batch.ids, lengths, prefix, parts)
-                here = start_B[row] >= 0
-                if not here.any():
-                    continue
-                needed = (start_B[row] + column)[here]
-                states = _read_packed(model, batch.ids, lengths, prefix, parts, needed, own, batch, leaf)
+                here, states = _read_packed(model, batch, lengths, prefix, parts, row, column, own, leaf)
                 answers, divergence, gradient, head = _head_gradient(
                     model, states.detach(), target[here], taught[here], seen, answer_weight_B[row[here]], teacher_weight
                 )  # fmt: skip
@@ -262,19 +255,14 @@ def _written(
 ) -> tuple[MemoryBatch, list[int]]:
     """Memories [N, budget, d] of some of the batch's references, and which these are."""
     lengths = batch.reference_lengths.tolist()
-    parts, order = [], []
-    fixed = _PASS_TOKENS.get(batch.ids.device.type, 512)
+    written, order = [], []
     with own.timed("write"):
-        for bucket in buckets([lengths[row] for row in rows], fixed=fixed, most=most_tokens):
-            part = [rows[number] for number in bucket]
-            longest = lengths[part[-1]]
-            chosen = torch.tensor(part, device=batch.ids.device)
-            ids = batch.reference_ids[chosen, :longest]
-            parts.append(write_memories(model, ids, batch.reference_lengths[chosen], prefix))
-            order += part
-            own.tokens += sum(lengths[row] for row in part)
-            own.computed += len(part) * longest
-        return MemoryBatch(*_sides(parts)), order
+        for parts in _passes(rows, lengths, [True] * len(lengths), most_tokens, batch.ids.device.type):
+            written.append(write_memories(model, batch.reference_ids, batch.reference_lengths, prefix, parts))
+            order += [row for part in parts for row in part]
+            own.computed += sum(len(part) * lengths[part[-1]] for part in parts)
+        own.tokens += sum(lengths[row] for row in order)
+        return MemoryBatch(*_sides(written)), order
 
 
 def _sides(memories: Sequence[MemoryBatch]) -> list[Tensor]:
@@ -301,17 +289,17 @@ def _seen(
     """Hidden states [K, D] of the tokens at (row, column) of a teacher's texts, or of a batch that reads memory."""
     lengths, device = _lengths(texts.ids, texts.lengths), texts.ids.device
     found = torch.empty(len(places_K2), model.config.hidden, dtype=model.head_weight.dtype, device=device)
-    batch = texts if isinstance(texts, Batch) else None
-    reads = [False] * len(lengths) if batch is None else (batch.memories >= 0).any(dim=(1, 2)).tolist()
+    row, column = places_K2.T
+    reads = [False] * len(lengths)
+    if isinstance(texts, Batch):
+        reads = (texts.memories >= 0).any(dim=(1, 2)).tolist()
 
     @torch.no_grad()
     def look(rows: list[int], own: Pass) -> None:
         with own.timed("teacher"):
             for parts in _passes(rows, lengths, reads, most_tokens, device.type):
-                place = _starts(texts.ids, lengths, prefix, parts)[places_K2[:, 0]]
-                needed = (place + places_K2[:, 1])[place >= 0]
-                hidden = _read_packed(model, texts.ids, lengths, prefix, parts, needed, own, batch, memory)
-                found[place >= 0] = hidden.to(found.dtype)
+                here, hidden = _read_packed(model, texts, lengths, prefix, parts, row, column, own, memory)
+                found[here] = hidden.to(found.dtype)
 
     with original(model) if isinstance(texts, Teacher) and texts.original else nullcontext():
         _each(look, _shares(lengths, threads), done)
@@ -354,41 +342,34 @@ def _passes(
         yield parts
 
 
-def _starts(ids_BT: Tensor, lengths: list[int], prefix: Sequence[int], parts: list[list[int]]) -> Tensor:
-    """Where each text starts in a packed pass [B], behind its prefix; -1 for one that is not in it."""
-    start_B = torch.full((len(ids_BT),), -1, device=ids_BT.device)
-    end = 0
-    for part in parts:
-        step = len(prefix) + lengths[part[-1]]
-        start_B[part] = end + len(prefix) + step * torch.arange(len(part), device=ids_BT.device)
-        end += step * len(part)
-    return start_B
-
-
 def _read_packed(
-    model: Decoder, ids_BT: Tensor, lengths: list[int], prefix: Sequence[int], parts: list[list[int]],
-    needed: Tensor, done: Pass, batch: Batch | None = None, memory: MemoryBatch | None = None,
-) -> Tensor:  # fmt: skip
-    """Normed hidden states [K, D] of the tokens `needed` of rows behind the prefix.
+    model: Decoder, texts: Teacher | Batch, lengths: list[int], prefix: Sequence[int], parts: list[list[int]],
+    row_K: Tensor, column_K: Tensor, done: Pass, memory: MemoryBatch | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Which of the tokens at (row, column) of the texts stand in these rows, bool [K], and their normed hidden states.
 
-    parts: the rows of each length; each token of `batch` reads its chunk's memories, where any of a part's do.
+    parts: the rows of each length; each token of a batch reads its chunk's memories, where any of a part's do.
     """
-    P, device = len(prefix), ids_BT.device
+    P, device = len(prefix), texts.ids.device
     first = text_start(prefix, model.config.memory)
     before = torch.tensor(prefix, device=device)
-    ids, positions, packed = [], [], []
+    start_B = torch.full((len(lengths),), -1, device=device)
+    ids: list[Tensor] = []
+    positions, packed = [], []
     for part in parts:
         count, longest = len(part), lengths[part[-1]]
-        ids.append(torch.cat((before.expand(count, P), ids_BT[part, :longest]), dim=1).flatten())
+        start_B[part] = sum(map(len, ids)) + P + (P + longest) * torch.arange(count, device=device)
+        ids.append(torch.cat((before.expand(count, P), texts.ids[part, :longest]), dim=1).flatten())
         own = torch.cat((torch.arange(P), torch.arange(first, first + longest))).to(device)
         positions.append(own.repeat(count))
         done.computed += count * longest
         read = chunks = None
-        if batch is not None and memory is not None and bool((batch.memories[part] >= 0).any()):
-            read = memory.select(batch.memories[part])
-            chunks = torch.cat((torch.full((count, P), -1, device=device), batch.chunks[part, :longest]), dim=1)
+        if isinstance(texts, Batch) and memory is not None and bool((texts.memories[part] >= 0).any()):
+            read = memory.select(texts.memories[part])
+            chunks = torch.cat((torch.full((count, P), -1, device=device), texts.chunks[part, :longest]), dim=1)
         packed.append(Rows(count, P + longest, read, chunks))
-    return model.packed(torch.cat(ids), torch.cat(positions), packed, needed)
+    here = start_B[row_K] >= 0
+    return here, model.packed(torch.cat(ids), torch.cat(positions), packed, (start_B[row_K] + column_K)[here])
 
 
 def _lengths(ids_BT: Tensor, lengths_B: Tensor | None) -> list[int]:

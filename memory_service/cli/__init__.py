@@ -14,15 +14,15 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="""The cloud half of Memory³ Edge: write documents as explicit memories, keep them, serve them to devices.
+    help="""The service of Memory³ Edge: turn documents into explicit memories, store them and serve them to devices.
 
     \b
-    memory-model export --out bundle         what devices need, and the service's embedder
-    memory-service serve --bundle bundle     in another terminal; the commands below call it
-    memory-service ingest notes/ --kb notes  text, Markdown, HTML, PDF, CSV, JSON lines, Parquet
-    memory-service documents list notes      what is stored
+    memory-model export --out bundle         write the devices' bundle
+    memory-service serve --bundle bundle     start it, in another terminal
+    memory-service ingest notes/ --kb notes  ingest text, HTML, PDF, JSONL, …
+    memory-service documents list notes      list stored documents
 
-    Commands find the service by --address or MEMORY_SERVICE_ADDRESS and send the key MEMORY_SERVICE_CLIENT_API_KEY.
+    Commands call the service at --address or MEMORY_SERVICE_ADDRESS, with the API key MEMORY_SERVICE_CLIENT_API_KEY.
     """,
 )
 for command in (serve, ingest, backup, restore, migrate):

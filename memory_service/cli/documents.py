@@ -17,7 +17,7 @@ from protos.memory.v1 import ingestion_pb2_grpc
 documents_app = typer.Typer(no_args_is_help=True, help="Documents of a knowledge base: list, show, delete.")
 
 BaseName = Annotated[str, typer.Argument(metavar="KB", help="knowledge base")]
-Prefix = Annotated[Optional[str], typer.Option("--prefix", help="all keys that begin with this")]  # noqa: UP045
+Prefix = Annotated[Optional[str], typer.Option("--prefix", help="all keys with this prefix")]  # noqa: UP045
 
 _KEYS_AT_ONCE = 1000
 _CALL_TIMEOUT_S = 60
@@ -26,7 +26,7 @@ _DELETE_TIMEOUT_S = 600
 
 @documents_app.command("list")
 def list_documents(kb: BaseName, prefix: Prefix = None, address: Address = DEFAULT_ADDRESS) -> None:
-    """Print a line a document, separated by tabs: key, references, content hash, whether memories are written."""
+    """List documents with tabs between key, number of references, content hash, and whether memories are written."""
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
         for document in _listed(stub, kb, prefix or ""):
             written = "written" if document.memories_written else "unwritten"
@@ -40,7 +40,7 @@ def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="key of the document")],
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Print title, metadata and the references' texts of a document; control characters are shown as pictures."""
+    """Show title, metadata and reference texts of a document; control characters are shown as symbols."""
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
         request = pb.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
         found = stub.GetDocument(request, timeout=_CALL_TIMEOUT_S)
@@ -56,12 +56,12 @@ def delete(
     kb: BaseName,
     keys: Annotated[Optional[list[str]], typer.Argument(metavar="KEY…", help="keys of documents")] = None,  # noqa: UP045
     prefix: Prefix = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Delete documents with their references and memories. Exits with 1 when a key that was given is not there."""
+    """Delete documents with their references and memories; exits with 1 if a given key does not exist."""
     if not keys and not prefix:
-        raise typer.BadParameter("say which documents: KEY…, or --prefix with the beginning of their keys")
+        raise typer.BadParameter("name the documents by KEY…, or by --prefix")
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
         listed = [one.document_key for one in _listed(stub, kb, prefix)] if prefix else []
         there = _there(stub, kb, keys or [])

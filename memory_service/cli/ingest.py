@@ -26,24 +26,24 @@ _WRITING = {"now": pb.MEMORY_WRITING_NOW, "later": pb.MEMORY_WRITING_LATER}
 
 
 def ingest(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="any format; folders, '**/*.md' too")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="files, folders or patterns such as '**/*.md'")],
     address: Address = DEFAULT_ADDRESS,
-    kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="where to write")] = DEFAULT_KNOWLEDGE_BASE,
+    kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="knowledge base")] = DEFAULT_KNOWLEDGE_BASE,
     create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
-    memories: Annotated[Literal["now", "later"], typer.Option(help="before the acknowledgement, or later")] = "now",
-    overlap: Annotated[int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")] = 0,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="the service writes, or workers of Ray")] = "local",
-    workers: Annotated[int, typer.Option(min=1, help="of --engine ray: each loads the model")] = 2,
-    model: Annotated[Optional[Path], typer.Option(help="of --engine ray: the service's model folder")] = None,  # noqa: UP045
-    bundle: Annotated[Optional[Path], typer.Option(help="of --engine ray: the service's bundle")] = None,  # noqa: UP045
-    store: Annotated[Optional[str], typer.Option(help="of --engine ray: workers write to it")] = None,  # noqa: UP045
+    memories: Annotated[Literal["now", "later"], typer.Option(help="write memories now, or later")] = "now",
+    overlap: Annotated[int, typer.Option(min=0, help="tokens repeated from the preceding reference")] = 0,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="who writes: the service, or Ray")] = "local",
+    workers: Annotated[int, typer.Option(min=1, help="with --engine ray: number of workers")] = 2,
+    model: Annotated[Optional[Path], typer.Option(help="with --engine ray: the service's model")] = None,  # noqa: UP045
+    bundle: Annotated[Optional[Path], typer.Option(help="with --engine ray: the service's bundle")] = None,  # noqa: UP045
+    store: Annotated[Optional[str], typer.Option(help="with --engine ray: store to write to")] = None,  # noqa: UP045
 ) -> None:
-    """Write documents into a knowledge base; run the same command again to go on after Ctrl-C.
+    """Ingest documents into a knowledge base. After Ctrl-C, run the same command again to resume.
 
-    Formats: JSONL, CSV, Parquet, text, Markdown, HTML, PDF. --store: a server (clickhouse://…), without the service.
-    Documents that are stored unchanged cost no work. Lost connections and a store that is away are waited for.
+    Formats: JSONL, CSV, Parquet, text, Markdown, HTML, PDF. Unchanged documents are skipped. The command retries lost
+    connections and an unavailable store. With --store clickhouse://…, Ray writes to a server without the service.
 
-    For example: memory-service ingest notes/ 'wiki/**/*.md' --kb notes
+    Example: memory-service ingest notes/ 'wiki/**/*.md' --kb notes
     """
     console = Console(stderr=True, highlight=False)
     given: dict[str, Path | str | None] = {"model": model, "bundle": bundle, "store": store}

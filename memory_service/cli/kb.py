@@ -31,10 +31,10 @@ def _state(base: pb.KnowledgeBase) -> str:
 @kb_app.command("create")
 def create(
     name: BaseName,
-    description: Annotated[str, typer.Option(help="for people")] = "",
+    description: Annotated[str, typer.Option(help="a note for people")] = "",
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Create an empty knowledge base for the model the service runs."""
+    """Create an empty knowledge base for the service's model."""
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         stub.CreateKnowledgeBase(pb.CreateKnowledgeBaseRequest(name=name, description=description), timeout=30)
     typer.echo(f"created {name}")
@@ -70,10 +70,10 @@ def show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
 @kb_app.command("delete")
 def delete(
     name: BaseName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Delete a knowledge base with everything in it."""
+    """Delete a knowledge base and all its documents."""
     if not yes:
         typer.confirm(f"delete knowledge base {name} with all its documents?", abort=True)
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
@@ -91,10 +91,10 @@ def _with_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def backup(
     name: Annotated[str, typer.Argument(metavar="NAME", help="knowledge base")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="a folder of its own, or s3://bucket/prefix")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="a separate folder, or s3://bucket/prefix")],
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Save a knowledge base while it is served; an older backup there is replaced once this one is whole."""
+    """Back up a knowledge base while it is served; replaces an older backup only when complete."""
     from memory_service.ops.backup import Archive, back_up
 
     with _with_bar("memories") as show:
@@ -104,10 +104,10 @@ def backup(
 
 def restore(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="folder or s3://bucket/prefix of a backup")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="of the knowledge base to create")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base to create")],
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Restore a backup into a new knowledge base; every checksum is compared."""
+    """Restore a backup into a new knowledge base, after comparing all checksums."""
     from memory_service.ops import backup
 
     with _with_bar("documents") as show:

@@ -17,25 +17,25 @@ from memory_service.client.connection import plain
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
 
-_FILE_HELP = "the key file that the service reads"
+_FILE_HELP = "key file of the service"
 File = Annotated[Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help=_FILE_HELP)]
-Tenant = Annotated[str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's")]
+Tenant = Annotated[str, typer.Option(help="tenant of the key; default: the operator")]
 
 
 @keys_app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="for people: whose key it is")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a note for people, such as the owner")],
     keys: File,
     grant: Annotated[
         list[str],
-        typer.Option(metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all: '*:read'"),
+        typer.Option(metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all ('*:read')"),
     ],
     tenant: Tenant = "",
-    expires_days: Annotated[int | None, typer.Option(min=0, max=36500, help="end it by itself after so long")] = None,
+    expires_days: Annotated[int | None, typer.Option(min=0, max=36500, help="expire after this many days")] = None,
 ) -> None:
-    """Make a key and print it: nobody can read it again.
+    """Create a key and print it; it cannot be shown again.
 
-    For example: memory-service keys create phones --keys keys.json --grant 'notes:read'
+    Example: memory-service keys create phones --keys keys.json --grant 'notes:read'
     """
     expires = timedelta(days=expires_days) if expires_days is not None else None
     with changing(keys) as file:
@@ -58,15 +58,15 @@ def _grants(given: list[str]) -> dict[str, str]:
 
 @keys_app.command("certificate")
 def certificate(
-    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="a subject alternative name, or the common name")],
+    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="subject alternative name or common name")],
     keys: File,
     grant: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option(metavar="BASE:SCOPE", help="as of `create`; without, the certificate opens nothing any more"),
+        typer.Option(metavar="BASE:SCOPE", help="as in `create`; without it, all grants are removed"),
     ] = None,
     tenant: Tenant = "",
 ) -> None:
-    """Set what clients with a certificate of this identity may do without an API key (mTLS)."""
+    """Set the grants of clients that present a certificate with this identity and no API key (mTLS)."""
     with changing(keys) as file:
         file.with_certificate(identity, tenant, _grants(grant or [])).write(keys)
     typer.echo(f"{plain(identity)}: {' '.join(grant or []) or 'nothing'}")
@@ -74,7 +74,7 @@ def certificate(
 
 @keys_app.command("list")
 def show(keys: File) -> None:
-    """Show all keys, without their secrets, and all certificates."""
+    """List all keys, without their secrets, and all certificates."""
     file = KeyFile.read(keys)
     table = Table("id", "name", "tenant", "grants", "created", "ends", "state")
     for key in file.keys:
@@ -92,7 +92,7 @@ def _shown(grants: Mapping[str, str]) -> str:
 
 @keys_app.command("revoke")
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> None:
-    """End a key; running services refuse it within a second."""
+    """Revoke a key; running services reject it within a second."""
     with changing(keys) as file:
         file.with_revoked(key_id).write(keys)
     typer.echo(f"revoked {key_id}")
@@ -102,11 +102,11 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> 
 def quota(
     tenant: Annotated[str, typer.Argument(metavar="TENANT")],
     keys: File,
-    references: Annotated[int, typer.Option(min=0, help="most references; 0: no limit")] = 0,
-    size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="most bytes of what is stored; 0: no limit")] = 0,
-    requests_per_s: Annotated[float, typer.Option(min=0, help="most calls a second; 0: no limit")] = 0.0,
+    references: Annotated[int, typer.Option(min=0, help="largest number of references; 0: no limit")] = 0,
+    size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="most stored bytes; 0: no limit")] = 0,
+    requests_per_s: Annotated[float, typer.Option(min=0, help="most calls per second; 0: no limit")] = 0.0,
 ) -> None:
-    """Set what a tenant may hold and how often it may call, in place of the service's defaults."""
+    """Set a tenant's limits of storage and calls, instead of the service's defaults."""
     with changing(keys) as file:
         file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
     typer.echo(f"{tenant}: {references} references, {size_bytes} bytes, {requests_per_s:g} requests a second")

@@ -20,15 +20,15 @@ Config = Annotated[Optional[Path], typer.Option(envvar=CONFIG_VARIABLE, help="TO
 def serve(
     listen: Annotated[str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")] = None,
     store: Store = None,
-    port_file: Annotated[Path | None, typer.Option(help="file that gets the port when ready")] = None,
-    bundle: Annotated[Path | None, typer.Option(help="edge bundle to serve and to embed with")] = None,
-    embedder: Annotated[Path | None, typer.Option(help="folder of the embedder")] = None,
-    model: Annotated[Path | None, typer.Option(help="model folder that writes memories")] = None,
-    keys: Annotated[Path | None, typer.Option(help="file of API keys; without, callers are not checked")] = None,
-    insecure: Annotated[bool | None, typer.Option("--insecure", help="let other machines in without keys")] = None,
+    port_file: Annotated[Path | None, typer.Option(help="file to write the port to, once ready")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="bundle for devices, with the embedder")] = None,
+    embedder: Annotated[Path | None, typer.Option(help="folder of another embedder")] = None,
+    model: Annotated[Path | None, typer.Option(help="folder of the model that writes memories")] = None,
+    keys: Annotated[Path | None, typer.Option(help="key file; without it, no authentication")] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="allow other machines without keys")] = None,
     config: Config = None,
 ) -> None:
-    """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
+    """Serve until SIGTERM. You can also give every setting as MEMORY_SERVICE_<NAME> or in the --config file."""
     from memory_service.api.server import run, serve_until_signal
     from memory_service.ops.logs import configure_logs, logger
     from memory_service.write.encoder import ModelEncoder
@@ -45,7 +45,7 @@ def serve(
 
 
 def migrate(store: Store = None, config: Config = None) -> None:
-    """Bring a store to this version's format and end; `serve` does the same when it starts."""
+    """Migrate a store to this version's format and exit; `serve` does the same at start."""
     from memory_service.ops.logs import configure_logs
     from memory_service.stores import open_store
 

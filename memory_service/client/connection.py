@@ -83,12 +83,12 @@ class Connection(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_CLIENT_", extra="ignore")
 
     api_key: SecretStr | None = Field(None, description="API key, `m3_…`")
-    tls: bool = Field(False, description="encrypt, with the system's certificate authorities")
-    ca: Path | None = Field(None, description="PEM file of the authorities instead of them; implies tls")
-    certificate: Path | None = Field(None, description="PEM file with which the command proves itself (mTLS)")
+    tls: bool = Field(False, description="use TLS with the system's certificate authorities")
+    ca: Path | None = Field(None, description="PEM file of other certificate authorities; implies tls")
+    certificate: Path | None = Field(None, description="PEM file of the client certificate (mTLS)")
     key: Path | None = Field(None, description="PEM file of its key")
-    server_name: str = Field("", description="name the service's certificate is for, if it is not the address")
-    insecure: bool = Field(False, description="permit the API key to travel to another machine without TLS")
+    server_name: str = Field("", description="name in the service's certificate, if not the address")
+    insecure: bool = Field(False, description="allow sending the API key to another machine without TLS")
 
     def __init__(self, **values: Any) -> None:
         """From the environment; raises InvalidInput."""

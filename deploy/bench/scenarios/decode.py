@@ -39,23 +39,23 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """The modes, the stages, the limits."""
     llama, read = result["llama_cpp"], result["bytes_per_token"]
     copy = f"a copy of memory, {figure(result, 'copy_gb_per_s')} GB/s"
-    rows = [(copy, f"{sum(read.values()) / 1e6:.0f} MB a token", figure(result, "bandwidth_fraction"))]
+    rows = [(copy, f"{sum(read.values()) / 1e6:.0f} MB per token", figure(result, "bandwidth_fraction"))]
     if llama:
         name = f"llama.cpp {llama['version']}, {llama['model']}, {llama['bits_per_weight']} bits a weight"
         speed = f"{figure(result, 'llama_cpp_tokens_per_s')} tokens/s"
         rows.append((name, speed, figure(result, "ratio_vs_llama_cpp")))
     note = (
-        "Without memory. A token reads the weights and half of the answer's key-values; a copy counts bytes read and"
-        " written. llama-bench writes into an empty context, without sampling or text."
+        "Without memory. Each token reads the weights and half of the answer's KV cache; a copy counts bytes read and"
+        " written. llama-bench decodes with an empty context, without sampling or text."
         + ("" if llama else f" {result['llama_cpp_missing']}.")
     )
-    limits = Sheet("against the limits", ("limit or peer", "", "ours by it ↑"), rows, note)
+    limits = Sheet("against limits and peers", ("limit or peer", "", "ours / limit ↑"), rows, note)
     return [*decoding_sheets(result), limits]
 
 
 SCENARIO = Scenario(
     name="decode",
-    summary="Decoding with memories from a service on loopback, without, and what limits it.",
+    summary="Decoding with memories from a service on loopback, without memories, and against limits and peers.",
     settings=DecodeSettings,
     quick={"rounds": 3},
     measure=measure,

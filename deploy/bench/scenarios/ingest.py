@@ -195,7 +195,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
 
 SCENARIO = Scenario(
     name="ingest",
-    summary="Documents into memories through a real service, against the model's own batched forward pass.",
+    summary="Ingestion of documents through a real service, against the model's own batched forward pass.",
     settings=IngestSettings,
     measure=measure,
     promised=("references_per_s", "model_bound_references_per_s", "ratio", "pods"),

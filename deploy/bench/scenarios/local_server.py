@@ -220,8 +220,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         whole, first = "llama_cpp_end_to_end_tokens_per_s", "llama_cpp_first_token_ms"
         rows.append((name, "llama_cpp_tokens_per_s", whole, first, "ratio_vs_llama_cpp"))
     note = (
-        "Decoding counts all from the last one's first token to the first one's last. Ratios: with memory over without,"
-        " all over one alone, without memory over llama.cpp's server." + ("" if llama else f" {HOW_TO_BUILD}.")
+        "Decoding counts the time in which all conversations decode. Ratios: with memory over without, all over one"
+        " alone, without memory over llama.cpp's server." + ("" if llama else f" {HOW_TO_BUILD}.")
     )
     columns = (f"{result['conversations']} conversations", "tokens/s ↑", "end to end ↑", "first token, ms ↓", "ratio ↑")
     shown = [(label, *(figure(result, key) if key else "" for key in keys)) for label, *keys in rows]
@@ -230,7 +230,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
 
 SCENARIO = Scenario(
     name="local-server",
-    summary="Conversations at once through edge-client serve, with memories and without, and through llama.cpp.",
+    summary="Concurrent conversations through edge-client serve, with and without memories, and through llama.cpp.",
     settings=LocalServerSettings,
     measure=measure,
     promised=("tokens_per_s_with", "tokens_per_s_without", "ratio", "ratio_vs_llama_cpp"),

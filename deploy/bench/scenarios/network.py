@@ -86,15 +86,15 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         for r in result["rows"]
     ]  # fmt: skip
     note = (
-        f"{COUNTED} Late memories are read from when they arrive. Text RAG runs on the same runtime and retrieves once,"
-        " behind the same network: a proxy that delays and limits."
+        f"{COUNTED} Late memories are read once they arrive. Text RAG uses the same runtime, retrieves once and goes"
+        " through the same network: a proxy that adds delay and limits bandwidth."
     )
     return [Sheet(subject(result), columns, rows, note)]
 
 
 SCENARIO = Scenario(
     name="network",
-    summary="Decoding with memories from behind a network, over without, and whole answers against text RAG.",
+    summary="Decoding with memories over a network, relative to no memory, and whole answers against text RAG.",
     settings=NetworkSettings,
     measure=measure,
     promised=("rows",),

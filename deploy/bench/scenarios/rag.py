@@ -82,20 +82,20 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     llama = result["llama_cpp"]
     rows = [
         ("memory", figure(result, "tokens_per_s_memory"), "1"),
-        ("text, once a query", figure(result, "tokens_per_s_rag"), figure(result, "ratio")),
+        ("text, once per query", figure(result, "tokens_per_s_rag"), figure(result, "ratio")),
         ("text, every chunk", figure(result, "tokens_per_s_rag_every_chunk"), figure(result, "ratio_every_chunk")),
     ]  # fmt: skip
     if llama:
         name = f"text, llama.cpp {llama['version']}, {llama['bits_per_weight']} bits a weight"
         rows.append((name, figure(result, "tokens_per_s_llama_cpp"), figure(result, "ratio_vs_llama_cpp")))
         without = figure(result, "ratio_vs_llama_cpp_without_retrieval")
-        rows.append(("the same, its retrieval not counted", "", without))
-    columns = ("knowledge as", "tokens/s end to end ↑", "memory is faster by ↑")
+        rows.append(("the same, without its retrieval", "", without))
+    columns = ("knowledge as", "tokens/s end to end ↑", "speedup of memory ↑")
     note = (
-        "From the question to the last token of the answer: retrieval, reading, decoding. Text RAG reads"
-        f" {result['references']} references of the same service as {result['reference_tokens']} tokens before the"
-        " question; every chunk: anew after 64 tokens. "
-        + ("llama-bench reads and writes as many." if llama else f"{result['llama_cpp_missing']}.")
+        "From the question to the last token of the answer: retrieval, prefill, decoding. Text RAG reads"
+        f" {result['references']} references from the same service as {result['reference_tokens']} tokens before the"
+        " question; with every chunk, again after 64 tokens. "
+        + ("llama-bench reads and writes as many tokens." if llama else f"{result['llama_cpp_missing']}.")
     )
     return [Sheet(subject(result), columns, rows, note)]
 

@@ -128,7 +128,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     search = f"search of {result['stored']:,}, ms ↓"
     share, pause = "decoder's share while remembering ↑", "longest pause between two tokens, ms ↓"
     columns = ("references/s ↑", "tokens/s alone ↑", share, pause, "alone, ms ↓", search)
-    note = "One thread writes, embeds and stores durably; one query by vector and words over random unit vectors."
+    note = "One thread writes, embeds and stores durably. A search queries random vectors by vector and words."
     return [
         Sheet(
             f"remembering on the device, {result['threads']} decoder threads",
@@ -141,7 +141,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
 
 SCENARIO = Scenario(
     name="remember",
-    summary="Memories written on the device: references a second, what they take from decoding, a local search.",
+    summary="Writing memories on the device: speed, effect on decoding, and a local search.",
     settings=RememberSettings,
     measure=measure,
     promised=("references_per_s", "decoder_share", "search_ms"),

@@ -36,7 +36,7 @@ from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
 FOLDER = BUILD / "service"
-_BESIDE = "Beside filters: one more caller asks with filters that nearly all pass, no two alike."
+_BESIDE = "Beside filters: another caller sends filters that match nearly everything, each different."
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
@@ -204,15 +204,15 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         for name, keys in ({f"{engine}://": keys for engine, keys in stores.items()} | result["peers"]).items()
     ]  # fmt: skip
     rows.append(("echo", "–", *(figure(result["echo"], key) for key in speeds), "–", "1", "–", "–"))
-    columns = ("", "recall@5 ↑", "questions/s ↑", "p50, ms ↓", "p99, ms ↓", "alone p50, ms ↓", "of the echo ↑",
+    columns = ("", "recall@5 ↑", "questions/s ↑", "p50, ms ↓", "p99, ms ↓", "alone p50, ms ↓", "relative to echo ↑",
                "memory, MB ↓", "disk, MB ↓")  # fmt: skip
     title = (
         f"{result['references']:,} references x {result['dim']}, payloads of {result['payload_bytes']:,} bytes,"
         f" {result['callers']} callers"
     )
     note = (
-        "As devices ask: 50 candidates by vector are ordered by words, five return with text and payload; recall by"
-        " vector alone, over clustered synthetic vectors. The echo sends as many bytes without looking at the question."
+        "Requests are like a device's: 50 candidates by vector are reranked by words, and five return with text and"
+        " payload. Recall is by vector alone, over clustered synthetic vectors. The echo sends as many bytes."
     )
     absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
     stages = [(f"{name}://", *(f"{keys['stages_ms'][s]:.3g}" for s in STAGES)) for name, keys in stores.items()]
@@ -224,7 +224,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     return [
         Sheet(title, columns, rows, " ".join([note, *absent])),
         Sheet("Server times of one caller, ms ↓ (medians)", ("", *STAGES), stages),
-        Sheet("With a filter", ("", "pass it", "questions/s ↑", "p50, ms ↓", "p99, ms ↓"), filtered, _BESIDE),
+        Sheet("With a filter", ("", "match", "questions/s ↑", "p50, ms ↓", "p99, ms ↓"), filtered, _BESIDE),
     ]
 
 

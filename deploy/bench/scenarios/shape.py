@@ -28,7 +28,7 @@ def measure(settings: ShapeSettings) -> Keys:
 
 SCENARIO = Scenario(
     name="shape",
-    summary="The paper's shape, whose random weights wrote the memories: text means nothing, costs are real.",
+    summary="The paper's shape with random weights: the text is meaningless, the costs are real.",
     settings=ShapeSettings,
     measure=measure,
     promised=PROMISED,

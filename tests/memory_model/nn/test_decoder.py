@@ -99,3 +99,18 @@ def test_memories_that_are_not_there_change_nothing() -> None:
     empty.keys[:] = 1e4
     read = logits(model, ids, positions, memory=empty, chunk_BT=torch.zeros(1, 9, dtype=torch.long))
     torch.testing.assert_close(read, logits(model, ids, positions), atol=1e-5, rtol=1e-4)
+
+
+def test_rows_that_begin_alike_read_what_each_reads_alone() -> None:
+    model = tiny_model()
+    ids, positions = torch.randint(0, 64, (3, 12)), torch.arange(12)[None]
+    ids[:, :7] = ids[0, :7]
+    memory, chunks = random_memories(model.config, (3, 1, 2)), torch.zeros(3, 12, dtype=torch.long)
+    for reading in ({}, {"memory": memory, "chunk_BT": chunks}):
+        alone = []
+        for row in range(3):
+            one = MemoryBatch(*(x[row : row + 1] for x in (memory.keys, memory.values, memory.valid)))
+            own = {"memory": one, "chunk_BT": chunks[:1]} if reading else {}
+            alone.append(logits(model, ids[row : row + 1], positions, **own))
+        together = logits(model, ids, positions, **reading)
+        torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=1e-4)
