@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from memory_model.bundle import Bundle
+from memory_model.bundle import MANIFEST, Bundle
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
@@ -104,6 +104,12 @@ def tiny_bundle(folder: Path, seed: int = 0, precision: str = "float32", embedde
         loaded, folder / "bundle", precision, codec=codec, embedder=bert,
         embedder_precision=embedder_precision, quiet=True,
     )  # fmt: skip
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    """Other values in the manifest of a bundle."""
+    data = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**data, **changes}))
 
 
 def format_of(loaded: LoadedModel) -> MemoryFormat:

@@ -9,9 +9,7 @@ from pathlib import Path
 import grpc
 
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from tests.memory_service.chaos import HEAD, run
-from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document
 from tests.memory_service.stored import PASSWORD, clickhouse_server
@@ -26,8 +24,7 @@ def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_
 
 def stored(client: Client) -> list[tuple[str, str]]:
     """Keys and texts of all references, in their order."""
-    hits = client.retrieve("kb", vector_of("x")[None], k=50, return_text=True).results[0].hits
-    return sorted((hit.document_key, hit.text) for hit in hits)
+    return sorted((hit.document_key, hit.text) for hit in client.hits("kb", "x", 50, return_text=True))
 
 
 def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path: Path) -> None:
@@ -51,9 +48,9 @@ def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path
         there = stored(clients[0])
         assert [key for key, _ in there] == sorted([*(f"d{n}" for n in range(6)), "own-0", "own-1", "own-2"])
         assert stored(clients[1]) == there
-        clients[1].ingestion.Delete(pb.DeleteRequest(knowledge_base="kb", document_keys=["d0", "d1"]), timeout=60)
+        clients[1].delete("kb", "d0", "d1")
         assert stored(clients[0]) == there[2:]
-        clients[0].bases.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name="kb"), timeout=60)
+        clients[0].drop("kb")
         answers = []
         with contextlib.suppress(grpc.RpcError):  # once its list, a second old at most, has the drop
             answers = clients[1].ingest("kb", document("late", "Late."), create=False)

@@ -28,10 +28,10 @@ from memory_model.codec.tables import ProductTables
 from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, MemoryHead, ModelConfig, weight_shapes
 from memory_model.export.bundle import export_bundle
 from memory_model.models.load import LoadedModel
-from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.nn.writing import stack_memories
+from memory_model.nn.decoder import Decoder
 from memory_model.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer, tiny_bert
+from tests.memory_model.tiny import chunk_memories
 
 FOLDER = Path(__file__).resolve().parents[2] / "protos" / "vectors" / "runtime"
 SMALLEST_LEAD = 1e-3
@@ -134,20 +134,12 @@ class Reference:
         self.reads += [tuple(memories)] * len(tokens)
         P, first = len(self.prefix), text_start(self.prefix, self.config.memory)
         different = sorted(set(self.reads))
-        parts = [stack_memories([[self.memories[m] for m in chosen]], self.config) for chosen in different]
-        most = max(part.valid.shape[2] for part in parts)
-        sides = []
-        for side in ("keys", "values", "valid"):
-            shape = (1, len(parts), most, *getattr(parts[0], side).shape[3:])
-            joined = torch.zeros(shape, dtype=getattr(parts[0], side).dtype)
-            for number, part in enumerate(parts):
-                joined[:, number, : part.valid.shape[2]] = getattr(part, side)[:, 0]
-            sides.append(joined)
+        memory = chunk_memories([[self.memories[m] for m in chosen] for chosen in different], self.config)
         chunk = torch.tensor([[-1] * P + [different.index(read) for read in self.reads]])
         positions = torch.tensor([[*range(P), *range(first, first + len(self.tokens))]])
         with torch.inference_mode():
             ids = torch.tensor([[*self.prefix, *self.tokens]])
-            hidden = loaded().model.hidden(ids, positions, memory=MemoryBatch(*sides), chunk_BT=chunk)
+            hidden = loaded().model.hidden(ids, positions, memory=memory, chunk_BT=chunk)
             return loaded().model.head(hidden[0, -1]).numpy()
 
 

@@ -26,15 +26,6 @@ LONG_S = 20.0
 QUERY = "What is the code of Lima?"
 
 
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def client_of(bundle: Bundle, address: str) -> MemoryClient:
     return MemoryClient(ChannelSettings(address, attempts=1), "default", bundle.identity, bundle.manifest.embedder_id)
 
@@ -164,15 +155,15 @@ def test_a_memory_named_twice_is_read_once(recaller: Recaller, service: FakeServ
 
 
 def test_an_outage_costs_one_call_until_its_pause_is_over(tiny: Bundle, service: FakeService) -> None:
-    clock = Clock()
-    recaller = recaller_of(tiny, service.address, clock=clock)
+    now = [100.0]
+    recaller = recaller_of(tiny, service.address, clock=lambda: now[0])
     service.abort = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too much to do")
     failed, skipped = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
     assert (failed.state, skipped.state) == ("failed", "skipped")
     assert failed.error.startswith("OVERLOADED")
     assert "not asked again for 1.0 s" in skipped.error
     assert len(service.requests) == 1
-    clock.now += 1
+    now[0] += 1
     service.abort = None
     assert [recaller.recall([QUERY])[0].state for _ in range(2)] == ["fetched", "held"]
 

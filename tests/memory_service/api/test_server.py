@@ -16,6 +16,7 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import document, eventually, ingest_requests, outcome, refusal, refused, running
+from tests.memory_service.write.test_cold_start import Gated
 
 
 class Moody(HashEncoder):
@@ -49,18 +50,6 @@ def test_a_connection_ends_at_its_age_and_the_next_call_makes_another(tmp_path: 
         assert client.keys("kb") == ["a"]
 
 
-class Stuck(HashEncoder):
-    """Encodes nothing before it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = threading.Event()
-
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
-        assert self.let_go.wait(300)
-        return super().encode(references)
-
-
 def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
     """While the encoder is at work, the service and the connection hold a part of what a client would send."""
     text, offered = "word " * (50 << 10), 1024  # 256 MiB: more than any window of HTTP/2 holds
@@ -74,7 +63,7 @@ def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
             sent = number
         over.set()
 
-    encoder = Stuck()
+    encoder = Gated()
     with running(tmp_path, encoder, ingest_batch_references=4, warm_up=False) as (client, _):
         call = client.ingestion.Ingest(requests(), timeout=300)
         next(call)
