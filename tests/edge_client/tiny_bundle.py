@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,19 @@ TEMPLATE = (
 )
 
 
-def byte_tokenizer() -> str:
-    """tokenizer.json of one token a byte, and the two ChatML tokens."""
+def byte_level(special: Sequence[str]) -> Tokenizer:
+    """Byte-level BPE of one token a byte, as Llama 3, Qwen and SmolLM have it with merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
-    return str(tokenizer.to_str())
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return tokenizer
+
+
+def byte_tokenizer() -> str:
+    """tokenizer.json of one token a byte, and the two ChatML tokens."""
+    return str(byte_level(SPECIAL).to_str())
 
 
 def tiny_config() -> ModelConfig:

@@ -14,16 +14,15 @@ from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.fused import product_type
 from memory_model.train.tuner import Step, Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.memory_model.data.test_conversations import DOCUMENTS
 from tests.memory_model.tiny import PREFIX, tiny_model
 
-FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
-DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(6)]
 PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
 
 
 def batches() -> FactConversations:
     loaded = tiny_loaded()
-    references = references_of(DOCUMENTS, loaded.tokenizer, limit=32)
+    references = references_of(DOCUMENTS[:6], loaded.tokenizer, limit=32)
     return FactConversations(references, loaded.chat, 0, PLAIN, whole=1.0)
 
 
