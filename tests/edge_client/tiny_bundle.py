@@ -17,7 +17,7 @@ from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.export.bundle import export_bundle
 from memory_model.models.load import LoadedModel
 from memory_model.tokenizer import Tokenizer as LlmTokenizer
-from tests.memory_model.tiny import random_model
+from tests.memory_model import tiny
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
@@ -44,10 +44,8 @@ def byte_tokenizer() -> str:
 def tiny_config() -> ModelConfig:
     """3 layers, 4 query and 2 KV heads of 8; unequal memory heads; chunks of 16, references of 32 tokens."""
     heads = (MemoryHead(0, 1, 32), MemoryHead(2, 0, 12), MemoryHead(2, 1, 32))
-    return ModelConfig(
-        name="tiny", layers=3, query_heads=4, kv_heads=2, head_dim=8, mlp_width=64, vocabulary=258, rope_base=10000.0,
-        norm_epsilon=1e-5, tied_embeddings=True, memory=MemoryConfig(heads, reference_tokens=32, chunk_tokens=16),
-    )  # fmt: skip
+    memory = MemoryConfig(heads, reference_tokens=32, chunk_tokens=16)
+    return tiny.tiny_config(query_heads=4, kv_heads=2, mlp_width=64, vocabulary=258, memory=memory)
 
 
 def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel:
@@ -56,7 +54,7 @@ def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel
     tokenizer_json = byte_tokenizer()
     tokenizer = LlmTokenizer.from_json(tokenizer_json)
     model_id = f"{seed:02x}" * 32
-    return LoadedModel(random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id)
+    return LoadedModel(tiny.random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id)
 
 
 def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Path:

@@ -29,6 +29,7 @@ from memory_model.errors import CorruptFile, InvalidInput
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from tests.line import Line
 from tests.memory_service.processes import service as service_process
+from tests.programs import ran
 
 PROGRAM = Path(sys.executable).parent / "edge-client"
 EXTRA = "notes.bin"
@@ -123,9 +124,7 @@ def test_ctrl_c_leaves_what_the_next_run_goes_on_with(address: str, offered: Pat
     assert process.returncode == 130
     assert "goes on where it stopped" in said
     assert "Traceback" not in said
-    done = subprocess.run([*command, address], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "checksums right" in done.stdout
+    assert "checksums right" in ran(*command, address)
     assert same(place, offered)
 
 

@@ -23,7 +23,7 @@ from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
 from memory_model.nn.decoder import Decoder
 from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
-from tests.memory_model.tiny import chunk_memories, random_model
+from tests.memory_model.tiny import chunk_memories, random_model, tiny_config
 
 BLOCK = 32
 BUDGETS = {
@@ -35,13 +35,8 @@ PREFIX, WINDOW = 3, 128
 
 
 def config_of(budget: str = "one head", **changes: object) -> ModelConfig:
-    heads = tuple(MemoryHead(*row) for row in BUDGETS.get(budget, ()))
-    fields: dict[str, object] = {
-        "name": "tiny", "layers": 3, "query_heads": 6, "kv_heads": 3, "head_dim": 32, "mlp_width": 96,
-        "vocabulary": 200, "rope_base": 10000.0, "norm_epsilon": 1e-5, "tied_embeddings": True,
-        "memory": MemoryConfig(heads),
-    }  # fmt: skip
-    return ModelConfig(**{**fields, **changes})  # type: ignore[arg-type]
+    memory = MemoryConfig(tuple(MemoryHead(*row) for row in BUDGETS.get(budget, ())))
+    return tiny_config(head_dim=32, mlp_width=96, vocabulary=200, memory=memory, **changes)
 
 
 def weights_of(model: Decoder) -> dict[str, np.ndarray]:

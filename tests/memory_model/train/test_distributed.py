@@ -16,8 +16,8 @@ from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import Adapter
 from memory_model.train.distributed import locked
 from tests.memory_model.train.test_adapt_command import adapt, adapt_command, model_with_facts
+from tests.programs import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[3]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -35,11 +35,8 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
     adapt(folder, *options("alone"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for more in (["--minutes", "0.000001"], []):  # begun and stopped at once, then to the end
-        done = subprocess.run(
-            [*TORCHRUN, "-m", "memory_model.cli", *adapt_command(folder, *options("two", *more))],
-            cwd=ROOT, capture_output=True, text=True, timeout=500, env=environment,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        command = adapt_command(folder, *options("two", *more))
+        ran(*TORCHRUN, "-m", "memory_model.cli", *command, cwd=ROOT, env=environment)
     one, two = metrics(tmp_path / "alone"), metrics(tmp_path / "two")
     assert [line["step"] for line in two] == [1, 2, 3, 4], "the first process alone writes"
     for ours, expected in zip(two, one, strict=True):
