@@ -1,12 +1,18 @@
-"""Several processes on one server store, stalled and killed: nothing acknowledged is lost, doubled or hidden."""
+"""Several processes on one server store, stalled and killed: nothing acknowledged is lost, doubled or hidden.
+
+MEMORY3_CHAOS_S says how long each of the slow runs takes (default 120 seconds), MEMORY3_CHAOS_RUNS how many there are.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
+import pytest
 
 from protos.memory.v1 import ingestion_pb2 as pb
 from tests.memory_service.chaos import HEAD, run
@@ -14,9 +20,25 @@ from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document
 from tests.memory_service.stored import PASSWORD, clickhouse_server
 
+SECONDS = float(os.environ.get("MEMORY3_CHAOS_S", "120"))
+RUNS = int(os.environ.get("MEMORY3_CHAOS_RUNS", "3"))
+SLOW = [pytest.mark.slow, pytest.mark.timeout(7200)]
+MINUTES = {"stall_s": 30.0, "timeout_s": 20.0, "sweep_after_s": 600.0, "kill_every_s": 60.0}
+"""Stalls of up to a minute, twice as long as a client waits."""
 
-def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_path: Path) -> None:
-    outcome = run(tmp_path, seed=1, seconds=4.0, pods=2, kill_every_s=2.0, stall_s=0.5)
+
+@pytest.mark.parametrize(
+    ("seed", "seconds", "more"),
+    [
+        (1, 4.0, {"pods": 2, "kill_every_s": 2.0, "stall_s": 0.5}),
+        *(pytest.param(100 + n, SECONDS, {"server_kills": 2}, marks=SLOW) for n in range(RUNS)),
+        pytest.param(7, 300.0, MINUTES, marks=SLOW),
+    ],
+)
+def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(
+    tmp_path: Path, seed: int, seconds: float, more: dict[str, Any]
+) -> None:
+    outcome = run(tmp_path, seed, seconds, **more)
     print(f"{HEAD}\n{outcome.row}")
     assert (outcome.lost, outcome.doubled, outcome.hidden) == ([], [], [])
     assert outcome.counts["acknowledged"]

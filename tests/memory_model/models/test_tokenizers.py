@@ -61,7 +61,7 @@ def test_a_conversation_to_train_on_is_what_the_template_spells(kind: tuple[Back
         conversation_tokens(ChatTemplate("nothing", tokenizer), turns)
 
 
-@given(st.text("ab \n,é日", max_size=30))
+@given(st.text("ab \n,é日", max_size=30) | st.text(max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_any_text_streams_as_it_decodes(text: str) -> None:
     for backend, _, special in KINDS.values():

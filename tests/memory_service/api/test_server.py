@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -129,3 +130,13 @@ def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) ->
             assert "'kb'" in error.message
         new.drop("kb")
         assert new.ingest("kb", document("a", "Text."))[1].acknowledged.outcome == 1
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "wire.md"
+
+
+def test_the_example_writes_and_finds_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}") as (_, server):
+        exec(example.replace("127.0.0.1:50051", f"127.0.0.1:{server.port}"), {})
+    assert "benin: Benin\nBenin has 13 million people.\n" in capsys.readouterr().out
