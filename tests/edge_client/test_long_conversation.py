@@ -48,7 +48,7 @@ with EdgeModel.open(bundle, offline=True, memory="exact", context=int(context)) 
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def texts_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that the device's writer writes from here on."""
     texts, write = list[str](), MemoryWriter.write
 
@@ -175,16 +175,16 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
 
 
 def test_turns_are_written_ahead_between_answers_once_and_read_when_they_left(
-    model: EdgeModel, written: list[str]
+    model: EdgeModel, texts_written: list[str]
 ) -> None:
     session, events = model.session(SYSTEM), list[Event]()
     while not remembered(events):
-        ahead = list(written)
+        ahead = list(texts_written)
         assert not past_turns(events), "what is in the cache is not read as a memory too"
         events = talk(session, 1)
         model.background.submit(lambda: None).result()  # the pause between two turns
     assert len(ahead) >= len(remembered(events)) - 1 > 0
-    numbered = [text for text in written if "number" in text]
+    numbered = [text for text in texts_written if "number" in text]
     assert len(numbered) == len(set(numbered)) > 0, "none is written twice"
     assert past_turns(talk(session, 1))
 
@@ -265,13 +265,13 @@ def test_a_bundle_that_only_reads_says_what_to_do(model: EdgeModel, monkeypatch:
 
 
 def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_services(
-    model: EdgeModel, written: list[str], monkeypatch: pytest.MonkeyPatch
+    model: EdgeModel, texts_written: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, write, steps = model.session(), MemoryWriter.write, list[tuple[int, int]]()
     book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
 
     def full_at_second(self: MemoryWriter, texts: list[str], **_: float) -> Written:
-        if written:
+        if texts_written:
             raise StorageError("no space left", reason="DISK_FULL")
         return write(self, texts)
 
@@ -282,7 +282,7 @@ def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_servic
     assert went_on.reason == "length", "the conversation goes on"
     monkeypatch.setattr(MemoryWriter, "write", write)
     count = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
-    assert count == session.remember(book, "Keys") == len(written) == len(set(written)) >= 20
+    assert count == session.remember(book, "Keys") == len(texts_written) == len(set(texts_written)) >= 20
     assert steps[-1] == (count, count)
     events = list(session.send("Who keeps room 3?", **MANY))
     read = [m for r in recalls_of(events) for m in r.recall.read]
