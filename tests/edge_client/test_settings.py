@@ -50,6 +50,12 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ServeSettings()
 
 
+def test_the_line_end_of_a_file_with_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `kubectl create secret --from-file` keeps it."""
+    monkeypatch.setenv("EDGE_CLIENT_API_KEY", "m3_x_y\n")
+    assert EdgeSettings().channel.metadata == (("authorization", "Bearer m3_x_y"),)
+
+
 def test_a_secret_is_not_repeated() -> None:
     with pytest.raises(InvalidInput, match=r"EDGE_CLIENT_API_KEY\) must be a valid string$"):
         EdgeModel.open(api_key=["s3cret"])
