@@ -77,7 +77,7 @@ class EdgeSettings(CheckedSettings):
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
     """
 
-    model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_", extra="forbid", frozen=True, str_strip_whitespace=True)
     wanted: ClassVar[dict[str, str]] = {
         "service": "host:port, such as 127.0.0.1:7430 (or unix:/path, or dns:///name:port)",
         "threads": "a whole number from 1 to 256, or auto",

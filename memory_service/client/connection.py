@@ -80,7 +80,7 @@ def connected(address: str) -> Iterator[grpc.Channel]:
 class Connection(BaseSettings):
     """MEMORY_SERVICE_CLIENT_… variables of the commands that ask a running service."""
 
-    model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_CLIENT_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_CLIENT_", extra="ignore", str_strip_whitespace=True)
 
     api_key: SecretStr | None = Field(None, description="API key, `m3_…`")
     tls: bool = Field(False, description="use TLS with the system's certificate authorities")

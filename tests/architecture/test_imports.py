@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.programs import ROOT, ran
+
 HEAVY = ["torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf"]
 SERVER_SIDE = ["memory_service", "memory_model.nn", "memory_model.train", "memory_model.eval"]
 
@@ -31,9 +30,7 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
         "for name in json.loads(sys.argv[1]):\n    importlib.import_module(name)\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(modules)], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return set(json.loads(ran(sys.executable, "-c", code, json.dumps(modules), cwd=ROOT).splitlines()[-1]))
 
 
 TRAINING = tuple(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.processes import AppProcess, ServiceProcess
+from tests.programs import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.executable).parent
 PATIENT = {"EDGE_CLIENT_DEADLINE_S": "30"}  # nothing here depends on speed
 # Benin, which was held out of tuning, and lines of two other countries, so that there is something else to read.
@@ -55,8 +53,4 @@ class Day:
         (self.folder / "firm.jsonl").write_text(json.dumps(RULES) + "\n", encoding="utf-8")
         for name in ("default", "firm"):
             file = self.folder / f"{name}.jsonl"
-            command: Sequence[object] = (
-                PROGRAMS / "memory-service", "ingest", file, "--kb", name, "--address", self.service.address,
-            )  # fmt: skip
-            done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr
+            ran(PROGRAMS / "memory-service", "ingest", file, "--kb", name, "--address", self.service.address)

@@ -22,6 +22,7 @@ from deploy.processes import ServiceProcess
 from memory_model import __version__ as VERSION
 from memory_service.access.keys import KeyFile
 from memory_service.settings import CONFIG_VARIABLE, Settings
+from tests.programs import ran
 
 CHART = ROOT / "deploy" / "helm" / "memory-service"
 SET_BY_CHART = {
@@ -333,9 +334,5 @@ def test_what_helm_test_runs_passes_against_a_service(bundle: Path, tmp_path: Pa
     with ServiceProcess.start(tmp_path, bundle) as service:
         given = {"MEMORY_SERVICE_ADDRESS": service.address, "EDGE_CLIENT_SERVICE": service.address, "HOSTNAME": "pod"}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["sh", "-ec", script], env={**os.environ, **given, "EDGE_CLIENT_BUNDLE": str(bundle), "PATH": path},
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "47" in done.stdout
+        environment = {**os.environ, **given, "EDGE_CLIENT_BUNDLE": str(bundle), "PATH": path}
+        assert "47" in ran("sh", "-ec", script, env=environment)

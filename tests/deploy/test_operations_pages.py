@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,29 +27,14 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _REMARK = re.compile(r"# (?:run by (?P<by>\S+)|not run here: (?P<why>.+))")
 
 
-@dataclass(frozen=True)
-class Block:
-    """One fenced block: the language it names, its text, and what its first line says about how it was tried."""
-
-    page: str
-    language: str
-    text: str
-
-    @property
-    def run_by(self) -> str | None:
-        """The file that runs it instead of the test of the pages."""
-        found = _REMARK.match(self.text)
-        return found["by"] if found else None
-
-    @property
-    def runs(self) -> bool:
-        """Whether it is run as it stands."""
-        return self.language == "sh" and _REMARK.match(self.text) is None
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of all fenced blocks of a page, in its order."""
+    return _BLOCK.findall((FOLDER / page).read_text())
 
 
-def blocks(page: str) -> list[Block]:
-    """All blocks of a page, in its order."""
-    return [Block(page, language, text) for language, text in _BLOCK.findall((FOLDER / page).read_text())]
+def runs(language: str, text: str) -> bool:
+    """Whether a block is run as it stands: its first line may say otherwise."""
+    return language == "sh" and _REMARK.match(text) is None
 
 
 WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity", "trust")
@@ -64,13 +48,13 @@ def test_every_subject_of_operations_has_its_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_says_how_it_was_tried(page: str) -> None:
-    for block in blocks(page):
-        assert block.language in ("sh", "ini"), f"{page}: name the language of\n{block.text}"
-        if block.run_by is not None:
-            assert (ROOT / block.run_by).is_file(), f"{page}: {block.run_by}"
-        assert not (block.runs and "kubectl" in block.text and "--dry-run=client" not in block.text), (
-            f"{page}: there is no cluster to run\n{block.text}"
-        )
+    for language, text in blocks(page):
+        assert language in ("sh", "ini"), f"{page}: name the language of\n{text}"
+        remark = _REMARK.match(text)
+        if remark and remark["by"]:
+            assert (ROOT / remark["by"]).is_file(), f"{page}: {remark['by']}"
+        if runs(language, text):
+            assert "kubectl" not in text or "--dry-run=client" in text, f"{page}: there is no cluster to run\n{text}"
 
 
 BEFORE = """
@@ -89,7 +73,7 @@ STARTS_BY_ITSELF = {"install.md"}
 def test_the_commands_of_a_page_do_what_it_says(page: str, bundle: Path, tmp_path: Path) -> None:
     for name, target in (("bundle", bundle), ("deploy", ROOT / "deploy"), ("requirements", ROOT / "requirements")):
         (tmp_path / name).symlink_to(target)
-    said = [block.text for block in blocks(page) if block.runs]
+    said = [text for language, text in blocks(page) if runs(language, text)]
     assert said
     script = "\n".join([*([] if page in STARTS_BY_ITSELF else [BEFORE]), *said])
     for folder in ("/srv/", "/etc/memory-service"):

@@ -21,6 +21,7 @@ import yaml
 
 from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, build, described, lay_out, tracked
 from memory_model.codec.native.compile import LIBRARY, compiler, wheel_tag
+from tests.programs import ran
 
 PACKAGES = ("protos", "memory_model", "memory_service", "edge_client")
 ALL = {wheel.name: wheel for wheel in WHEELS}
@@ -87,10 +88,8 @@ def test_the_package_of_the_contract_has_a_name_of_its_own_in_a_wheel(tmp_path: 
     lay_out(ALL["memory3-formats"], tmp_path)
     assert not (tmp_path / "protos").exists()
     code = "from memory3_protos.memory.v1 import ingestion_pb2, ingestion_pb2_grpc; print(ingestion_pb2.__name__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": ""}, capture_output=True, text=True
-    )
-    assert done.stdout == "memory3_protos.memory.v1.ingestion_pb2\n", done.stderr
+    told = ran(sys.executable, "-c", code, cwd=tmp_path, env={"PYTHONPATH": ""})
+    assert told == "memory3_protos.memory.v1.ingestion_pb2\n"
     left = [p for p in tmp_path.rglob("*.py") if re.search(r"(?<!memory3_)\bprotos\.memory", p.read_text())]
     assert left == []
 
@@ -118,20 +117,17 @@ def wheel(dist: Path, name: str) -> Path:
 def device(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the programs of a fresh environment that holds the device's wheels and what they ask for."""
     folder = tmp_path_factory.mktemp("device")
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    ran(sys.executable, "-m", "venv", folder / "venv")
     programs = folder / "venv" / "bin"
-    install = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    ours = [wheel(dist, "memory3_formats"), f"{wheel(dist, 'memory3_edge')}[serve]"]
-    subprocess.run([*install, "--constraint", ROOT / "constraints.txt", *ours], check=True, cwd=folder)
+    install = (programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    ours = wheel(dist, "memory3_formats"), f"{wheel(dist, 'memory3_edge')}[serve]"
+    ran(*install, "--constraint", ROOT / "constraints.txt", *ours, cwd=folder)
     return programs
 
 
-def run(*command: str | Path, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*command: object, cwd: Path, path: object = "") -> str:
     """Runs away from the repository, and without its PYTHONPATH: what is imported is what was installed."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if path is not None:
-        environment["PYTHONPATH"] = str(path)
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    return ran(*command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(path)})
 
 
 @pytest.mark.slow
@@ -148,8 +144,8 @@ def test_wheels_hold_the_files_that_are_their_own_and_their_sums_are_listed(dist
 @pytest.mark.slow
 def test_a_device_needs_no_torch_no_faiss_and_no_database(dist: Path, device: Path) -> None:
     code = "import sys, importlib.util as i; sys.exit(any(i.find_spec(name) for name in sys.argv[1:]))"
-    assert run(device / "python", "-c", code, *UNIMPORTABLE, cwd=device).returncode == 0
-    assert run(device / "python", "-m", "pip", "check", cwd=device).returncode == 0
+    run(device / "python", "-c", code, *UNIMPORTABLE, cwd=device)
+    run(device / "python", "-m", "pip", "check", cwd=device)
     names = []
     for part in ("memory3_formats", "memory3_edge"):
         with zipfile.ZipFile(wheel(dist, part)) as archive:
@@ -157,18 +153,13 @@ def test_a_device_needs_no_torch_no_faiss_and_no_database(dist: Path, device: Pa
     modules = [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
     assert "edge_client.serve.app" in modules
     code = "import sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"
-    done = run(device / "python", "-c", code, *modules, cwd=device)
-    assert done.returncode == 0, done.stderr
+    run(device / "python", "-c", code, *modules, cwd=device)
 
 
 @pytest.mark.slow
 def test_the_device_generates_a_token(device: Path, bundle: Path, tmp_path: Path) -> None:
-    done = run(
-        device / "edge-client", "ask", "The capital of France is",
-        "--bundle", bundle, "--memory", "off", "--max-tokens", "1", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    options = ("--bundle", bundle, "--memory", "off", "--max-tokens", "1")
+    assert run(device / "edge-client", "ask", "The capital of France is", *options, cwd=tmp_path).strip()
 
 
 @pytest.mark.slow
@@ -179,18 +170,14 @@ def test_the_wheel_of_the_service_starts_both_its_programs(dist: Path, tmp_path:
             archive.extractall(tmp_path)
     for module in ("memory_service.cli", "memory_model.cli"):
         code = f"import {module} as m, sys; print(m.__file__); sys.argv[1:] = ['--help']; m.app()"
-        done = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(str(tmp_path))
+        assert run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path).startswith(str(tmp_path))
     code = "from memory_model.models.folder import ModelFolder; print(ModelFolder.open().need_codec())"
-    found = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
-    assert found.stdout.startswith(str(tmp_path)), found.stderr
+    assert run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path).startswith(str(tmp_path))
 
 
 def built(source: Path, into: Path, **environment: str) -> Path:
     """A wheel of the repository's files, in a copy: what an install left beside the sources is not in it."""
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(into), str(source)]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
+    ran(sys.executable, "-m", "build", "--wheel", "--outdir", into, source, env={**os.environ, **environment})
     (wheel,) = into.glob("*.whl")
     return wheel
 

@@ -32,15 +32,19 @@ def written() -> list[ExplicitMemory]:
     return MemoryWriter(loaded.model, loaded.tokenizer).write([t[:32] for t in TEXTS])
 
 
-@pytest.fixture
-def service(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeService]:
-    payloads = format_of(tiny_loaded()).encode(written)
+def towns(tiny: Bundle, written: list[ExplicitMemory]) -> FakeService:
+    """A service that has memories of TEXTS."""
     manifest = tiny.manifest
     description = models_pb2.DescribeResponse(
         model_id=manifest.model_id, codec_id=manifest.codec_id, memory_format_id=manifest.memory_format_id,
         embedder_id=manifest.embedder_id, service_version="test",
     )  # fmt: skip
-    with serving(FakeService(tiny.embedder(), TEXTS, payloads, description=description)) as running:
+    return FakeService(tiny.embedder(), TEXTS, format_of(tiny_loaded()).encode(written), description=description)
+
+
+@pytest.fixture
+def service(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeService]:
+    with serving(towns(tiny, written)) as running:
         yield running
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from memory_model.embedder import Embedder
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
+from protos.memory.v1.knowledge_bases_pb2_grpc import KnowledgeBasesServicer, add_KnowledgeBasesServicer_to_server
 
 
 @dataclass
-class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsServicer):
+class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsServicer, KnowledgeBasesServicer):
     """texts and payloads are one reference each; the rest says how to misbehave.
 
     before: called with a request's number, from 0, before it is answered; may wait, abort or change things.
@@ -95,19 +96,12 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
 @contextmanager
 def serving(service: FakeService) -> Iterator[FakeService]:
     """Run the service on a free port of this machine while the block lasts."""
+    # No diary of connections, see `edge_client.wire.channel`.
     quiet = [("grpc.enable_channelz", 0), ("grpc.max_channel_trace_event_memory_per_node", 0)]
-    server = grpc.server(
-        ThreadPoolExecutor(8), options=quiet
-    )  # no diary of connections, see `edge_client.wire.channel`
+    server = grpc.server(ThreadPoolExecutor(8), options=quiet)
     retrieval_pb2_grpc.add_RetrievalServicer_to_server(service, server)
     models_pb2_grpc.add_ModelsServicer_to_server(service, server)
-    listing = grpc.unary_unary_rpc_method_handler(
-        service.ListKnowledgeBases,
-        request_deserializer=knowledge_bases_pb2.ListKnowledgeBasesRequest.FromString,
-        response_serializer=knowledge_bases_pb2.ListKnowledgeBasesResponse.SerializeToString,
-    )
-    methods = {"ListKnowledgeBases": listing}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("memory.v1.KnowledgeBases", methods),))
+    add_KnowledgeBasesServicer_to_server(service, server)
     service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

@@ -16,23 +16,10 @@ import pytest
 
 from edge_client import EdgeModel
 from memory_model.bundle import Bundle
-from tests.edge_client.fake_service import FakeService, serving
-from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
+from tests.edge_client.fake_service import FakeService
 
 PATIENCE_S = 20.0
 """gRPC's own threads keep an ended call for a moment."""
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return tiny_bundle(tmp_path_factory.mktemp("closed"))
-
-
-@pytest.fixture(scope="module")
-def service(bundle: Bundle) -> Iterator[FakeService]:
-    payloads = format_of(tiny_loaded()).encode([random_memory(tiny_config(), n) for n in range(3)])
-    with serving(FakeService(bundle.embedder(), ["One.", "Two.", "Three."], payloads)) as running:
-        yield running
 
 
 @pytest.fixture
@@ -69,10 +56,10 @@ def asked_and_closed(folder: Path, service: FakeService, *, leave_early: bool) -
 )
 @pytest.mark.usefixtures("collector_off")
 def test_a_closed_model_is_gone_without_the_collector(
-    bundle: Bundle, service: FakeService, fault: tuple[grpc.StatusCode, str] | None, delay_s: float, leave_early: bool
+    tiny: Bundle, service: FakeService, fault: tuple[grpc.StatusCode, str] | None, delay_s: float, leave_early: bool
 ) -> None:
     service.abort, service.delay_s = fault, delay_s
-    left = asked_and_closed(bundle.folder, service, leave_early=leave_early)
+    left = asked_and_closed(tiny.folder, service, leave_early=leave_early)
     until = time.monotonic() + PATIENCE_S
     while (alive := [each() for each in left if each() is not None]) and time.monotonic() < until:
         del alive

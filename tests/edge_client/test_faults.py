@@ -22,28 +22,24 @@ MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3, "max_tokens": 40}
 WAIT_S = 20.0
 
 
-def garbage(response: retrieval_pb2.RetrieveResponse) -> None:
-    for result in response.results:
-        for hit in result.hits:
-            hit.payload = b"\x00garbage" * 99
-            hit.held = False
+def spoiled(response: retrieval_pb2.RetrieveResponse, payload: bytes, *, held: bool, score: float | None) -> None:
+    """Every hit is another one."""
+    for hit in (hit for result in response.results for hit in result.hits):
+        hit.payload, hit.held = payload, held
+        hit.score = hit.score if score is None else score
 
 
-def held_though_never_sent(response: retrieval_pb2.RetrieveResponse) -> None:
-    for result in response.results:
-        for hit in result.hits:
-            hit.payload, hit.held = b"", True
-
-
-def scores_that_are_none(response: retrieval_pb2.RetrieveResponse) -> None:
-    garbage(response)
-    for result in response.results:
-        for hit in result.hits:
-            hit.score = float("nan")
-
-
-def nothing_at_all(response: retrieval_pb2.RetrieveResponse) -> None:
-    response.Clear()
+GARBAGE = b"\x00garbage" * 99
+SPOILS: dict[str, Callable[[retrieval_pb2.RetrieveResponse], None]] = {
+    "garbage": lambda response: spoiled(response, GARBAGE, held=False, score=None),
+    "held": lambda response: spoiled(response, b"", held=True, score=None),  # though it was never sent
+    "no scores": lambda response: spoiled(response, GARBAGE, held=False, score=float("nan")),
+    "nothing": lambda response: response.Clear(),
+}
+CODES = {
+    "internal": grpc.StatusCode.INTERNAL, "another model": grpc.StatusCode.FAILED_PRECONDITION,
+    "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
+}  # fmt: skip
 
 
 def abort(code: grpc.StatusCode, first: int = 0) -> Callable[[int, grpc.ServicerContext], None]:
@@ -79,23 +75,11 @@ FAULTS: dict[str, str] = {
 def test_the_answer_is_that_without_memories_and_the_reason_is_named(
     tiny: Bundle, service: FakeService, fault: str
 ) -> None:
-    service.spoil = {
-        "garbage": garbage, "held": held_though_never_sent, "no scores": scores_that_are_none,
-        "nothing": nothing_at_all,
-    }.get(fault)  # fmt: skip
-    codes = {
-        "internal": grpc.StatusCode.INTERNAL, "another model": grpc.StatusCode.FAILED_PRECONDITION,
-        "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }  # fmt: skip
-    if fault in codes:
-        service.before = abort(codes[fault])
-    over = threading.Event()
-    if fault == "slow":
-
-        def wait(*_: object) -> None:
-            over.wait(WAIT_S)
-
-        service.before = wait
+    service.spoil, over = SPOILS.get(fault), threading.Event()
+    if fault in CODES:
+        service.before = abort(CODES[fault])
+    elif fault == "slow":
+        service.before = lambda *_: over.wait(WAIT_S) and None
     with front(service, fault) as address, EdgeModel.open(tiny.folder, address, deadline_s=0.5) as model:
         without = list(model.session().send(QUESTION, memory="off", **MANY))
         events = list(model.session().send(QUESTION, **MANY))

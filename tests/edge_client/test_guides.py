@@ -18,13 +18,14 @@ GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 
 def run(name: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(GUIDES / name), *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_the_chat_app_is_short_and_answers_and_says_what_it_reads(tiny: Bundle, service: FakeService) -> None:
     lines = "hello\n" + "too long " * 500 + "\nand Rome?\n"
     done = run("chat_app.py", tiny.folder, service.address, stdin=lines)
-    assert done.returncode == 0, done.stderr
     assert "read Title" in done.stderr
     assert "CONTEXT_FULL" in done.stderr
     assert done.stderr.count("tokens/s") == 2
@@ -33,7 +34,6 @@ def test_the_chat_app_is_short_and_answers_and_says_what_it_reads(tiny: Bundle, 
 
 def test_two_questions_are_answered_at_once(tiny: Bundle, service: FakeService) -> None:
     done = run("two_at_once.py", tiny.folder, service.address)
-    assert done.returncode == 0, done.stderr
     benin, togo = [line for line in done.stdout.splitlines() if line.startswith("What is the")]
     assert benin.startswith("What is the capital of Benin?")
     assert togo.startswith("What is the highest point of Togo?")
@@ -42,7 +42,6 @@ def test_two_questions_are_answered_at_once(tiny: Bundle, service: FakeService) 
 def test_the_openai_client_reads_text_and_what_it_is_from(tiny: Bundle, service: FakeService, tmp_path: Path) -> None:
     with AppProcess.start(tmp_path, tiny.folder, service.address) as app:
         done = run("through_openai.py", f"http://127.0.0.1:{app.port}/v1")
-    assert done.returncode == 0, done.stderr
     assert "[chunk 0: fetched]" in done.stderr
 
 

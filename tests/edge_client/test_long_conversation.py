@@ -48,6 +48,19 @@ with EdgeModel.open(bundle, offline=True, memory="exact", context=int(context)) 
 
 
 @pytest.fixture
+def texts_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that the device's writer writes from here on."""
+    texts, write = list[str](), MemoryWriter.write
+
+    def noted(self: MemoryWriter, own: list[str], **options: float) -> Written:
+        texts.extend(own)
+        return write(self, own, **options)
+
+    monkeypatch.setattr(MemoryWriter, "write", noted)
+    return texts
+
+
+@pytest.fixture
 def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
     with EdgeModel.open(tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20) as opened:
         yield opened
@@ -162,23 +175,16 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
 
 
 def test_turns_are_written_ahead_between_answers_once_and_read_when_they_left(
-    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+    model: EdgeModel, texts_written: list[str]
 ) -> None:
-    session, write, written = model.session(SYSTEM), MemoryWriter.write, list[str]()
-
-    def counted(self: MemoryWriter, texts: list[str], **options: float) -> Written:
-        written.extend(texts)
-        return write(self, texts, **options)
-
-    monkeypatch.setattr(MemoryWriter, "write", counted)
-    events = list[Event]()
+    session, events = model.session(SYSTEM), list[Event]()
     while not remembered(events):
-        ahead = list(written)
+        ahead = list(texts_written)
         assert not past_turns(events), "what is in the cache is not read as a memory too"
         events = talk(session, 1)
         model.background.submit(lambda: None).result()  # the pause between two turns
     assert len(ahead) >= len(remembered(events)) - 1 > 0
-    numbered = [text for text in written if "number" in text]
+    numbered = [text for text in texts_written if "number" in text]
     assert len(numbered) == len(set(numbered)) > 0, "none is written twice"
     assert past_turns(talk(session, 1))
 
@@ -259,19 +265,14 @@ def test_a_bundle_that_only_reads_says_what_to_do(model: EdgeModel, monkeypatch:
 
 
 def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_services(
-    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+    model: EdgeModel, texts_written: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, write, steps = model.session(), MemoryWriter.write, list[tuple[int, int]]()
-    written: list[str] = []
     book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
 
     def full_at_second(self: MemoryWriter, texts: list[str], **_: float) -> Written:
-        if written:
+        if texts_written:
             raise StorageError("no space left", reason="DISK_FULL")
-        return counted(self, texts)
-
-    def counted(self: MemoryWriter, texts: list[str], **_: float) -> Written:
-        written.extend(texts)
         return write(self, texts)
 
     monkeypatch.setattr(MemoryWriter, "write", full_at_second)
@@ -279,9 +280,9 @@ def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_servic
         session.remember(book, "Keys")
     went_on = finished(list(session.send("Who keeps room 3?", **MANY)))
     assert went_on.reason == "length", "the conversation goes on"
-    monkeypatch.setattr(MemoryWriter, "write", counted)
+    monkeypatch.setattr(MemoryWriter, "write", write)
     count = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
-    assert count == session.remember(book, "Keys") == len(written) == len(set(written)) >= 20
+    assert count == session.remember(book, "Keys") == len(texts_written) == len(set(texts_written)) >= 20
     assert steps[-1] == (count, count)
     events = list(session.send("Who keeps room 3?", **MANY))
     read = [m for r in recalls_of(events) for m in r.recall.read]

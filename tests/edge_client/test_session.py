@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -16,14 +15,15 @@ from edge_client import ContextFull, EdgeModel, Finished, Recalled
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.settings import EdgeSettings
-from memory_model.bundle import MANIFEST, Bundle
+from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
-from memory_model.errors import InvalidInput
-from memory_model.nn.decoder import MemoryBatch
+from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.export.decoder import export_decoder
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
-from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.edge_client.tiny_bundle import edit_manifest, tiny_config, tiny_loaded
+from tests.memory_model.tiny import chunk_memories
 
 MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3}
 
@@ -58,14 +58,7 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
     prefix, window = prefix_ids(tiny.tokenizer, tiny.config.memory), tiny.config.memory.reference_tokens
     prompt = tiny.chat.prompt([{"role": "user", "content": QUESTION}]).ids
     ids = prefix + prompt + tokens
-    shape = (1, len(recalls), 5, tiny.config.memory.budget, tiny.config.head_dim)
-    keys, values, valid = np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape[:-1], bool)
-    for chunk, recalled in enumerate(recalls):
-        for slot, read in enumerate(recalled.recall.read):
-            memory = written[read.memory_id - 1]
-            keys[0, chunk, slot], values[0, chunk, slot] = memory.keys, memory.values
-            valid[0, chunk, slot, tiny.config.memory.valid_rows(memory.tokens)] = True
-    batch = MemoryBatch(torch.tensor(keys), torch.tensor(values), torch.tensor(valid))
+    batch = chunk_memories([[written[read.memory_id - 1] for read in r.recall.read] for r in recalls], tiny.config)
     places = torch.arange(len(ids))
     positions = torch.where(places < len(prefix), places, places + window)
     # Chunks with content recalled; the scaffolding before the question (chunk 0) and after it read none or inherit.
@@ -85,10 +78,8 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
 def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only_there(
     tiny: Bundle, tmp_path: Path, service: FakeService
 ) -> None:
-    folder = tmp_path / "readily"
-    shutil.copytree(tiny.folder, folder)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "refusal": {"sentence": "Z", "bias": 100.0}}))
+    folder = Path(shutil.copytree(tiny.folder, tmp_path / "readily"))
+    edit_manifest(folder, refusal={"sentence": "Z", "bias": 100.0})
     options: dict[str, Any] = {"memory": "exact", "deadline_s": 20}
     with EdgeModel.open(folder, service.address, **options) as readily:
         assert readily.ask(QUESTION, max_tokens=4).text.startswith("Z")
@@ -101,10 +92,8 @@ def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only
 def test_what_scores_below_the_bundles_minimum_is_not_requested_unless_a_setting_says_otherwise(
     own: float | None, sent: float, tiny: Bundle, tmp_path: Path, service: FakeService
 ) -> None:
-    folder = tmp_path / "choosy"
-    shutil.copytree(tiny.folder, folder)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "minimum_score": 0.5}))
+    folder = Path(shutil.copytree(tiny.folder, tmp_path / "choosy"))
+    edit_manifest(folder, minimum_score=0.5)
     given: dict[str, Any] = {} if own is None else {"minimum_score": own}
     with EdgeModel.open(folder, service.address, memory="exact", **given) as model:
         model.ask(QUESTION, max_tokens=1)
@@ -166,10 +155,6 @@ def test_statistics_add_up(model: EdgeModel) -> None:
 
 
 def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, model: EdgeModel, tmp_path: Path) -> None:
-    from memory_model.errors import CorruptFile
-    from memory_model.export.decoder import export_decoder
-    from tests.edge_client.tiny_bundle import tiny_config
-
     other = tiny_loaded(config=tiny_config().with_memory(tiny_config().memory.__class__()))
     export_decoder(other, tmp_path / "decoder.onnx", "float32")
     wrong = Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), [1])

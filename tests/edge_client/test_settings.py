@@ -1,13 +1,18 @@
-"""A wrong setting is named with its environment variable, and with what to write instead."""
+"""Settings and errors: named, listed and exported once, with what to write instead."""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import re
+from typing import Any, get_type_hints
 
 import pytest
 
-from edge_client import EdgeModel, InvalidInput
+import edge_client
+from edge_client import EdgeModel, InvalidInput, errors
 from edge_client.serve.access import ServeSettings
+from edge_client.settings import EdgeOptions, EdgeSettings
+from memory_model.errors import Memory3Error
 
 SERVICE = r"setting service \(EDGE_CLIENT_SERVICE\) must be host:port, such as 127.0.0.1:7430 .*, not '{}'"
 
@@ -45,6 +50,45 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ServeSettings()
 
 
+def test_the_line_end_of_a_file_with_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `kubectl create secret --from-file` keeps it."""
+    monkeypatch.setenv("EDGE_CLIENT_API_KEY", "m3_x_y\n")
+    assert EdgeSettings().channel.metadata == (("authorization", "Bearer m3_x_y"),)
+
+
 def test_a_secret_is_not_repeated() -> None:
     with pytest.raises(InvalidInput, match=r"EDGE_CLIENT_API_KEY\) must be a valid string$"):
         EdgeModel.open(api_key=["s3cret"])
+
+
+DRAWN = re.findall(r"^      ([A-Z]\w+)  ", errors.__doc__ or "", re.M)
+
+
+def test_the_public_errors_are_those_that_are_drawn() -> None:
+    public = {
+        name
+        for name in edge_client.__all__
+        if isinstance(kind := getattr(edge_client, name), type) and issubclass(kind, Exception)
+    }
+    assert public == {*DRAWN, "Memory3Error"}
+
+
+def test_every_error_has_a_reason_that_its_line_names() -> None:
+    for name in DRAWN:
+        kind = getattr(edge_client, name)
+        assert issubclass(kind, Memory3Error)
+        if name != "IdentityMismatch":  # its leaves have one each
+            assert kind.reason in (errors.__doc__ or ""), name
+
+
+def test_the_public_names_are_exactly_the_exported_ones() -> None:
+    public = {
+        name for name, value in vars(edge_client).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }  # fmt: skip
+    assert public == set(edge_client.__all__)
+    assert edge_client.__all__ == sorted(edge_client.__all__)
+
+
+def test_what_an_editor_completes_are_the_settings() -> None:
+    assert {*get_type_hints(EdgeOptions), "bundle", "service"} == set(EdgeSettings.model_fields)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from memory_model.bundle import Bundle
+from memory_model.bundle import MANIFEST, Bundle
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.export.bundle import export_bundle
 from memory_model.models.load import LoadedModel
 from memory_model.tokenizer import Tokenizer as LlmTokenizer
-from tests.memory_model.tiny import random_model
+from tests.memory_model import tiny
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
@@ -25,23 +26,26 @@ TEMPLATE = (
 )
 
 
-def byte_tokenizer() -> str:
-    """tokenizer.json of one token a byte, and the two ChatML tokens."""
+def byte_level(special: Sequence[str]) -> Tokenizer:
+    """Byte-level BPE of one token a byte, as Llama 3, Qwen and SmolLM have it with merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
-    return str(tokenizer.to_str())
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return tokenizer
+
+
+def byte_tokenizer() -> str:
+    """tokenizer.json of one token a byte, and the two ChatML tokens."""
+    return str(byte_level(SPECIAL).to_str())
 
 
 def tiny_config() -> ModelConfig:
     """3 layers, 4 query and 2 KV heads of 8; unequal memory heads; chunks of 16, references of 32 tokens."""
     heads = (MemoryHead(0, 1, 32), MemoryHead(2, 0, 12), MemoryHead(2, 1, 32))
-    return ModelConfig(
-        name="tiny", layers=3, query_heads=4, kv_heads=2, head_dim=8, mlp_width=64, vocabulary=258, rope_base=10000.0,
-        norm_epsilon=1e-5, tied_embeddings=True, memory=MemoryConfig(heads, reference_tokens=32, chunk_tokens=16),
-    )  # fmt: skip
+    memory = MemoryConfig(heads, reference_tokens=32, chunk_tokens=16)
+    return tiny.tiny_config(query_heads=4, kv_heads=2, mlp_width=64, vocabulary=258, memory=memory)
 
 
 def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel:
@@ -50,7 +54,7 @@ def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel
     tokenizer_json = byte_tokenizer()
     tokenizer = LlmTokenizer.from_json(tokenizer_json)
     model_id = f"{seed:02x}" * 32
-    return LoadedModel(random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id)
+    return LoadedModel(tiny.random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id)
 
 
 def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Path:
@@ -104,6 +108,12 @@ def tiny_bundle(folder: Path, seed: int = 0, precision: str = "float32", embedde
         loaded, folder / "bundle", precision, codec=codec, embedder=bert,
         embedder_precision=embedder_precision, quiet=True,
     )  # fmt: skip
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    """Other values in the manifest of a bundle."""
+    data = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**data, **changes}))
 
 
 def format_of(loaded: LoadedModel) -> MemoryFormat:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from experiments.professional import DECISIONS, Choice, answered, draw, read_choices, summary
-from memory_model.codec.codec import ExactCodec
-from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
 from memory_model.eval.subject import Subject
 from memory_model.nn.generate import answer_nll, prefilled
-from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 TEXT = "Paris is the capital of France"
 
@@ -34,14 +32,10 @@ def test_rows_of_both_kinds_are_read_and_others_refused(label: str, tmp_path: Pa
         read_choices(file)
 
 
-def tiny_subject() -> Subject:
-    loaded = tiny_loaded()
-    return Subject.of(loaded, MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim)))
-
-
 @pytest.mark.parametrize("memory", [False, True])
 def test_the_likeliest_choice_is_the_answer(memory: bool) -> None:
-    loaded, subject = tiny_loaded(), tiny_subject()
+    loaded = tiny_loaded()
+    subject = Subject.of(loaded, format_of(loaded))
     memories = subject.bank.read([[TEXT]]) if memory else None
     prompt = subject.prompt(("" if memory else f"{TEXT}\n\n") + "Which city?")
 
@@ -61,7 +55,8 @@ def test_the_likeliest_choice_is_the_answer(memory: bool) -> None:
 
 
 def test_the_time_counts_reading_of_memories_and_not_their_writing(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, subject = [0.0], tiny_subject()
+    clock, loaded = [0.0], tiny_loaded()
+    subject = Subject.of(loaded, format_of(loaded))
 
     def costs(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
         def slower(*given: Any) -> Any:

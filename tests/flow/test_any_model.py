@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from memory_service.settings import Settings
 from memory_service.write.encoder import ModelEncoder
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
+from tests.programs import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 COUNTRIES = ("al", "au", "da", "ei", "no", "po", "sp", "sw")
 DOCUMENTS = [
     {"key": "1", "title": "Benin", "text": "Highest point: Mont Sokbaro 658 m"},
@@ -101,8 +100,7 @@ def test_documents_become_memories_read(models: tuple[Made, Made], service: Serv
     documents = folder / "documents.jsonl"
     documents.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     program = Path(sys.executable).parent / "memory-service"
-    done = subprocess.run([program, "ingest", documents, "--address", service.address], capture_output=True, text=True)
-    assert "3 stored; 3 references" in done.stdout, done.stderr
+    assert "3 stored; 3 references" in ran(program, "ingest", documents, "--address", service.address)
     recalled, finished = ask(models[0].bundle, service)
     assert "Togo" in {memory.title for memory in recalled.recall.read}
     assert not any(memory.refused for memory in recalled.recall.read)

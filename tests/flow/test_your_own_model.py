@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
+from tests.programs import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guides" / "your-own-model.md"
 DOCUMENTS, LINES = 8, 6
 
@@ -38,10 +37,6 @@ def test_every_step_of_the_guide_works_in_its_order(tmp_path: Path) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     for block in blocks:
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, env=environment, capture_output=True, text=True,
-            timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        ran("bash", "-euxo", "pipefail", "-c", block, cwd=tmp_path, env=environment)
     assert json.loads((tmp_path / "my-model" / "model.json").read_text())["memory"]["heads"]
     assert (tmp_path / "bundle" / "manifest.json").is_file()

@@ -10,7 +10,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
 
-TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grüße 🎉", "Oslo"]
+from tests.memory_model.test_embedder import TEXTS
+
 VOCABULARY = 300
 POSITIONS = 66
 

@@ -16,7 +16,7 @@ from memory_model.digest import file_sha256
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
 from memory_model.export.bundle import export_bundle
 from memory_model.tokenizer import SpecialTokens
-from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config, tiny_loaded
+from tests.edge_client.tiny_bundle import edit_manifest, tiny_bundle, tiny_config, tiny_loaded
 
 SPECIAL = SpecialTokens(256, 257, 257)
 
@@ -29,11 +29,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture
 def folder(made: Bundle, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made.folder, tmp_path / "bundle"))
-
-
-def edit_manifest(folder: Path, **changes: object) -> None:
-    data = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps({**data, **changes}))
 
 
 def test_an_exported_bundle_opens_and_gives_what_it_says(made: Bundle) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from experiments.shapes import MEMORY3_2B, SMOLLM2_135M
+from memory_model.cli import app
+from memory_model.cli.cost import knowledge_costs
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, parse_budget
 from memory_model.errors import InvalidInput
 
@@ -54,3 +57,18 @@ def test_valid_rows_are_the_first_rows_of_every_head(rows: list[tuple[int, int, 
     for start, head in zip(memory.offsets, memory.heads, strict=True):
         inside = valid[(valid >= start) & (valid < start + head.tokens)]
         assert list(inside) == list(range(start, start + min(tokens, head.tokens)))
+
+
+def test_the_interval_of_the_papers_model_is_the_papers() -> None:
+    assert knowledge_costs(MEMORY3_2B).interval == pytest.approx((0.494, 13_400), rel=2e-3)
+
+
+def test_the_command_prints_a_models_interval() -> None:
+    done = CliRunner().invoke(app, ["cost"])
+    assert done.exit_code == 0, done.output
+    assert "cheapest from 0.819 to 1,910 uses" in done.output
+
+
+def test_a_model_without_memory_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no memory heads"):
+        knowledge_costs(SMOLLM2_135M)

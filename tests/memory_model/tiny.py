@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
-from memory_model.nn.decoder import Decoder
+from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.writing import stack_memories
 
 PREFIX = [1, 7, 9]
 
@@ -25,6 +29,12 @@ def tiny_model(config: ModelConfig | None = None, seed: int = 0) -> Decoder:
     """The tiny shape with random weights."""
     torch.manual_seed(seed)
     return random_model(config or tiny_config(), seed)
+
+
+def chunk_memories(chunks: Sequence[Sequence[ExplicitMemory]], config: ModelConfig) -> MemoryBatch:
+    """What each chunk of one text reads: [1, chunks, m, budget, d]."""
+    stacked = stack_memories(chunks, config)
+    return MemoryBatch(*(x.transpose(0, 1) for x in (stacked.keys, stacked.values, stacked.valid)))
 
 
 def random_model(config: ModelConfig, seed: int = 0) -> Decoder:

@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import knowledge_bases_pb2, models_pb2
+from protos.memory.v1 import models_pb2
 from tests.memory_service.processes import Service
 from tests.memory_service.running import Client, document, ingest_requests
 
@@ -101,17 +101,15 @@ class Writer:
 
     def check(self, client: Client) -> None:
         """Every document is there in the version that was acknowledged last or one sent since, once, and no other."""
-        asked = knowledge_bases_pb2.GetStatisticsRequest(name="kb")
         deadline = time.monotonic() + 300
-        while (counts := client.bases.GetStatistics(asked, timeout=60)).unwritten_document_count:
+        while (counts := client.statistics("kb")).unwritten_document_count:
             assert time.monotonic() < deadline, "memories that were left for later are not written"
             time.sleep(0.02)
         references: Counter[tuple[str, int]] = Counter()
         for key, versions in self.versions.items():
             version = 0
             with refused(grpc.StatusCode.NOT_FOUND):
-                request = pb.GetDocumentRequest(knowledge_base="kb", document_key=key)
-                found = client.ingestion.GetDocument(request, timeout=60)
+                found = client.document("kb", key)
                 version = int(found.metadata["version"])
                 references.update((key, chunk) for chunk in range(len(found.references)))
             assert version in versions, f"{key}: version {version} is stored, {versions} were sent"

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
 from tests.memory_service.encoders import Unhurried
 from tests.memory_service.running import Client
+from tests.memory_service.stored import port_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,12 +59,7 @@ def service(
         ]
         process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT, env={**os.environ, **environment})
     try:
-        deadline = time.monotonic() + 300
-        while not port_file.exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
-        yield Service(process, f"127.0.0.1:{port_file.read_text().strip()}", log)
+        yield Service(process, f"127.0.0.1:{port_of(process, port_file, log)}", log)
     finally:
         if process.poll() is None:
             process.kill()

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import google_crc32c
@@ -107,15 +108,20 @@ def clickhouse_server(folder: Path, port: int = 0) -> Iterator[int]:
     command = [sys.executable, str(script), str(folder / "engine"), str(port_file), PASSWORD, str(port)]
     process = subprocess.Popen(command)
     try:
-        deadline = time.monotonic() + 120
-        while not port_file.exists():
-            assert process.poll() is None, "the server ended"
-            assert time.monotonic() < deadline, "the server does not start"
-            time.sleep(0.02)
-        yield int(port_file.read_text())
+        yield port_of(process, port_file)
     finally:
         process.terminate()
         process.wait(60)
+
+
+def port_of(process: subprocess.Popen[Any], port_file: Path, log: Path | None = None) -> int:
+    """Waits until a program has written where it listens."""
+    deadline = time.monotonic() + 300
+    while not port_file.exists():
+        assert process.poll() is None, log and log.read_text()
+        assert time.monotonic() < deadline, log and log.read_text()
+        time.sleep(0.02)
+    return int(port_file.read_text())
 
 
 def stall(url: str, when: str, match: str, seconds: float) -> None:

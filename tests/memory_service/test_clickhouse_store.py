@@ -16,6 +16,7 @@ from memory_service.stores.clickhouse import migrations
 from memory_service.stores.clickhouse.store import ClickHouseStore
 from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, document, keys_near, require_whole, stall
 
+Two = tuple[ClickHouseStore, ClickHouseStore]
 OPTIONS = StoreOptions(read_connections=1, password=PASSWORD, timeout_s=20)
 
 
@@ -26,7 +27,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def stores(url: str) -> Iterator[tuple[ClickHouseStore, ClickHouseStore]]:
+def stores(url: str) -> Iterator[Two]:
     """Two processes' stores, as far as the server can tell."""
     opened = [open_store(url, OPTIONS) for _ in range(2)]
     yield opened[0], opened[1]  # type: ignore[misc]
@@ -35,7 +36,7 @@ def stores(url: str) -> Iterator[tuple[ClickHouseStore, ClickHouseStore]]:
 
 
 def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
-    stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
+    stores: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = stores
     base = one.create("dropped", "", IDENTITY)
@@ -57,9 +58,7 @@ def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     assert two._engine.rows(sql)[0][0] == 0
 
 
-def test_a_part_that_a_server_set_aside_damages_nothing(
-    url: str, stores: tuple[ClickHouseStore, ClickHouseStore]
-) -> None:
+def test_a_part_that_a_server_set_aside_damages_nothing(url: str, stores: Two) -> None:
     """Replicated tables set parts aside and fetch them again."""
     store, _ = stores
     base = store.create("healed", "", IDENTITY)
@@ -71,7 +70,7 @@ def test_a_part_that_a_server_set_aside_damages_nothing(
         assert keys_near(restarted, base, "one") == ["a"]
 
 
-def test_of_several_who_create_one_name_at_once_one_does(stores: tuple[ClickHouseStore, ClickHouseStore]) -> None:
+def test_of_several_who_create_one_name_at_once_one_does(stores: Two) -> None:
     def create(store: Store, name: str) -> int:
         try:
             return store.create(name, "", IDENTITY).number
@@ -86,9 +85,7 @@ def test_of_several_who_create_one_name_at_once_one_does(stores: tuple[ClickHous
     assert {there[name] for name in "xyz"} == set(numbers) - {0}
 
 
-def test_an_insert_that_is_sent_twice_is_stored_once(
-    stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_insert_that_is_sent_twice_is_stored_once(stores: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     store, _ = stores
     base = store.create("twice", "", IDENTITY)
     insert = store._engine.writer.insert
@@ -107,7 +104,7 @@ def test_an_insert_that_is_sent_twice_is_stored_once(
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_a_late_commit_does_no_harm(url: str, stores: tuple[ClickHouseStore, ClickHouseStore], when: str) -> None:
+def test_a_late_commit_does_no_harm(url: str, stores: Two, when: str) -> None:
     """The client gives up, deletes or replaces the document, and the server goes on."""
     store, _ = stores
     base = store.create(f"late-{when}", "", IDENTITY)
@@ -125,9 +122,7 @@ def test_a_late_commit_does_no_harm(url: str, stores: tuple[ClickHouseStore, Cli
     require_whole(store, base)
 
 
-def test_one_process_migrates_while_others_serve(
-    url: str, stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_migrates_while_others_serve(url: str, stores: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     old, _ = stores
     base = old.create("migrated", "", IDENTITY)
     statement = "ALTER TABLE documents ADD COLUMN IF NOT EXISTS later String"

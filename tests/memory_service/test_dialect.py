@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +15,7 @@ from memory_model.errors import InvalidInput
 from memory_service.stores.address import parse_address
 from memory_service.stores.clickhouse.dialect import Dialect
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, RECORDS
+from tests.programs import ran
 
 
 def statements(dialect: Dialect) -> list[str]:
@@ -85,9 +85,7 @@ print(json.dumps(chdb.query("SELECT name FROM system.settings", "TabSeparated").
 def test_the_engine_parses_a_clusters_statements_and_knows_its_settings() -> None:
     dialect = Dialect("clickhouse", cluster="prod")
     said = json.dumps([*statements(dialect), dialect.deletion("payloads", 1, [(2, 3)])])
-    done = subprocess.run([sys.executable, "-c", _PARSE], input=said, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert dialect.settings().keys() <= set(json.loads(done.stdout))
+    assert dialect.settings().keys() <= set(json.loads(ran(sys.executable, "-c", _PARSE, input=said)))
 
 
 def test_myscale_keeps_float32_of_one_length_under_its_own_index() -> None:

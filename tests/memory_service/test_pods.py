@@ -1,24 +1,44 @@
-"""Several processes on one server store, stalled and killed: nothing acknowledged is lost, doubled or hidden."""
+"""Several processes on one server store, stalled and killed: nothing acknowledged is lost, doubled or hidden.
+
+MEMORY3_CHAOS_S says how long each of the slow runs takes (default 120 seconds), MEMORY3_CHAOS_RUNS how many there are.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
+import pytest
 
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from tests.memory_service.chaos import HEAD, run
-from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document
 from tests.memory_service.stored import PASSWORD, clickhouse_server
 
+SECONDS = float(os.environ.get("MEMORY3_CHAOS_S", "120"))
+RUNS = int(os.environ.get("MEMORY3_CHAOS_RUNS", "3"))
+SLOW = [pytest.mark.slow, pytest.mark.timeout(7200)]
+MINUTES = {"stall_s": 30.0, "timeout_s": 20.0, "sweep_after_s": 600.0, "kill_every_s": 60.0}
+"""Stalls of up to a minute, twice as long as a client waits."""
 
-def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_path: Path) -> None:
-    outcome = run(tmp_path, seed=1, seconds=4.0, pods=2, kill_every_s=2.0, stall_s=0.5)
+
+@pytest.mark.parametrize(
+    ("seed", "seconds", "more"),
+    [
+        (1, 4.0, {"pods": 2, "kill_every_s": 2.0, "stall_s": 0.5}),
+        *(pytest.param(100 + n, SECONDS, {"server_kills": 2}, marks=SLOW) for n in range(RUNS)),
+        pytest.param(7, 300.0, MINUTES, marks=SLOW),
+    ],
+)
+def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(
+    tmp_path: Path, seed: int, seconds: float, more: dict[str, Any]
+) -> None:
+    outcome = run(tmp_path, seed, seconds, **more)
     print(f"{HEAD}\n{outcome.row}")
     assert (outcome.lost, outcome.doubled, outcome.hidden) == ([], [], [])
     assert outcome.counts["acknowledged"]
@@ -26,8 +46,7 @@ def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_
 
 def stored(client: Client) -> list[tuple[str, str]]:
     """Keys and texts of all references, in their order."""
-    hits = client.retrieve("kb", vector_of("x")[None], k=50, return_text=True).results[0].hits
-    return sorted((hit.document_key, hit.text) for hit in hits)
+    return sorted((hit.document_key, hit.text) for hit in client.hits("kb", "x", 50, return_text=True))
 
 
 def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path: Path) -> None:
@@ -51,9 +70,9 @@ def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path
         there = stored(clients[0])
         assert [key for key, _ in there] == sorted([*(f"d{n}" for n in range(6)), "own-0", "own-1", "own-2"])
         assert stored(clients[1]) == there
-        clients[1].ingestion.Delete(pb.DeleteRequest(knowledge_base="kb", document_keys=["d0", "d1"]), timeout=60)
+        clients[1].delete("kb", "d0", "d1")
         assert stored(clients[0]) == there[2:]
-        clients[0].bases.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name="kb"), timeout=60)
+        clients[0].drop("kb")
         answers = []
         with contextlib.suppress(grpc.RpcError):  # once its list, a second old at most, has the drop
             answers = clients[1].ingest("kb", document("late", "Late."), create=False)

@@ -51,6 +51,10 @@ def test_a_wrong_setting_is_named_and_no_secret_is_repeated(tmp_path: Path, monk
     assert "there is no setting store_pasword" in str(caught.value)
     assert "MEMORY_SERVICE_STORE_PASSWORD" in str(caught.value)
     assert "s3cret" not in str(caught.value)
+    monkeypatch.setenv("MEMORY_SERVICE_CLIENT_API_KEY", "m3_x_y\n")  # of a file
+    key = Connection().api_key
+    assert key is not None
+    assert key.get_secret_value() == "m3_x_y"
     monkeypatch.setenv("MEMORY_SERVICE_CLIENT_TLS", "perhaps")
     with pytest.raises(InvalidInput, match=r"MEMORY_SERVICE_CLIENT_TLS\): .* \(got 'perhaps'\)"):
         Connection()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
-    store = open_store(f"chdb://{folder}")
-    yield store
-    store.close()
+    with closing(open_store(f"chdb://{folder}")) as opened:
+        yield opened
 
 
 def test_the_vector_index_answers_queries(store: Store) -> None:
@@ -81,8 +81,7 @@ def test_a_write_that_died_half_way_is_whole_or_absent_and_swept(
         store.write(base, [document("old", "four"), document("new", "five")])
     monkeypatch.undo()
     store.close()
-    again = open_store(f"chdb://{folder}")
-    try:
+    with closing(open_store(f"chdb://{folder}")) as again:
         found = again.knowledge_base("kb")
         assert found.problem == ""
         committed = table == "documents"
@@ -95,8 +94,6 @@ def test_a_write_that_died_half_way_is_whole_or_absent_and_swept(
         outcome = again.write(found, [document("old", "four"), document("new", "five")])
         assert [one.unchanged for one in outcome] == [committed, committed]
         assert sorted(keys_near(again, found, "one")) == ["kept", "new", "old"]
-    finally:
-        again.close()
 
 
 def rows_of(store: Store, base: KnowledgeBase) -> list[int]:
@@ -141,14 +138,11 @@ def test_many_swept_versions_near_a_query_hide_none_of_the_others(store: Store) 
 
 def test_a_write_that_took_too_long_is_not_committed(folder: Path) -> None:
     """Its references may have been swept, as those of a write that was given up."""
-    store = open_store(f"chdb://{folder}", StoreOptions(sweep_after_s=0.0001))
-    try:
+    with closing(open_store(f"chdb://{folder}", StoreOptions(sweep_after_s=0.0001))) as store:
         base = store.create("kb", "", IDENTITY)
         with pytest.raises(StoreUnavailable, match="half of the sweep's age"):
             store.write(base, [document("a", "one")])
         assert store.versions(base, ["a"]) == {}
-    finally:
-        store.close()
 
 
 def test_a_document_written_late_takes_only_the_place_it_was_made_for(store: Store) -> None:

@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from memory_model.chat import ChatTemplate, prefix_ids, text_start
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
-from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, MemoryHead, ModelConfig, weight_shapes
+from memory_model.config import MEMORY_FORMAT_VERSION, weight_shapes
 from memory_model.export.bundle import export_bundle
 from memory_model.models.load import LoadedModel
-from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.nn.writing import stack_memories
+from memory_model.nn.decoder import Decoder
 from memory_model.tokenizer import Tokenizer
-from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer, tiny_bert
+from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer, tiny_bert, tiny_config
+from tests.memory_model.tiny import chunk_memories
 
 FOLDER = Path(__file__).resolve().parents[2] / "protos" / "vectors" / "runtime"
 SMALLEST_LEAD = 1e-3
@@ -75,12 +75,7 @@ CASES = (
 @cache
 def loaded() -> LoadedModel:
     """3 layers, 4 query and 2 KV heads of 16; unequal memory heads; chunks of 16, references of 32 tokens."""
-    heads = (MemoryHead(0, 1, 32), MemoryHead(2, 0, 12), MemoryHead(2, 1, 32))
-    config = ModelConfig(
-        name="conformance", layers=3, query_heads=4, kv_heads=2, head_dim=16, mlp_width=64, vocabulary=258,
-        rope_base=10000.0, norm_epsilon=1e-5, tied_embeddings=True, hidden=32,
-        memory=MemoryConfig(heads, reference_tokens=32, chunk_tokens=16),
-    )  # fmt: skip
+    config = replace(tiny_config(), name="conformance", head_dim=16, hidden=32)
     rng = np.random.default_rng(17)
     state = {}
     for name, shape in weight_shapes(config).items():
@@ -134,20 +129,12 @@ class Reference:
         self.reads += [tuple(memories)] * len(tokens)
         P, first = len(self.prefix), text_start(self.prefix, self.config.memory)
         different = sorted(set(self.reads))
-        parts = [stack_memories([[self.memories[m] for m in chosen]], self.config) for chosen in different]
-        most = max(part.valid.shape[2] for part in parts)
-        sides = []
-        for side in ("keys", "values", "valid"):
-            shape = (1, len(parts), most, *getattr(parts[0], side).shape[3:])
-            joined = torch.zeros(shape, dtype=getattr(parts[0], side).dtype)
-            for number, part in enumerate(parts):
-                joined[:, number, : part.valid.shape[2]] = getattr(part, side)[:, 0]
-            sides.append(joined)
+        memory = chunk_memories([[self.memories[m] for m in chosen] for chosen in different], self.config)
         chunk = torch.tensor([[-1] * P + [different.index(read) for read in self.reads]])
         positions = torch.tensor([[*range(P), *range(first, first + len(self.tokens))]])
         with torch.inference_mode():
             ids = torch.tensor([[*self.prefix, *self.tokens]])
-            hidden = loaded().model.hidden(ids, positions, memory=MemoryBatch(*sides), chunk_BT=chunk)
+            hidden = loaded().model.hidden(ids, positions, memory=memory, chunk_BT=chunk)
             return loaded().model.head(hidden[0, -1]).numpy()
 
 

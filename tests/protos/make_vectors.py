@@ -13,9 +13,10 @@ import numpy as np
 
 from memory_model.codec.codec import ExactCodec, MemoryCodec
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.words import query_words
 from memory_service.write.document import content_hash_of, text_hash_of
+from tests.memory_model.tiny import tiny_config
 
 FOLDER = Path(__file__).resolve().parents[2] / "protos" / "vectors"
 
@@ -103,10 +104,8 @@ def payloads() -> list[dict[str, Any]]:
     """Payloads of two codecs with what a reader finds in them, and some that it must refuse."""
     heads = (MemoryHead(0, 1, 2), MemoryHead(3, 0, 8))
     memory = MemoryConfig(heads=heads, reference_tokens=8)
-    config = ModelConfig(
-        name="tiny", layers=4, query_heads=2, kv_heads=2, head_dim=4, mlp_width=8, vocabulary=16, rope_base=1e4,
-        norm_epsilon=1e-5, tied_embeddings=True, memory=memory,
-    )  # fmt: skip
+    sizes = {"layers": 4, "query_heads": 2, "kv_heads": 2, "head_dim": 4, "mlp_width": 8, "vocabulary": 16}
+    config = tiny_config(**sizes, memory=memory)
     found = []
     codecs: tuple[MemoryCodec, ...] = ExactCodec(4, dtype="float16"), cast(MemoryCodec, _Marked())
     for codec in codecs:

@@ -1,4 +1,4 @@
-"""The vectors are what the production code makes, and a reader in another language agrees with them."""
+"""The vectors are what the production code makes, a reader in another language agrees, stale code is noticed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from protos import generate
 from tests.protos.make_vectors import FOLDER, contents
 
 NODE = shutil.which("node")
@@ -47,3 +48,15 @@ def test_the_reader_notices_another_vector(tmp_path: Path, name: str, old: str, 
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new, 1))
     assert read(tmp_path).returncode == 1
+
+
+def test_a_changed_contract_and_a_leftover_are_stale_until_the_code_is_written(tmp_path: Path) -> None:
+    for folder in ("memory", "google"):
+        shutil.copytree(generate.PROTO_ROOT / folder, tmp_path / folder)
+    proto = tmp_path / "memory" / "v1" / "models.proto"
+    proto.write_text(proto.read_text().replace("string service_version = 10;", "string version = 10;"))
+    (tmp_path / "memory" / "v1" / "gone_pb2.py").write_text("")
+    names = {path.name for path in generate.update(tmp_path, check=True)}
+    assert names == {"models_pb2.py", "models_pb2.pyi", "gone_pb2.py"}
+    generate.update(tmp_path)
+    assert generate.update(tmp_path, check=True) == []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.programs import ROOT, python_with, ran
+
 TASK = ROOT / "docs" / "examples" / "harness"
 
 CASES = """
@@ -53,21 +51,13 @@ except Exception as error:
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of an environment that has the harness on top of everything that is installed here."""
     folder = tmp_path_factory.mktemp("harness") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    inner = next((folder / "lib").glob("python*")) / "site-packages"
-    (inner / "beneath.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{ROOT}\n")
-    python = folder / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "lm-eval>=0.4.12,<0.5"]
-    subprocess.run([*install, "--constraint", ROOT / "constraints.txt"], check=True)
-    return python
+    return python_with(folder, "lm-eval>=0.4.12,<0.5", "--constraint", ROOT / "constraints.txt")
 
 
 @pytest.mark.slow
 def test_the_harness_gets_likelihoods_and_texts_and_memories_change_them(harness: Path, tmp_path: Path) -> None:
     (tmp_path / "references.json").write_text(json.dumps(["Benin\nCoastline: 121 km"]))
-    done = subprocess.run([harness, "-c", CASES], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found, refused = done.stdout.splitlines()[-2:]
+    found, refused = ran(harness, "-c", CASES, cwd=tmp_path).splitlines()[-2:]
     measured = json.loads(found)
     assert measured["short"] == pytest.approx(measured["after nothing"], rel=1e-5)
     assert measured["rolling"] < measured["short"] < 0
@@ -84,14 +74,11 @@ def test_the_harness_gets_likelihoods_and_texts_and_memories_change_them(harness
 def test_the_local_task_runs_from_the_command_line(harness: Path, tmp_path: Path) -> None:
     knowledge = json.loads((TASK / "heldout_countries.jsonl").read_text().splitlines()[0])["knowledge"]
     (tmp_path / "references.json").write_text(json.dumps([knowledge]))
-    done = subprocess.run(
-        [
-            *(harness, "-m", "experiments.harness", "run", "--model", "memory3"),
-            *("--model_args", f"memory={tmp_path / 'references.json'}", "--tasks", "heldout_countries"),
-            *("--include_path", TASK, "--apply_chat_template", "--limit", "1", "--output_path", tmp_path / "out"),
-        ],
-        cwd=ROOT, capture_output=True, text=True,
+    ran(
+        *(harness, "-m", "experiments.harness", "run", "--model", "memory3"),
+        *("--model_args", f"memory={tmp_path / 'references.json'}", "--tasks", "heldout_countries"),
+        *("--include_path", TASK, "--apply_chat_template", "--limit", "1", "--output_path", tmp_path / "out"),
+        cwd=ROOT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     results = json.loads(next((tmp_path / "out").rglob("results*.json")).read_text())
     assert results["results"]["heldout_countries"]["exact_match,none"] == 1.0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from deploy.processes import AppProcess
 from tests.edge_client.tiny_bundle import tiny_bundle
+from tests.programs import python_with, ran
 
 PACKAGES = ("langchain-openai>=1,<2", "llama-index-llms-openai-like>=0.8,<0.9")  # 166 MB
 
@@ -55,17 +53,9 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_langchain_and_llamaindex_talk_to_the_server(tmp_path: Path) -> None:
-    folder = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    inner = next((folder / "lib").glob("python*")) / "site-packages"
-    (inner / "beneath.pth").write_text(f"import sys; sys.path.append({sysconfig.get_paths()['purelib']!r})\n")
-    python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    bundle = tiny_bundle(tmp_path)
-    with AppProcess.start(tmp_path, bundle.folder, "127.0.0.1:1") as server:
-        done = subprocess.run([python, "-c", TALK, f"{server.url}/v1"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    python = python_with(tmp_path / "venv", *PACKAGES)
+    with AppProcess.start(tmp_path, tiny_bundle(tmp_path).folder, "127.0.0.1:1") as server:
+        found = json.loads(ran(python, "-c", TALK, f"{server.url}/v1").splitlines()[-1])
     assert found["invoke"] == found["stream"] == found["ainvoke"] == found["tools"] != ""
     assert {found["json_schema"], found["function_calling"]} <= {"Oslo", "Lima"}
     assert found["embeddings"] > 0

@@ -9,7 +9,6 @@ import pytest
 
 from memory_service.client.ingest import Destination
 from memory_service.client.ray import IngestionStopped, ingest_with_ray
-from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
 from tests.memory_service.encoders import HashModel
 from tests.memory_service.processes import ROOT, client_of, service
 
@@ -34,25 +33,21 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
     pids.mkdir()
     model = HashModel(pids, deadly="Fact 150.")
     with service(tmp_path) as running, client_of(running) as client:
-        client.bases.CreateKnowledgeBase(knowledge_bases_pb2.CreateKnowledgeBaseRequest(name="kb"), timeout=60)
-        to = Destination(running.address, "kb")
+        to = Destination(running.address, client.create("kb"))
         rows = list(ingest_with_ray([facts], to, model, processors=0.5))
         assert (pids / "died").exists()
         assert len(list(pids.glob("*.worker"))) > 2, "another worker took the place of the killed one"
         assert sorted(row.key for row in rows) == sorted(f"k{n}" for n in range(300))
         assert {row.outcome for row in rows} <= {"stored", "unchanged"}
-        count = knowledge_bases_pb2.GetStatisticsRequest(name="kb")
-        stored = client.bases.GetStatistics(count, timeout=60)
-        assert (stored.document_count, stored.reference_count) == (300, sum(row.references for row in rows))
+        stored = client.counts("kb")
+        assert stored == (300, sum(row.references for row in rows))
 
         loaded = len(list(pids.glob("*.worker")))
         again = list(ingest_with_ray([facts], to, model, processors=0.5))
         assert {row.outcome for row in again} == {"unchanged"}
-        after = client.bases.GetStatistics(count, timeout=60)
-        assert (after.document_count, after.reference_count) == (stored.document_count, stored.reference_count)
+        assert client.counts("kb") == stored
         assert len(list(pids.glob("*.worker"))) <= loaded + 2
-        request = ingestion_pb2.GetDocumentRequest(knowledge_base="kb", document_key="k5", return_text=True)
-        texts = [part.text for part in client.ingestion.GetDocument(request, timeout=60).references]
+        texts = [part.text for part in client.document("kb", "k5").references]
         assert texts == ["Fact 5. Fact 5. Fact 5. Fact 5. Fact 5. Fact 5."]
 
 

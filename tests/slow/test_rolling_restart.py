@@ -19,8 +19,7 @@ import pytest
 from edge_client.wire.channel import ChannelSettings, channel_options
 from memory_model.formats import read_documents
 from memory_service.client.ingest import Destination, Ingestion, Row
-from protos.memory.v1 import knowledge_bases_pb2, models_pb2
-from tests.memory_service.encoders import vector_of
+from protos.memory.v1 import models_pb2
 from tests.memory_service.processes import Service, client_of, service
 from tests.memory_service.running import Client, document
 
@@ -33,8 +32,7 @@ FACTS = 2000
 
 
 def found(client: Client, n: int) -> list[int]:
-    hits = client.retrieve("kb", vector_of(f"Text {n}.")[None], k=10).results[0].hits
-    return [hit.memory_id for hit in hits]
+    return [hit.memory_id for hit in client.hits("kb", f"Text {n}.", 10)]
 
 
 def ingested(address: str, folder: Path) -> Counter[str]:
@@ -139,8 +137,6 @@ def test_replicas_are_restarted_one_after_the_other_and_no_device_notices(tmp_pa
         assert outcomes.total() == FACTS
         assert set(outcomes) <= {"stored", "unchanged"}
         with client_of(replicas[0]) as client:
-            request = knowledge_bases_pb2.GetStatisticsRequest(name="facts")
-            counts = client.bases.GetStatistics(request, timeout=60)
-            assert (counts.document_count, counts.reference_count) == (FACTS, FACTS)
+            assert client.counts("facts") == (FACTS, FACTS)
         assert all("Traceback" not in replica.log.read_text() for replica in replicas)
         print(f"{2 * ROUNDS} restarts, {2 * sum(devices.answered)} calls, {FACTS} documents {dict(outcomes)}")

@@ -19,6 +19,7 @@ from edge_client.decoder.batch import Decoder
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
+from tests.edge_client.decoder.test_graph import resident_bytes
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
 
@@ -49,11 +50,6 @@ class NewMemories(Recaller):
 
 def threads_and_files() -> tuple[int, int]:
     return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.slow

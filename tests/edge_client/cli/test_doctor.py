@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from edge_client.cli import doctor
 from edge_client.cli.doctor import Board, device_checks
-from edge_client.cli.main import app
 from edge_client.decoder import providers
 from memory_model.bundle import Bundle
+from tests.edge_client.cli.conftest import run
 from tests.edge_client.fake_service import FakeService
 
 
@@ -39,23 +38,22 @@ def test_a_jetson_is_told_which_wheel_and_power_mode_it_needs(
 def test_doctor_says_what_works_what_does_not_and_what_to_do(
     tiny: Bundle, nobody: str, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(address: str) -> tuple[int, str]:
-        options = ["--bundle", str(tiny.folder), "--service", address, "--provider", "cpu"]
-        ran = CliRunner().invoke(app, ["doctor", *options])
+    def doctor_of(address: str) -> tuple[int, str]:
+        ran = run("doctor", "--bundle", tiny.folder, "--service", address, "--provider", "cpu")
         return ran.exit_code, ran.stdout
 
     monkeypatch.setenv("EDGE_CLIENT_THREADS", "256")
-    code, said = run(nobody)
+    code, said = doctor_of(nobody)
     assert code == 1
     assert "ok   decoder: " in said
     assert said.index("FAIL threads: 256 of") < said.index("EDGE_CLIENT_THREADS") < said.index("FAIL service: ")
     assert "memory-service serve" in said
     monkeypatch.delenv("EDGE_CLIENT_THREADS")
-    code, said = run(service.address)
+    code, said = doctor_of(service.address)
     assert (code, said.count("FAIL")) == (0, 0)
     assert "info provider tensorrt: " in said
     service.description.codec_id = "ee" * 32
-    code, said = run(service.address)
+    code, said = doctor_of(service.address)
     assert code == 1
     assert "FAIL codec of the service: service eeeeeeeeeeee, bundle " in said
     assert "-> edge-client pull" in said
@@ -63,6 +61,6 @@ def test_doctor_says_what_works_what_does_not_and_what_to_do(
 
 def test_build_names_what_is_missing(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "gpu", lambda: None)
-    ran = CliRunner().invoke(app, ["build", "--bundle", str(tiny.folder), "--provider", "tensorrt"])
+    ran = run("build", "--bundle", tiny.folder, "--provider", "tensorrt")
     assert ran.exit_code == 1
     assert "no NVIDIA GPU" in ran.output

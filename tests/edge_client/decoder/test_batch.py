@@ -19,16 +19,16 @@ from edge_client.decoder.graph import DecoderGraph, Row
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.export.decoder import OPERATORS, decoder_graphs
 from tests.edge_client.tiny_bundle import random_memory
-from tests.memory_model.tiny import random_model
+from tests.memory_model.tiny import random_model, tiny_config
 
 PREFIX = [1, 2, 3]
 HEADS = (MemoryHead(0, 1, 20), MemoryHead(1, 0, 5), MemoryHead(1, 1, 32))
-CONFIG = ModelConfig(
-    name="tiny", layers=2, query_heads=4, kv_heads=2, head_dim=16, mlp_width=64, vocabulary=200, rope_base=10000.0,
-    norm_epsilon=1e-5, tied_embeddings=True, memory=MemoryConfig(HEADS, reference_tokens=32, chunk_tokens=16),
+CONFIG = tiny_config(
+    layers=2, query_heads=4, kv_heads=2, head_dim=16, mlp_width=64, vocabulary=200,
+    memory=MemoryConfig(HEADS, reference_tokens=32, chunk_tokens=16),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Opening the decoder: how many threads it gets, and memory that goes back when it is dropped."""
+"""Opening the decoder: its threads, memory that goes back, memories and contexts that do not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import pytest
 
 from edge_client.decoder import graph
 from edge_client.decoder.graph import DecoderGraph, return_free_memory
+from edge_client.decoder.kv import Caches, check_memories
+from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
+from memory_model.codec.payload import ExplicitMemory
+from memory_model.errors import InvalidInput
+from tests.edge_client.tiny_bundle import random_memory, tiny_config
 
 BLOCK_BYTES, BLOCKS, KEPT_EVERY = 32 << 10, 2000, 16
 
@@ -55,3 +60,29 @@ def test_free_pages_between_others_go_back() -> None:
     assert all(block.all() for block in kept)
     if platform.libc_ver()[0] == "glibc":
         assert returned > BLOCK_BYTES * BLOCKS // 2
+
+
+CONFIG = tiny_config()
+
+
+def test_what_does_not_fit_the_slots_is_refused() -> None:
+    good = [random_memory(CONFIG, n) for n in range(6)]
+    small = ExplicitMemory(good[0].keys[:-1], good[0].values, 3)
+    broken = ExplicitMemory(good[0].keys * np.nan, good[0].values, 3)
+    infinite = ExplicitMemory(good[0].keys, good[0].values + np.inf, 3)
+    for bad, why in (
+        (good, "6 memories"),
+        ([small], "expected"),
+        ([good[0], broken], "NaN"),
+        ([infinite], "infinity"),
+        ([ExplicitMemory(good[0].keys, good[0].values, 0)], "0 tokens"),
+        ([ExplicitMemory(good[0].keys, good[0].values, 33)], "33 tokens"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            check_memories(bad, CONFIG)
+
+
+def test_a_context_that_no_memory_holds_is_called_so() -> None:
+    with pytest.raises(ProviderError, match="shorter context") as raised:
+        Caches(CONFIG, 10**13)
+    assert raised.value.reason == "OUT_OF_MEMORY"

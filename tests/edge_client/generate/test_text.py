@@ -37,14 +37,6 @@ def test_every_token_is_read_once_and_in_order(pattern: str, size: int, start: i
         assert c.query is None or len(c.query.replace("\n", "")) <= size  # a line a turn
 
 
-@given(st.text(max_size=40))
-def test_pieces_make_the_text(text: str) -> None:
-    stream = StreamText(TOKENIZER)
-    ids = TOKENIZER.encode(text)
-    pieces = [stream.push(i) for i in ids] + [stream.flush()]
-    assert "".join(pieces) == TOKENIZER.decode(ids)
-
-
 def test_a_character_is_shown_when_it_is_whole() -> None:
     stream = StreamText(TOKENIZER)
     assert [stream.push(i) for i in TOKENIZER.encode("é🎉")] == ["", "é", "", "", "", "🎉"]

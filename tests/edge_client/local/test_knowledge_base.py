@@ -33,8 +33,8 @@ HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
 IDENTITY = Identity(HEAD.model_id, HEAD.codec_id, HEAD.memory_format_id)
 
 
-def vectors(n: int, seed: int = 0) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal((n, DIMENSION)).astype(np.float32)
+def vectors(n: int, seed: int = 0, dimension: int = DIMENSION) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((n, dimension)).astype(np.float32)
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 

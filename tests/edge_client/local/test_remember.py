@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
-from edge_client.cli.main import app
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput, ModelMismatch
+from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_bundle
@@ -43,10 +42,6 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def other(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle of another model."""
     return tiny_bundle(tmp_path_factory.mktemp("other"), seed=1)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "120"})
 
 
 def remembered(tiny: Bundle, *arguments: object, code: int = 0) -> str:

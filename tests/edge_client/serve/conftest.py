@@ -10,22 +10,14 @@ from openai import OpenAI
 from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import ExplicitMemory
-from protos.memory.v1 import models_pb2
-from tests.edge_client.conftest import TEXTS
+from tests.edge_client.conftest import towns
 from tests.edge_client.fake_service import FakeService, serving
-from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 
 @pytest.fixture(scope="package")
 def memories(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeService]:
     """The service, the same for all tests of this room."""
-    manifest = tiny.manifest
-    description = models_pb2.DescribeResponse(
-        model_id=manifest.model_id, codec_id=manifest.codec_id, memory_format_id=manifest.memory_format_id,
-        embedder_id=manifest.embedder_id, service_version="test",
-    )  # fmt: skip
-    payloads = format_of(tiny_loaded()).encode(written)
-    with serving(FakeService(tiny.embedder(), TEXTS, payloads, description=description)) as running:
+    with serving(towns(tiny, written)) as running:
         yield running
 
 

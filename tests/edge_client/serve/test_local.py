@@ -13,20 +13,7 @@ import pytest
 from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from tests.edge_client.http_calls import call, post
-
-PDF = b"""%PDF-1.4
-1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
-2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
-3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>endobj
-4 0 obj<</Length 40>>stream
-BT /F 9 Tf (Paid leave: 31 days) Tj ET
-endstream endobj
-5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj
-trailer<</Root 1 0 R/Size 6>>
-startxref
-0
-%%EOF
-"""
+from tests.memory_model.formats.test_formats import write_pdf
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +75,8 @@ def test_a_document_needs_a_file_name(alone: AppProcess, path: str) -> None:
 
 def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(alone: AppProcess, tmp_path: Path) -> None:
     remember(alone, "<b>.log", "<script>x()</script>")
-    assert remember(alone, "leave.pdf", PDF)["outcome"] == "stored"
+    write_pdf(tmp_path / "leave.pdf", "Paid leave: 31 days")
+    assert remember(alone, "leave.pdf", (tmp_path / "leave.pdf").read_bytes())["outcome"] == "stored"
     texts = {found["document_key"]: found["text"] for found in read(alone, "script")}
     assert texts["<b>.log"].endswith("<script>x()</script>")
     assert "Paid leave: 31 days" in texts["leave.pdf"]

@@ -1,19 +1,22 @@
-"""Many requests at the local server: the queue, its end, and those who leave it."""
+"""Many requests at once: answers share steps, each is what it would be alone; the queue, its end, those who leave."""
 
 from __future__ import annotations
 
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from deploy.processes import AppProcess
+from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
-from tests.edge_client.http_calls import MESSAGES, call, post, refused
+from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
+from tests.memory_service.running import eventually
 
 
 @pytest.fixture
@@ -24,20 +27,13 @@ def gate(server: AppProcess, memories: FakeService) -> Iterator[threading.Event]
     yield opened
     opened.set()
     memories.before = None
-    wait_for(lambda: answers(server) == (0, 0))
+    eventually(lambda: answers(server) == (0, 0))
 
 
 def answers(server: AppProcess) -> tuple[int, int]:
     """Those that are computed, and those that wait."""
     found = call(server.port, "GET", "/health").json()["answers"]
     return found["running"], found["waiting"]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def sent(server: AppProcess) -> socket.socket:
@@ -54,9 +50,9 @@ def test_who_leaves_the_line_is_forgotten(server: AppProcess, gate: threading.Ev
     sockets = []
     for place in ((1, 0), (1, 1), (1, 2)):
         sockets.append(sent(server))
-        wait_for(lambda place=place: answers(server) == place)  # type: ignore[misc]
+        eventually(lambda place=place: answers(server) == place)  # type: ignore[misc]
     sockets[1].close()
-    wait_for(lambda: answers(server) == (1, 1))
+    eventually(lambda: answers(server) == (1, 1))
     sockets[0].close()  # the one whose memories do not come
     gate.set()
     with sockets[2] as last:
@@ -70,7 +66,7 @@ def test_of_a_burst_the_queue_takes_three_and_the_others_are_told_when_to_come_b
     body = {"messages": [{"role": "user", "content": f"Say it {stream}"}], "max_tokens": 2, "stream": stream}
     with ThreadPoolExecutor(40) as pool:
         replies = [pool.submit(post, server, body) for _ in range(40)]
-        wait_for(lambda: sum(reply.done() for reply in replies) == 37)
+        eventually(lambda: sum(reply.done() for reply in replies) == 37)
         gate.set()
     found = [reply.result() for reply in replies]
     assert sorted(reply.status for reply in found) == [200] * 3 + [429] * 37
@@ -78,3 +74,68 @@ def test_of_a_burst_the_queue_takes_three_and_the_others_are_told_when_to_come_b
         if reply.status == 429:
             assert refused(reply) == (429, "queue_full")
             assert reply.headers["retry-after"] == "2"
+
+
+AT_ONCE = 8
+PLACES = ("Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Bern")
+# Different lengths, so that answers join and leave; some without memory.
+REQUESTS: list[dict[str, Any]] = [
+    {
+        "messages": [{"role": "user", "content": f"{'What is it? ' * n}The code of {place}?"}],
+        "max_tokens": 24 + 8 * n, "memory": {"mode": "off" if n % 3 == 2 else "exact"},
+    }
+    for n, place in enumerate(PLACES)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wide(tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
+    waits = {"EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_THREADS": "1"}
+    folder, options = tmp_path_factory.mktemp("wide"), ("--parallel", str(AT_ONCE))
+    with AppProcess.start(folder, tiny.folder, memories.address, *options, environment=waits) as running:
+        yield running
+    assert "Traceback" not in running.log.read_text()
+
+
+def answer(server: AppProcess, request: dict[str, Any], start: threading.Barrier | None = None) -> str:
+    """The text, after all others are ready to start."""
+    if start is not None:
+        start.wait()
+    text: str = post(server, request).json()["choices"][0]["message"]["content"]
+    return text
+
+
+def all_at_once(server: AppProcess) -> list[str]:
+    start = threading.Barrier(AT_ONCE)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda request: answer(server, request, start), REQUESTS))
+
+
+def steps(server: AppProcess) -> dict[int, int]:
+    """Steps by batch size."""
+    found = call(server.port, "GET", "/health").json()["steps_by_batch_size"]
+    return {int(size): number for size, number in found.items()}
+
+
+def test_eight_at_once_say_what_each_says_alone_and_share_steps(wide: AppProcess) -> None:
+    alone = [answer(wide, request) for request in REQUESTS]
+    assert set(steps(wide)) == {1}
+    assert all_at_once(wide) == alone
+    found = steps(wide)
+    assert max(found) >= AT_ONCE // 2, found
+    assert len(set(alone)) == AT_ONCE
+
+
+def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None:
+    expected = all_at_once(wide)
+    with OpenAI(base_url=f"{wide.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        stream = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Say much"}], max_tokens=400, stream=True,
+            logit_bias={"257": -100},
+        )  # fmt: skip
+        next(iter(stream))
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(all_at_once, wide)
+            next(iter(stream))
+            stream.close()
+            assert others.result(60) == expected

@@ -1,20 +1,25 @@
-"""Who may call the local server, and what it refuses."""
+"""Who may call the local server, what it refuses, and how an answer that fails ends."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
 
 from deploy.processes import AppProcess
+from edge_client.errors import ContextFull
+from edge_client.serve import completions
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
@@ -136,3 +141,30 @@ def test_in_a_network_it_wants_its_key_knows_its_own_address_and_makes_a_certifi
         assert status("localhost") == 401
         for name in ("evil.test", "10.1.2.3"):
             assert status("localhost", Host=name, **right) == 403
+
+
+async def test_while_there_is_no_value_a_comment_keeps_the_connection_and_an_error_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(completions, "PING_S", 0.01)
+    pieces: list[bytes] = []
+
+    async def values() -> AsyncGenerator[dict[str, Any], None]:
+        await asyncio.sleep(0.2)
+        yield {"a": 1}
+        raise ContextFull("no room")
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pieces.append(message.get("body", b""))
+
+    await completions.event_stream(values())({"type": "http", "method": "POST"}, receive, send)
+    lines = b"".join(pieces).decode().strip().split("\n\n")
+    assert lines[0].startswith(": ping")
+    value, error, end = (line for line in lines if not line.startswith(":"))
+    assert value == 'data: {"a":1}'
+    assert "context_length_exceeded" in error
+    assert end == "data: [DONE]"

@@ -1,6 +1,9 @@
+"""Calls: many queries, several knowledge bases read as one, and what is sent again."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import grpc
@@ -8,32 +11,25 @@ import numpy as np
 import pytest
 
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
-from edge_client.wire.client import QUERIES_PER_CALL, Answer, MemoryClient
+from edge_client.wire.client import QUERIES_PER_CALL, Answer, Hit, MemoryClient, merged
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
+from memory_model.words import query_words
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 
 
-def arguments(tiny: Bundle, address: str, **more: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    place = ChannelSettings(address, attempts=more.pop("attempts", 1))
-    name = more.pop("knowledge_base", "atlas")
-    return (place, name, tiny.identity, tiny.manifest.embedder_id), {"deadline_s": 20.0, **more}
+@pytest.fixture
+def client_of(tiny: Bundle, service: FakeService) -> Iterator[Callable[..., MemoryClient]]:
+    """Makes clients of the service, which are closed with the test."""
+    with ExitStack() as stack:
 
+        def made(knowledge_base: str = "atlas", attempts: int = 1, **options: Any) -> MemoryClient:
+            channel = ChannelSettings(service.address, attempts=attempts)
+            ids = tiny.identity, tiny.manifest.embedder_id
+            return stack.enter_context(closing(MemoryClient(channel, knowledge_base, *ids, deadline_s=20.0, **options)))
 
-def retrieve(tiny: Bundle, address: str, vectors: np.ndarray, **more: Any) -> Answer:
-    """One call by a client of its own."""
-    options = {
-        name: more.pop(name)
-        for name in ("deadline_s", "attempts", "minimum_score", "knowledge_base", "payload_bytes")
-        if name in more
-    }
-    positional, named = arguments(tiny, address, **options)
-    client = MemoryClient(*positional, **named)
-    try:
-        return client.retrieve(vectors, **more)
-    finally:
-        client.close()
+        yield made
 
 
 @pytest.fixture
@@ -41,20 +37,12 @@ def vectors(tiny: Bundle) -> np.ndarray:
     return tiny.embedder().embed(TEXTS)
 
 
-@pytest.fixture
-def client(tiny: Bundle, service: FakeService) -> Iterator[MemoryClient]:
-    positional, named = arguments(tiny, service.address)
-    client = MemoryClient(*positional, **named)
-    yield client
-    client.close()
-
-
 @pytest.mark.parametrize(("payload_bytes", "most"), [(0, QUERIES_PER_CALL), (RECEIVE_LIMIT_BYTES // 3, 2)])
 def test_many_queries_are_cut_into_requests_whose_answers_can_come_and_joined_in_order(
-    tiny: Bundle, service: FakeService, vectors: np.ndarray, payload_bytes: int, most: int
+    client_of: Callable[..., MemoryClient], service: FakeService, vectors: np.ndarray, payload_bytes: int, most: int
 ) -> None:
     many = np.concatenate([vectors] * 5)
-    answer = retrieve(tiny, service.address, many, k=1, payload_bytes=payload_bytes)
+    answer = client_of(payload_bytes=payload_bytes).retrieve(many, k=1)
     assert [hits[0].document_key for hits in answer.hits] == [f"doc-{n}" for n in range(len(TEXTS))] * 5
     sizes = [len(r.query_vectors) // (4 * r.dimension) for r in service.requests]
     assert max(sizes) == most
@@ -62,10 +50,10 @@ def test_many_queries_are_cut_into_requests_whose_answers_can_come_and_joined_in
 
 
 def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
-    tiny: Bundle, service: FakeService, vectors: np.ndarray
+    client_of: Callable[..., MemoryClient], service: FakeService, vectors: np.ndarray
 ) -> None:
-    alone = retrieve(tiny, service.address, vectors[:2], k=3)
-    answer = retrieve(tiny, service.address, vectors[:2], k=3, knowledge_base="atlas, firm,atlas")
+    alone = client_of().retrieve(vectors[:2], k=3)
+    answer = client_of("atlas, firm,atlas").retrieve(vectors[:2], k=3)
     assert sorted(r.knowledge_base for r in service.requests) == ["atlas", "atlas", "firm"]
     found = [[hit.memory_id for hit in hits] for hits in answer.hits]
     assert found == [[hit.memory_id for hit in hits] for hits in alone.hits], "both have the same: each is read once"
@@ -73,25 +61,25 @@ def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
     carrying = [hit.memory_id for hits in answer.hits for hit in hits if hit.payload]
     assert sorted(carrying) == sorted({hit.memory_id for hits in answer.hits for hit in hits})
     with pytest.raises(InvalidInput, match="has no name"):
-        retrieve(tiny, service.address, vectors, k=1, knowledge_base="atlas,,firm")
+        client_of("atlas,,firm").retrieve(vectors, k=1)
 
 
 def test_an_unreachable_service_is_asked_again_within_the_deadline(
-    tiny: Bundle, service: FakeService, vectors: np.ndarray
+    client_of: Callable[..., MemoryClient], service: FakeService, vectors: np.ndarray
 ) -> None:
     def refuse_once(number: int, context: grpc.ServicerContext) -> None:
         if number == 0:
             context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
 
     service.before = refuse_once
-    assert retrieve(tiny, service.address, vectors[:1], k=1, attempts=3).hits[0]
+    assert client_of(attempts=3).retrieve(vectors[:1], k=1).hits[0]
     assert len(service.requests) == 2
 
 
 def test_questions_that_are_none_are_refused_before_they_are_sent(
-    client: MemoryClient, service: FakeService, vectors: np.ndarray
+    client_of: Callable[..., MemoryClient], service: FakeService, vectors: np.ndarray
 ) -> None:
-    wrong = vectors[:1].copy()
+    client, wrong = client_of(), vectors[:1].copy()
     wrong[0, 0] = np.nan
     for bad in (wrong, vectors[0], vectors[:0]):
         with pytest.raises(InvalidInput):
@@ -99,3 +87,28 @@ def test_questions_that_are_none_are_refused_before_they_are_sent(
     with pytest.raises(InvalidInput):
         client.retrieve(vectors[:2], k=1, words=[[1]])
     assert service.requests == []
+
+
+def hit(
+    base: str, memory_id: int, score: float, *, text: str | None = None, title: str = "", payload: bytes = b""
+) -> Hit:
+    return Hit(memory_id, score, f"d{memory_id}", title, 0, text, payload, 0, not payload, base)
+
+
+def test_words_decide_between_knowledge_bases_as_they_do_within_one() -> None:
+    words = query_words("What is the capital of Benin?")
+    atlas = Answer(((hit("atlas", 1, 0.50, title="Benin", text="Benin\nCapital: Porto-Novo", payload=b"1"),),), 1.0)
+    firm = Answer(((hit("firm", 2, 0.55, title="Handbook", text="Handbook\nLeave: 31 days", payload=b"2"),),), 2.0)
+    [best] = merged([firm, atlas], 5, [words]).hits
+    assert [(h.memory_id, h.knowledge_base) for h in best] == [(1, "atlas")], "what is named leaves others far below"
+    [by_cosine] = merged([firm, atlas], 5).hits
+    assert [h.memory_id for h in by_cosine] == [2, 1]
+
+
+def test_a_document_that_two_knowledge_bases_have_is_read_once() -> None:
+    mine = Answer(
+        ((hit("mine", 1, 0.5, text="Code 1", payload=b"1"), hit("mine", 3, 0.4, text="Code 3", payload=b"3")),)
+    )
+    yours = Answer(((hit("yours", 2, 0.5, text="Code 1", payload=b"2"),),))
+    [found] = merged([mine, yours], 5).hits
+    assert [(h.memory_id, h.payload) for h in found] == [(1, b"1"), (3, b"3")]

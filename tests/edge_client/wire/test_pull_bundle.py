@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from memory_model.errors import CorruptFile, InvalidInput
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from tests.line import Line
 from tests.memory_service.processes import service as service_process
+from tests.programs import ran
 
 PROGRAM = Path(sys.executable).parent / "edge-client"
 EXTRA = "notes.bin"
@@ -77,16 +77,6 @@ def same(place: Path, offered: Path) -> bool:
     return files_of(place) == files_of(offered)
 
 
-@dataclass
-class Told:
-    """A Progress that remembers."""
-
-    steps: list[tuple[int, int, str]] = field(default_factory=list)
-
-    def __call__(self, done_bytes: int, total_bytes: int, what: str) -> None:
-        self.steps.append((done_bytes, total_bytes, what))
-
-
 def test_a_broken_connection_goes_on_where_it_stopped(address: str, offered: Path, tmp_path: Path) -> None:
     place = tmp_path / "bundle"
     with Line(address, 2_000_000, 3_000_000, 100) as proxy:
@@ -107,10 +97,10 @@ def test_a_service_that_stays_away_is_named_and_what_came_is_kept_unless_it_is_w
     assert len(data) > 1_000_000
     data[1000] ^= corrupted
     part(place).write_bytes(data)
-    told = Told()
-    pull_bundle(ChannelSettings(address), place, progress=told)
+    told: list[tuple[int, int, str]] = []
+    pull_bundle(ChannelSettings(address), place, progress=lambda *step: told.append(step))
     assert same(place, offered)
-    assert len(data) in {done for done, _, what in told.steps if what == EXTRA} or told.steps[0][0] > 0
+    assert len(data) in {done for done, _, what in told if what == EXTRA} or told[0][0] > 0
 
 
 def test_an_older_bundle_is_replaced_and_its_equal_files_do_not_come_again(offered: Path, tmp_path: Path) -> None:
@@ -134,9 +124,7 @@ def test_ctrl_c_leaves_what_the_next_run_goes_on_with(address: str, offered: Pat
     assert process.returncode == 130
     assert "goes on where it stopped" in said
     assert "Traceback" not in said
-    done = subprocess.run([*command, address], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "checksums right" in done.stdout
+    assert "checksums right" in ran(*command, address)
     assert same(place, offered)
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from edge_client.cli.main import app
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
@@ -25,6 +23,7 @@ from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput, ModelMismatch
 from memory_model.words import query_words
+from tests.edge_client.cli.conftest import run
 from tests.line import Line
 from tests.memory_service.encoders import DIMENSION, HashEncoder, vector_of
 from tests.memory_service.running import Client, document, running
@@ -233,12 +232,12 @@ def test_what_cannot_be_fetched_is_named(address: str, tmp_path: Path, monkeypat
 
 
 def test_the_command_fetches_a_pack(address: str, tmp_path: Path) -> None:
-    command = ["pull", "--service", address, "--local", str(tmp_path), "--bundle", str(tmp_path / "none")]
+    command = ["pull", "--service", address, "--local", tmp_path, "--bundle", tmp_path / "none", "--kb"]
     for _ in range(2):  # the second replaces the first
-        result = CliRunner().invoke(app, [*command, "--kb", "towns"])
+        result = run(*command, "towns")
         assert result.exit_code == 0, result.output
         assert f"{len(TEXTS_OF)} memories of towns" in " ".join(result.stdout.split())
     assert read_head(tmp_path / "towns.memories").pulled
-    result = CliRunner().invoke(app, [*command, "--kb", "nobodys"])
+    result = run(*command, "nobodys")
     assert result.exit_code == 1
     assert "there are: default, " in result.stderr

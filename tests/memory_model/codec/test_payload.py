@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, Memory3Error, ModelMismatch
+from tests.edge_client.tiny_bundle import random_memory
 from tests.memory_model.tiny import tiny_config
 
 CONFIG = tiny_config()
 MODEL = "ab" * 32
-
-
-def memory(tokens: int, seed: int = 0) -> ExplicitMemory:
-    rng = np.random.default_rng(seed)
-    rows = np.zeros((2, CONFIG.memory.budget, CONFIG.head_dim), np.float32)
-    valid = CONFIG.memory.valid_rows(tokens)
-    rows[:, valid] = rng.normal(size=(2, len(valid), CONFIG.head_dim))
-    return ExplicitMemory(rows[0], rows[1], tokens)
 
 
 def memory_format(model_id: str = MODEL, codec: ExactCodec | None = None) -> MemoryFormat:
@@ -31,7 +24,7 @@ def memory_format(model_id: str = MODEL, codec: ExactCodec | None = None) -> Mem
 @given(st.lists(st.integers(1, 16), max_size=6))
 def test_memories_survive_their_payloads(lengths: list[int]) -> None:
     ours = memory_format()
-    written = [memory(n, seed=i) for i, n in enumerate(lengths)]
+    written = [random_memory(CONFIG, i, n) for i, n in enumerate(lengths)]
     payloads = ours.encode(written)
     assert [len(p) for p in payloads] == [ours.payload_bytes(n) for n in lengths]
     for before, after in zip(written, ours.decode(payloads), strict=True):
@@ -41,7 +34,7 @@ def test_memories_survive_their_payloads(lengths: list[int]) -> None:
 
 
 def test_a_memory_of_another_writer_is_refused_by_name() -> None:
-    [payload] = memory_format().encode([memory(9)])
+    [payload] = memory_format().encode([random_memory(CONFIG, 0, 9)])
     with pytest.raises(ModelMismatch, match="abababababab"):
         memory_format(model_id="cd" * 32).decode([payload])
     with pytest.raises(CodecMismatch, match="codec"):
@@ -61,7 +54,7 @@ def test_bytes_that_are_no_payload_are_refused(garbage: bytes) -> None:
 @settings(max_examples=100)
 def test_a_cut_payload_or_a_changed_header_is_refused(cut: int, bit: int) -> None:
     ours = memory_format()
-    [payload] = ours.encode([memory(12)])
+    [payload] = ours.encode([random_memory(CONFIG, 0, 12)])
     with pytest.raises(CorruptFile):
         ours.decode([payload[: len(payload) - 1 - cut]])
     changed = bytearray(payload)
@@ -71,7 +64,7 @@ def test_a_cut_payload_or_a_changed_header_is_refused(cut: int, bit: int) -> Non
 
 
 def test_what_is_no_memory_of_the_model_is_not_written() -> None:
-    good, broken = memory(5), memory(5)
+    good, broken = (random_memory(CONFIG, 0, 5) for _ in range(2))
     broken.keys[0, 0] = np.nan
     for one in (broken, ExplicitMemory(good.keys[:-1], good.values, 5)):
         with pytest.raises(InvalidInput):

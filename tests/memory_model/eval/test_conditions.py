@@ -15,6 +15,7 @@ from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
 from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
 from memory_model.eval.rows import Row, read_rows
+from memory_model.eval.scores import exact_match, token_f1
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
@@ -162,3 +163,19 @@ def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_ser
     references = references_of(tmp_path / "documents.jsonl", loaded.tokenizer, 32)
     assert len(references) > 1
     assert all(r.startswith("T\n") for r in references)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "same", "f1"),
+    [
+        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0),
+        ("28,748 sq km", "28748 sq. km", 1.0, 1.0),
+        ("red and blue", "blue", 0.0, 0.5),
+        ("no", "yes", 0.0, 0.0),
+        ("", "", 1.0, 1.0),
+        ("", "yes", 0.0, 0.0),
+    ],
+)
+def test_scores_of_known_answers(answer: str, right: str, same: float, f1: float) -> None:
+    assert exact_match(answer, right) == same
+    assert token_f1(answer, right) == pytest.approx(f1)

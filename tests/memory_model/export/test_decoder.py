@@ -21,9 +21,9 @@ from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decode
 from memory_model.export.graph import Graph
 from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
-from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.decoder import Decoder
 from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
-from tests.memory_model.tiny import random_model
+from tests.memory_model.tiny import chunk_memories, random_model, tiny_config
 
 BLOCK = 32
 BUDGETS = {
@@ -35,13 +35,8 @@ PREFIX, WINDOW = 3, 128
 
 
 def config_of(budget: str = "one head", **changes: object) -> ModelConfig:
-    heads = tuple(MemoryHead(*row) for row in BUDGETS.get(budget, ()))
-    fields: dict[str, object] = {
-        "name": "tiny", "layers": 3, "query_heads": 6, "kv_heads": 3, "head_dim": 32, "mlp_width": 96,
-        "vocabulary": 200, "rope_base": 10000.0, "norm_epsilon": 1e-5, "tied_embeddings": True,
-        "memory": MemoryConfig(heads),
-    }  # fmt: skip
-    return ModelConfig(**{**fields, **changes})  # type: ignore[arg-type]
+    memory = MemoryConfig(tuple(MemoryHead(*row) for row in BUDGETS.get(budget, ())))
+    return tiny_config(head_dim=32, mlp_width=96, vocabulary=200, memory=memory, **changes)
 
 
 def weights_of(model: Decoder) -> dict[str, np.ndarray]:
@@ -73,20 +68,12 @@ def reference_logits(
     model: Decoder, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
 ) -> np.ndarray:
     """The torch decoder's logits, all tokens in one pass; cuts are (start, end, number of the memory set or -1)."""
-    c = model.config
-    shape = (1, len(sets), c.memory.memories_per_chunk, c.memory.budget, c.head_dim)
-    keys, values, valid = np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape[:-1], bool)
-    for chunk, chosen in enumerate(sets):
-        for slot, m in enumerate(chosen):
-            keys[0, chunk, slot], values[0, chunk, slot] = m.keys, m.values
-            valid[0, chunk, slot, c.memory.valid_rows(m.tokens)] = True
-    batch = MemoryBatch(torch.tensor(keys), torch.tensor(values), torch.tensor(valid))
     positions = torch.tensor([[i if i < PREFIX else i + WINDOW for i in range(len(ids))]])
     chunk_of = torch.full((1, len(ids)), -1)
     for start, end, number in cuts:
         chunk_of[0, start:end] = number
     with torch.no_grad():
-        reads = batch if c.memory.heads else None
+        reads = chunk_memories(sets, model.config) if any(sets) else None
         hidden = model.hidden(torch.tensor([ids]), positions, memory=reads, chunk_BT=chunk_of)
         return model.head(hidden)[0].numpy()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.embedder import encoder_graph, export_embedder
 from memory_model.models.encoder import read_encoder
 from tests.memory_model.encoder_folders import TEXTS, bert, expected, save, say_pooling, unigram_tokenizer, xlm_r
+from tests.memory_model.models.test_folders import cut, edit, remove
 
 TOLERANCE = 1e-5  # float32 sums in another order
 LAYOUTS = ("safetensors", "sharded", "bin", "sharded-bin")
@@ -122,15 +122,6 @@ def test_a_published_graph_is_copied_with_its_external_data(output: str, tmp_pat
         export_embedder(published, tmp_path / "int8", "int8")
 
 
-def change_config(folder: Path, **values: object) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **values}))
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-40])
-
-
 def change_tokenizer(folder: Path) -> None:
     tokenizer = unigram_tokenizer()
     tokenizer.add_tokens([f"word{n}" for n in range(300)])
@@ -138,15 +129,15 @@ def change_tokenizer(folder: Path) -> None:
 
 
 BAD = {
-    "no config": ("bin", lambda f: (f / "config.json").unlink(), MissingFile, r"no config\.json"),
+    "no config": ("bin", remove("config.json"), MissingFile, r"no config\.json"),
     "no shape": ("bin", lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), CorruptFile, "shape"),
-    "architecture": ("bin", lambda f: change_config(f, model_type="gpt2"), InvalidInput, "'gpt2', supported: bert"),
-    "positions": ("bin", lambda f: change_config(f, position_embedding_type="relative_key"), InvalidInput, "relative"),
+    "architecture": ("bin", edit("config.json", model_type="gpt2"), InvalidInput, "'gpt2', supported: bert"),
+    "positions": ("bin", edit("config.json", position_embedding_type="relative_key"), InvalidInput, "relative"),
     "damaged index": ("sharded", lambda f: (f / "model.safetensors.index.json").write_text("{}"), CorruptFile, "index"),
-    "truncated": ("bin", lambda f: cut(f / "pytorch_model.bin"), CorruptFile, "truncated, damaged"),
-    "more layers": ("bin", lambda f: change_config(f, num_hidden_layers=3), CorruptFile, r"no weight .*layer\.2"),
+    "truncated": ("bin", cut("pytorch_model.bin", 0.99), CorruptFile, "truncated, damaged"),
+    "more layers": ("bin", edit("config.json", num_hidden_layers=3), CorruptFile, r"no weight .*layer\.2"),
     "other tokenizer": ("bin", change_tokenizer, InvalidInput, "another model's tokenizer"),
-    "no tokenizer": ("bin", lambda f: (f / "tokenizer.json").unlink(), MissingFile, r"no tokenizer\.json"),
+    "no tokenizer": ("bin", remove("tokenizer.json"), MissingFile, r"no tokenizer\.json"),
     "max pooling": ("bin", lambda f: say_pooling(f, pooling_mode_max_tokens=True), InvalidInput, "mean or cls"),
     "dense": ("bin", lambda f: (f / "modules.json").write_text('[{"type": "m.Dense"}]'), InvalidInput, "Dense"),
 }  # fmt: skip
@@ -166,7 +157,7 @@ def test_what_cannot_be_exported_is_refused_at_once(what: str, tmp_path: Path, m
 def test_a_published_graph_without_its_weights_is_refused(tmp_path: Path) -> None:
     published = published_onnx(save(xlm_r(), tmp_path / "tiny"), tmp_path / "bge", "token_embeddings")
     data = published / "onnx" / "model.onnx_data"
-    cut(data)
+    cut("model.onnx_data", 0.99)(data.parent)
     with pytest.raises(CorruptFile, match=r"model\.onnx_data has"):
         export_embedder(published, tmp_path / "out")
     data.unlink()

@@ -10,13 +10,11 @@ import torch
 import transformers as tf
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from tests.edge_client.tiny_bundle import TEMPLATE, byte_level
+
 VOCABULARY = 320
 TEXT = "The capital of France is Paris. Qwen, Llama and Mistral answer 12 questions about it; naïve, 日本語."
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 LLAMA2 = (
     "{% for message in messages %}{% if message['role'] == 'user' %}"
     "{{ bos_token + '[INST] ' + message['content'] + ' [/INST]' }}"
@@ -49,16 +47,6 @@ ARCHITECTURES: dict[str, tuple[type, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def byte_level() -> Tokenizer:
-    """Byte-level BPE, as Llama 3, Qwen, SmolLM."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
-    return tokenizer
-
-
 def sentence_piece(unigram: bool = False) -> Tokenizer:
     """SentencePiece with byte fallback, as Llama 2 and Mistral have it; or unigram."""
     letters = sorted({*TEXT.replace(" ", "▁"), *"abcdefghijklmnopqrstuvwxyzINST[]/.,?!\n"} - set("日本語"))
@@ -78,9 +66,9 @@ def sentence_piece(unigram: bool = False) -> Tokenizer:
     return tokenizer
 
 
-def add_tokenizer(folder: Path, tokenizer: Tokenizer | None = None, template: str = CHATML, **settings: Any) -> None:
+def add_tokenizer(folder: Path, tokenizer: Tokenizer | None = None, template: str = TEMPLATE, **settings: Any) -> None:
     """tokenizer.json and tokenizer_config.json."""
-    tokenizer = tokenizer or byte_level()
+    tokenizer = tokenizer or byte_level(SPECIAL)
     named = settings or {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
     (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(

@@ -16,11 +16,12 @@ from memory_model.data.batches import IGNORE, conversation_tokens
 from memory_model.errors import InvalidInput
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.tokenizer import SpecialTokens, Tokenizer
-from tests.memory_model.models.published import CHATML, LLAMA2, add_tokenizer, byte_level, published, sentence_piece
+from tests.edge_client.tiny_bundle import TEMPLATE, byte_level
+from tests.memory_model.models.published import LLAMA2, SPECIAL, add_tokenizer, published, sentence_piece
 
 LLAMA = SpecialTokens(bos=1, eos=2, end_of_turn=2)
 KINDS = {
-    "byte level": (byte_level(), CHATML, None),
+    "byte level": (byte_level(SPECIAL), TEMPLATE, None),
     "SentencePiece": (sentence_piece(), LLAMA2, LLAMA),
     "unigram": (sentence_piece(unigram=True), LLAMA2, LLAMA),
 }
@@ -60,7 +61,7 @@ def test_a_conversation_to_train_on_is_what_the_template_spells(kind: tuple[Back
         conversation_tokens(ChatTemplate("nothing", tokenizer), turns)
 
 
-@given(st.text("ab \n,é日", max_size=30))
+@given(st.text("ab \n,é日", max_size=30) | st.text(max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_any_text_streams_as_it_decodes(text: str) -> None:
     for backend, _, special in KINDS.values():
@@ -103,6 +104,6 @@ def test_templates_may_use_what_transformers_offers_them() -> None:
         "{{ strftime_now('%Y') | length }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
         "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ {'a': 'é'} | tojson }}"
     )
-    chat = ChatTemplate(template, Tokenizer.from_json(byte_level().to_str()))
+    chat = ChatTemplate(template, Tokenizer.from_json(byte_level(SPECIAL).to_str()))
     ids = chat.prompt([{"role": "user", "content": "hi"}]).ids
     assert chat.tokenizer.decode(ids) == '4hi{"a": "é"}'

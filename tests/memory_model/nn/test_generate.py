@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, greedy
-from memory_model.nn.writing import pad_ids, write_memories
-from tests.memory_model.nn.test_serving import of_row, reference_logits
+from tests.memory_model.nn.test_serving import SEEN, of_row, reference_logits, written
 from tests.memory_model.tiny import PREFIX, tiny_model
 
 PROMPTS = [[5, 6, 7, 8, 9, 10], [11, 12], [13, 14, 15]]
 
 
 def memories(model: Decoder) -> MemoryBatch:
-    with torch.inference_mode():
-        written = write_memories(model, *pad_ids([[20, 21, 22], [23] * 9, [24, 25]]), PREFIX)
-        return written.select(torch.tensor([[[0, 1]], [[2, -1]], [[1, 2]]]))
+    return written(model, [[20, 21, 22], [23] * 9, [24, 25]]).select(SEEN)
 
 
 @pytest.mark.parametrize("with_memory", [False, True])

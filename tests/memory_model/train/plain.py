@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +15,21 @@ from memory_model.nn.adapter import original
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
 from memory_model.train.losses import read
+from memory_model.train.tuner import Step
+
+
+def interrupted(run: Callable[[Callable[[Step], None]], object], after: int) -> list[float]:
+    """Losses of a run that Ctrl-C ends after so many steps."""
+    losses: list[float] = []
+
+    def note(step: Step) -> None:
+        losses.append(step.loss)
+        if len(losses) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(note)
+    return losses
 
 
 def plain_losses(model: Decoder, batch: Batch, prefix: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from memory_model.cli import app
-from memory_model.config import parse_budget
 from memory_model.errors import InvalidInput
-from memory_model.models.folder import ModelFolder
 from memory_model.nn.adapter import Adapter
 from memory_model.train.distributed import locked
-from tests.memory_model.models.published import published
-from tests.memory_model.train.test_adapt_command import FACTS
+from tests.memory_model.train.test_adapt_command import adapt, adapt_command, model_with_facts
+from tests.programs import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[3]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -31,38 +26,17 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Path) -> None:
-    published(tmp_path / "base", "llama-3")
-    ModelFolder.create(tmp_path / "base", tmp_path / "model", memory=lambda c: parse_budget("paper", c))
-    facts = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(8)]
-    (tmp_path / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    folder = model_with_facts(tmp_path)
 
-    def command(run: str, *more: str) -> list[str]:
-        where = ["--model", str(tmp_path / "model"), "--data", str(tmp_path / "facts.jsonl")]
-        sizes = [
-            "--steps",
-            "4",
-            "--conversations",
-            "3",
-            "--rank",
-            "2",
-            "--accumulate",
-            "2",
-            "--learning-rate",
-            "0.02",
-            "--threads",
-            "1",
-        ]
-        return ["adapt", "--out", str(tmp_path / run), *where, *sizes, *more]
+    def options(run: str, *more: str) -> tuple[str, ...]:
+        sizes = ("--steps", "4", "--accumulate", "2", "--learning-rate", "0.02", "--threads", "1")
+        return ("--out", str(tmp_path / run), *sizes, *more)
 
-    alone = CliRunner().invoke(app, command("alone"))
-    assert alone.exit_code == 0, alone.output
+    adapt(folder, *options("alone"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for more in (["--minutes", "0.000001"], []):  # begun and stopped at once, then to the end
-        done = subprocess.run(
-            [*TORCHRUN, "-m", "memory_model.cli", *command("two", *more)],
-            cwd=ROOT, capture_output=True, text=True, timeout=500, env=environment,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        command = adapt_command(folder, *options("two", *more))
+        ran(*TORCHRUN, "-m", "memory_model.cli", *command, cwd=ROOT, env=environment)
     one, two = metrics(tmp_path / "alone"), metrics(tmp_path / "two")
     assert [line["step"] for line in two] == [1, 2, 3, 4], "the first process alone writes"
     for ours, expected in zip(two, one, strict=True):
@@ -71,8 +45,7 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
     first, second = (Adapter.load(tmp_path / run / "adapter.safetensors").added() for run in ("alone", "two"))
     for weight, added in first.items():
         assert float((second[weight] - added).norm() / added.norm()) < 0.05, weight
-    finished = CliRunner().invoke(app, command("two"))
-    assert "resuming at step 4" in " ".join(finished.output.split())
+    assert "resuming at step 4" in adapt(folder, *options("two"))
 
 
 def test_batches_that_cannot_be_shared_evenly_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

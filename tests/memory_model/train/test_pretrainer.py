@@ -16,6 +16,7 @@ from memory_model.nn.writing import write_memories
 from memory_model.train.losses import batch_gradients, read_loss
 from memory_model.train.pretrainer import Pretrainer, PretrainingPlan, pretrainer
 from tests.memory_model.models.published import published
+from tests.memory_model.train.plain import interrupted
 
 
 @pytest.fixture(scope="module", params=["llama-3", "qwen2"])
@@ -61,15 +62,8 @@ def test_two_stages_learn_and_resume_exactly_and_leave_a_base(base: Path, tmp_pa
     assert losses[-1] < losses[0]
     whole: list[float] = []
     run(tmp_path / "warmup", tmp_path / "whole", 4, warmup=False).run(lambda step: whole.append(step.loss))
-    cut: list[float] = []
-
-    def until_two(step: object) -> None:
-        cut.append(step.loss)  # type: ignore[attr-defined]
-        if len(cut) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "warmup", tmp_path / "cut", 4, warmup=False, checkpoint_every=2).run(until_two)
+    begun = run(tmp_path / "warmup", tmp_path / "cut", 4, warmup=False, checkpoint_every=2)
+    cut = interrupted(begun.run, after=2)
     again = run(tmp_path / "warmup", tmp_path / "cut", 4, warmup=False, checkpoint_every=2)
     assert again.resume() == (again.step > 0)
     del cut[again.step :]

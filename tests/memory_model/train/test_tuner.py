@@ -12,18 +12,18 @@ from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, Missing
 from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.fused import product_type
-from memory_model.train.tuner import Step, Tuner, TuningPlan
+from memory_model.train.tuner import Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.memory_model.data.test_conversations import DOCUMENTS
 from tests.memory_model.tiny import PREFIX, tiny_model
+from tests.memory_model.train.plain import interrupted
 
-FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
-DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(6)]
 PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
 
 
 def batches() -> FactConversations:
     loaded = tiny_loaded()
-    references = references_of(DOCUMENTS, loaded.tokenizer, limit=32)
+    references = references_of(DOCUMENTS[:6], loaded.tokenizer, limit=32)
     return FactConversations(references, loaded.chat, 0, PLAIN, whole=1.0)
 
 
@@ -40,15 +40,7 @@ def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
     losses: list[float] = []
     ended = run("whole", 100).run(lambda step: losses.append(step.loss))
     assert sum(losses[-3:]) < sum(losses[:3])
-    seen: list[float] = []
-
-    def until_five(step: Step) -> None:
-        seen.append(step.loss)
-        if step.step == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run("cut", 4).run(until_five)
+    seen = interrupted(run("cut", 4).run, after=5)
     again = run("cut", 4)
     assert again.resume()
     assert again.step == 4

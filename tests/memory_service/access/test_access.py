@@ -1,7 +1,8 @@
-"""API keys: scopes, tenants that cannot name each other, revocation while the service runs."""
+"""API keys: scopes, tenants that cannot name each other, revocation while the service runs; quotas."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,16 @@ from typer.testing import CliRunner
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.authorization import Scope
 from memory_service.access.keys import KeyFile, KeyRing, changing
+from memory_service.access.quotas import Quota, WriteGuard
 from memory_service.access.tls import Security
 from memory_service.cli import app
 from memory_service.client.connection import Connection
+from memory_service.errors import QuotaExceeded
 from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
+from memory_service.stores import KnowledgeBase, Store, open_store
 from protos.memory.v1 import models_pb2
+from tests.memory_service import stored
 from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import Client, document, ingest_requests, refused, running
@@ -192,3 +197,47 @@ def test_an_authority_of_clients_without_keys_is_refused() -> None:
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:7430", "localhost:7430", "unix:/tmp/s"])
 def test_loopback_needs_no_keys(listen: str) -> None:
     Security.of(Settings(listen=listen))
+
+
+LIMIT = 12
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with contextlib.closing(open_store(f"file://{tmp_path}")) as opened:
+        yield opened
+
+
+def guard_of(store: Store, now: list[float]) -> WriteGuard:
+    return WriteGuard(store, lambda _: Quota(references=LIMIT), clock=lambda: now[0])
+
+
+def write(guard: WriteGuard, store: Store, base: KnowledgeBase, key: str, count: int, version: int = 0) -> None:
+    new = stored.document(key, *(f"{key} {version} {n}" for n in range(count)))
+    with guard.writing(base, [new]):
+        store.write(base, [new])
+
+
+def test_what_is_replaced_and_deleted_makes_room_again(store: Store) -> None:
+    base, other = (store.create(f"acme/{name}", "", stored.IDENTITY) for name in "ab")
+    guard = guard_of(store, [0.0])
+    write(guard, store, base, "x", 8)
+    with pytest.raises(QuotaExceeded):
+        write(guard, store, other, "y", LIMIT - 7)
+    write(guard, store, base, "x", 5, version=1)
+    write(guard, store, other, "y", LIMIT - 5)
+    store.delete(base, ["x"])
+    guard.forget(base)
+    write(guard, store, other, "z", 5)
+
+
+def test_what_another_pod_writes_counts_within_a_minute(store: Store) -> None:
+    now = [0.0]
+    base = store.create("acme/a", "", stored.IDENTITY)
+    here, there = guard_of(store, now), guard_of(store, now)
+    write(here, store, base, "x", 2)
+    write(there, store, base, "y", LIMIT - 3)
+    now[0] += 61
+    with pytest.raises(QuotaExceeded, match=f"{LIMIT - 1} references are stored"):
+        write(here, store, base, "z", 2)
+    write(here, store, base, "z", 1)

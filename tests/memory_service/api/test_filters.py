@@ -11,6 +11,7 @@ from memory_model.words import query_words
 from protos.memory.v1 import ingestion_pb2, retrieval_pb2
 from protos.memory.v1.filter_pb2 import Filter
 from tests.memory_service.encoders import HashEncoder
+from tests.memory_service.read.test_query import joined, within
 from tests.memory_service.running import Client, document, refused, running
 
 
@@ -31,14 +32,6 @@ def documents() -> list[ingestion_pb2.Document]:
             metadata["colour"] = ("red", "green", "blue")[n % 3]
         made.append(document(f"d{n:02}", f"Fact number {n}.", f"T{n}", **metadata))
     return made
-
-
-def is_in(name: str, *values: str) -> Filter:
-    return Filter(is_in=Filter.In(name=name, values=values))
-
-
-def joined(kind: str, *filters: Filter) -> Filter:
-    return Filter(**{kind: Filter.List(filters=filters)})
 
 
 def size(**bounds: float) -> Filter:
@@ -90,7 +83,7 @@ def test_pages_follow_their_tokens(client: Client) -> None:
 
 def test_documents_are_deleted_by_filter_and_no_others(client: Client) -> None:
     client.ingest("gone", *documents())
-    condition = is_in("colour", "red", "green")
+    condition = within("colour", ["red", "green"])
     answer = client.delete("gone", filter=condition)
     left = [n for n in range(30) if not n % 5 or n % 3 == 2]
     assert (answer.documents_deleted, answer.references_deleted) == (30 - len(left), 30 - len(left))
@@ -104,7 +97,7 @@ def test_documents_are_deleted_by_filter_and_no_others(client: Client) -> None:
         {},
         {"filter": Filter()},
         {"filter": joined("none_of", joined("any_of"))},
-        {"filter": is_in("colour", "red"), "document_keys": ["d01"]},
+        {"filter": within("colour", ["red"]), "document_keys": ["d01"]},
     ],
 )
 def test_a_deletion_that_does_not_say_what_deletes_nothing(client: Client, more: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What operators see and set: health, metrics, quotas, the log of calls."""
+"""What operators see and set: health, metrics, quotas, the log of calls; a damaged knowledge base beside sound ones."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from memory_service.ops.logs import configure_logs
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.keyed import new_key, with_key
+from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document, eventually, outcome, refused, running
 
 
@@ -135,3 +136,48 @@ def test_who_writes_administers_or_is_refused_is_logged(tmp_path: Path, capsys: 
     assert (lines[3]["request_id"], lines[3]["knowledge_base"]) == ("by-me-1", "kb")
     assert secret.split("_", 2)[2] not in said
     assert "My diary" not in said
+
+
+DOCUMENTS = [document(f"d{n}", f"Text {n}.") for n in range(8)]
+SERVING = 1
+
+
+def harm(engine: str, folder: Path) -> None:
+    """Cuts a file of the second knowledge base; the first is the default one."""
+    if engine == "file":
+        (file,) = folder.glob("kb-000002-*/documents.sqlite3")
+    else:
+        parts = [path.parent for path in folder.rglob("2_*/columns.txt") if "`embedding`" in path.read_text()]
+        file = max(parts[0].glob("*.bin"), key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[: -20_000 if engine == "file" else -5])
+
+
+@pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
+def test_one_damaged_knowledge_base_is_isolated_and_named(tmp_path: Path, engine: str) -> None:
+    with service(tmp_path, engine=engine) as running, client_of(running) as client:
+        client.ingest("harmed", *DOCUMENTS)
+        client.ingest("sound", *DOCUMENTS)
+        running.process.terminate()
+        assert running.process.wait(120) == 0
+    harm(engine, tmp_path / "store")
+    with service(tmp_path, engine=engine) as running, client_of(running) as client:
+        assert '"event": "knowledge_base_refused"' in running.log.read_text()
+        assert status(client) == status(client, "memory.v1.Retrieval") == SERVING
+        for call in (
+            lambda: client.hits("harmed", "x"), lambda: client.delete("harmed", "d1"),
+            lambda: client.statistics("harmed"), lambda: client.ingest("harmed", document("new", "New.")),
+        ):  # fmt: skip
+            error = refused(call)
+            assert (error.code, error.reason) == (grpc.StatusCode.DATA_LOSS, "KNOWLEDGE_BASE_DAMAGED")
+        listed = client.bases.ListKnowledgeBases(
+            knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=60
+        ).knowledge_bases
+        states = {base.name: (base.state, bool(base.problem)) for base in listed}
+        assert states.pop("harmed") == (knowledge_bases_pb2.KNOWLEDGE_BASE_STATE_DAMAGED, True)
+        assert set(states.values()) == {(knowledge_bases_pb2.KNOWLEDGE_BASE_STATE_READY, False)}
+        # The others are read and written, and the harmed one can be deleted and filled anew.
+        client.ingest("sound", document("new", "New."))
+        assert client.keys("sound") == [*(one.key for one in DOCUMENTS), "new"]
+        client.drop("harmed")
+        client.ingest("harmed", *DOCUMENTS)
+        assert client.keys("harmed") == [one.key for one in DOCUMENTS]

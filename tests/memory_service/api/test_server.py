@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import document, eventually, ingest_requests, outcome, refusal, refused, running
+from tests.memory_service.write.test_cold_start import Gated
 
 
 class Moody(HashEncoder):
@@ -62,18 +64,6 @@ def test_a_connection_ends_at_its_age_and_the_next_call_makes_another(tmp_path: 
         assert client.keys("kb") == ["a"]
 
 
-class Stuck(HashEncoder):
-    """Encodes nothing before it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = threading.Event()
-
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
-        assert self.let_go.wait(300)
-        return super().encode(references)
-
-
 def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
     """While the encoder is at work, the service and the connection hold a part of what a client would send."""
     text, offered = "word " * (50 << 10), 1024  # 256 MiB: more than any window of HTTP/2 holds
@@ -87,7 +77,7 @@ def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
             sent = number
         over.set()
 
-    encoder = Stuck()
+    encoder = Gated()
     with running(tmp_path, encoder, ingest_batch_references=4, warm_up=False) as (client, _):
         call = client.ingestion.Ingest(requests(), timeout=300)
         next(call)
@@ -153,3 +143,13 @@ def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) ->
             assert "'kb'" in error.message
         new.drop("kb")
         assert new.ingest("kb", document("a", "Text."))[1].acknowledged.outcome == 1
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "wire.md"
+
+
+def test_the_example_writes_and_finds_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}") as (_, server):
+        exec(example.replace("127.0.0.1:50051", f"127.0.0.1:{server.port}"), {})
+    assert "benin: Benin\nBenin has 13 million people.\n" in capsys.readouterr().out

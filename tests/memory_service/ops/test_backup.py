@@ -19,9 +19,7 @@ from typer.testing import CliRunner
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.cli import app
 from memory_service.ops.backup import CHECKSUM, DATABASE, Archive, back_up, restore
-from protos.memory.v1 import ingestion_pb2
-from protos.memory.v1 import knowledge_bases_pb2 as pb
-from tests.memory_service.encoders import HashEncoder, vector_of
+from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.running import Client, document, running
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}. " * (n + 1), title=f"T{n}", number=str(n)) for n in range(12)]
@@ -62,14 +60,13 @@ def change_manifest(folder: Path, **values: Any) -> None:
 def contents(client: Client, name: str) -> list[bytes]:
     """All memories and all documents, as bytes."""
     found, keys = [], set()
-    for response in client.bases.ExportKnowledgeBase(pb.ExportKnowledgeBaseRequest(name=name), timeout=60):
+    for response in client.export(name):
         for memory in response.page.memories:
             keys.add(memory.document_key)
             memory.ClearField("vector")  # restored to float precision
             found.append(memory.SerializeToString(deterministic=True))
     for key in sorted(keys):
-        request = ingestion_pb2.GetDocumentRequest(knowledge_base=name, document_key=key)
-        shown = client.ingestion.GetDocument(request, timeout=60)
+        shown = client.document(name, key)
         shown.ClearField("stored_at")
         found.append(shown.SerializeToString(deterministic=True))
     return found
@@ -89,8 +86,8 @@ def test_what_is_restored_is_what_was_saved(service: tuple[Client, str], tmp_pat
     assert contents(client, name) == contents(client, "facts")
     # The same text again is no new document: the restored one has the hash of the first.
     assert client.ingest(name, DOCUMENTS[3])[1].acknowledged.outcome == 3
-    hits = [client.retrieve(kb, vector_of("x")[None], k=12).results[0].hits for kb in ("facts", name)]
-    assert [hit.memory_id for hit in hits[0]] == [hit.memory_id for hit in hits[1]]
+    before, after = ([hit.memory_id for hit in client.hits(kb, "x", 12)] for kb in ("facts", name))
+    assert before == after
 
 
 def test_a_backup_that_broke_off_leaves_the_one_before(service: tuple[Client, str], tmp_path: Path) -> None:
@@ -118,8 +115,7 @@ def test_a_backup_ends_whole_although_documents_change_meanwhile(service: tuple[
     def write(done: int, total: int) -> None:
         pages.append(done)
         client.ingest("busy", document("b0", f"Version {done}."), document(f"c{done}", f"New {done}."))
-        delete = ingestion_pb2.DeleteRequest(knowledge_base="busy", document_keys=["b5"])
-        client.ingestion.Delete(delete, timeout=60)
+        client.delete("busy", "b5")
 
     archive = Archive(str(tmp_path))
     assert back_up(address, "busy", archive, write).document_count == 11 + len(pages)

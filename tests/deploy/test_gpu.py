@@ -1,19 +1,52 @@
-"""`make verify-gpu` on a machine without a GPU: the CPU is compared, the others are named with why they did not run."""
+"""The jobs for a GPU on a machine without one: they measure what they say, and name what did not run."""
 
 from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from deploy import verify_gpu as verify
+from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, main, random_decoder, random_format
 from edge_client.decoder import providers
 from edge_client.decoder.batch import Decoder
+from memory_model.nn.serving import BatchedDecoder
 from tests.edge_client.tiny_bundle import tiny_bundle
+
+
+def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Path) -> None:
+    memories = LocalMemories(tmp_path, random_format(SHAPES["tiny"]()), 30, "cpu", torch.float32)
+    engine = BatchedDecoder(random_decoder(SHAPES["tiny"](), "cpu", torch.float32), PREFIX, 2, 40)
+    prompts = [list(range(10, 26)), list(range(40, 56))]
+    plain = generate(engine, prompts, 16, 8)
+    exact = generate(engine, prompts, 16, 8, memories)
+    with ThreadPoolExecutor(1) as thread:
+        overlap = generate(engine, prompts, 16, 8, memories, thread)
+    memories.store.close()
+    assert memories.found == [10] * 6, "three retrievals each, every memory another one"
+    assert torch.equal(exact, overlap)
+    assert not torch.equal(exact, plain)
+
+
+def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    sizes = {"batch": 2, "prompt-tokens": 65, "answer-tokens": 66, "references": 20, "rounds": 5}
+    small = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    assert main(["--device", "cpu", "--shape", "tiny", "--out", str(out), *small]) == 0
+    result = json.loads(out.read_text())
+    assert result["retrievals"] == 3
+    assert set(result["tokens_per_s"]) == {"without", "exact", "overlap"}
+    for ratio in (result["ratio_exact"], result["ratio_overlap"]):
+        assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
+    assert 0 < result["bandwidth_share"]["with"] < 1
+    slots = 2 * 2 * 5 * SHAPES["tiny"]().memory.budget * 16 * 4  # sequences, sides, memories, rows, numbers, bytes
+    assert result["step_bytes"]["with"] - result["step_bytes"]["without"] == slots
 
 
 def test_the_cpu_agrees_with_itself_and_what_did_not_run_is_named(

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from memory_service.stores import open_store
+from tests.memory_service.killed_writer import Writer
+from tests.memory_service.processes import client_of, service
 from tests.memory_service.store_writer import KEYS, OTHER, version_of
 from tests.memory_service.stored import require_whole
 
@@ -58,7 +60,7 @@ def stored_of(url: str, candidates: list[State]) -> State:
     raise AssertionError(f"neither before nor after the last step: {sorted(found)}, {others}")
 
 
-def kill_again_and_again(url: str, seed: int) -> int:
+def kill_writer(url: str, seed: int) -> int:
     """Returns how many steps were acknowledged."""
     chance, state, acknowledged = random.Random(seed), State(), 0
     for kill in range(KILLS):
@@ -76,6 +78,38 @@ SLOW = [pytest.param(kind, seed, marks=pytest.mark.slow) for kind in ("file", "c
 
 @pytest.mark.parametrize(("kind", "seed"), [("file", 1), *SLOW])
 def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, kind: str, seed: int) -> None:
-    acknowledged = kill_again_and_again(f"{kind}://{tmp_path}/store", seed)
+    acknowledged = kill_writer(f"{kind}://{tmp_path}/store", seed)
     assert acknowledged or seed > 1
     print(f"{KILLS} kills, {acknowledged} acknowledged steps")
+
+
+ENGINES, SLOW_SEEDS = ("file", "chdb"), 20
+
+
+def kill_again_and_again(engine: str, folder: Path, seed: int, kills: int) -> Writer:
+    """Returns what was acknowledged."""
+    writer = Writer(seed)
+    settings = {"engine": engine, "seconds_per_reference": 0.001, "MEMORY_SERVICE_MAX_K": "1000"}
+    for kill in range(kills):
+        with service(folder, **settings) as running, client_of(running) as client:  # type: ignore[arg-type]
+            if kill:
+                writer.check(client)
+            writer.work_until_killed(running, client, 1.5)
+    with service(folder, **settings) as running, client_of(running) as client:  # type: ignore[arg-type]
+        writer.check(client)
+        writer.ingest(client, writer.documents(40))
+        assert all(len(versions) == 1 for versions in writer.versions.values())
+        writer.check(client)
+    return writer
+
+
+@pytest.mark.parametrize(
+    ("engine", "seed", "kills"),
+    [
+        ("file", 0, 2),
+        *(pytest.param(e, 100 + n, 2, marks=pytest.mark.slow) for e in ENGINES for n in range(SLOW_SEEDS)),
+    ],
+)
+def test_kill_9_loses_and_doubles_nothing_acknowledged(tmp_path: Path, engine: str, seed: int, kills: int) -> None:
+    said = kill_again_and_again(engine, tmp_path, seed, kills)
+    print(f"{engine}: {kills} kills, {said.acknowledged} acknowledged documents, {said.deleted} deletions")

@@ -1,0 +1,136 @@
+"""What the benchmarks measure with: intervals, peers, a slow line, known neighbours, an echo that answers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.bench.intervals import interleave, median_interval, percentile, ratio_interval
+from deploy.bench.llama import LlamaCpp
+from deploy.bench.processes import side_process
+from deploy.bench.scenario import ScenarioFailed
+from deploy.bench.service import data
+from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
+from deploy.bench.service.front import serve_echo
+from deploy.bench.service.load import answers_of, closed_loop, load, requests_of
+from deploy.bench.shaper import Line, Link
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(0.1, 1e6), min_size=5, max_size=30))
+def test_the_value_is_numpys_median_inside_its_bounds_inside_the_samples(samples):
+    found = median_interval(samples)
+    assert found.value == pytest.approx(np.median(samples))
+    assert min(samples) <= found.low <= found.value <= found.high <= max(samples)
+
+
+def test_fewer_than_five_rounds_give_no_interval_and_none_give_no_median():
+    found = median_interval([1.0, 2.0, 3.0, 4.0])
+    assert (found.value, found.low, found.high) == (2.5, None, None)
+    with pytest.raises(ValueError, match="at least one"):
+        median_interval([])
+
+
+def test_a_ratio_is_taken_round_by_round_so_that_drift_cancels():
+    drift = np.array([1.0, 5.0, 0.2, 3.0, 2.0])
+    found = ratio_interval(2.0 * drift, drift)
+    assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
+    with pytest.raises(ValueError, match="zip"):
+        ratio_interval([1, 2], [1])
+
+
+def test_a_percentile_needs_ten_samples_beyond_it():
+    samples = np.random.default_rng(0).permutation(1000) + 1.0
+    assert percentile(samples, 99) == 990
+    assert percentile(samples[:999], 99) is None
+    assert percentile(samples[:20], 50) is not None
+
+
+def test_every_round_has_every_variant_and_the_first_changes_from_round_to_round():
+    order: list[tuple[int, str]] = []
+
+    def variant(name: str):
+        return lambda number: order.append((number, name)) or number
+
+    samples = interleave({name: variant(name) for name in "abc"}, 3, warm_up=1)
+    assert samples == {name: [0, 1, 2] for name in "abc"}, "warm-up is discarded"
+    assert [name for number, name in order if number >= 0] == list("abcbcacab")
+    assert [number for number, _ in order[:3]] == [-1, -1, -1]
+
+
+def program(folder: Path, script: str) -> LlamaCpp:
+    (folder / "llama-bench").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "llama-bench").chmod(0o755)
+    return LlamaCpp(folder, Path("some.gguf"))
+
+
+def test_the_seconds_of_one_run_are_taken_from_llama_bench(tmp_path):
+    llama = program(tmp_path, 'echo "$@" > "$(dirname "$0")/said"; echo \'[{"avg_ns": 2500000000}]\'')
+    assert llama.bench(generate=128, threads=2) == 2.5
+    assert (tmp_path / "said").read_text().strip() == "-m some.gguf -t 2 -p 0 -n 128 -r 1 -o json"
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [("echo no such model >&2; exit 3", "exited with 3: no such model"), ("echo '[]'", "gave no figure")],
+)
+def test_a_peer_that_fails_is_told_and_never_a_figure(tmp_path, script, told):
+    with pytest.raises(ScenarioFailed, match=told):
+        program(tmp_path, script).bench(generate=1)
+
+
+def test_segments_arrive_half_a_round_trip_later_and_behind_those_before():
+    assert Line(Link(rtt_ms=50)).arrival(10.0, 1000) == pytest.approx(10.025)
+    line = Line(Link(bandwidth_mbit=8))  # a megabyte a second
+    assert line.arrival(0.0, 1_000_000) == pytest.approx(1.0)
+    assert line.arrival(0.0, 500_000) == pytest.approx(1.5)
+    assert line.arrival(9.0, 500_000) == pytest.approx(9.5), "an idle line does not save up bandwidth"
+
+
+def test_neighbours_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "_BLOCK", 70)
+    collection = Collection(references=200, dimension=16, queries=20)
+    vectors = np.concatenate([block for _, block in collection.vector_blocks()])
+    assert vectors.shape == (200, 16)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    exact = np.argsort(-(collection.query_vectors @ vectors.T), axis=1, kind="stable")[:, :K]
+    assert recall(collection.neighbours, exact) == 1.0
+    assert recall(np.where(collection.neighbours % 2, collection.neighbours, -1), exact) < 1.0
+
+
+def test_the_echo_answers_every_question_with_five_payloads() -> None:
+    requests = requests_of(Collection(50, 16, 3))
+    with side_process(serve_echo) as address:
+        answers = answers_of(address, requests)
+        measured = load(address, requests, callers=2, seconds=0.1)
+    assert [len(answer.results[0].hits) for answer in answers] == [K] * 3
+    assert {len(hit.payload) for hit in answers[0].results[0].hits} == {PAYLOAD_BYTES}
+    assert measured.answered_per_s > 0
+    assert not measured.errors
+
+
+async def test_callers_wait_for_their_answers_and_failures_are_counted_not_timed() -> None:
+    under_way, most, numbers = 0, 0, []
+
+    async def call(number: int) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        numbers.append(number)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        if number == 0:
+            raise AioRpcError(StatusCode.UNAVAILABLE, Metadata(), Metadata())
+
+    met = await closed_loop(call, 3, 0.5)
+    assert most == 3
+    assert len(numbers) == len(set(numbers)) == len(met.latencies_s) + 1
+    assert met.errors == {"UNAVAILABLE": 1}
+    assert met.answered_per_s == len(met.latencies_s) / met.seconds
