@@ -368,8 +368,11 @@ class Decoder:
         return min(candidates)[2] if candidates else None
 
     def _take_place(self, sequence: Sequence) -> None:
-        place = self._free_place()
-        assert place is not None
+        """Give it a place, unless the sequence that would leave has asked for its next step meanwhile."""
+        with self._state:
+            place = self._free_place()
+        if place is None:
+            return
         if (leaving := self._at(place)) is not None:
             leaving.parked, leaving.place = self.caches.read(place, leaving.memory, leaving.length), None
         self._runner.release(place)
@@ -402,7 +405,8 @@ class Decoder:
                 self._lay(other, places[-1], self.caches.read(holes[0], other.memory, other.length))
             self._places[places[-1]] = self._places[holes[0]]
             self._places[holes[0]] = weakref.ref(moved)
-            self._runner.release(places[-1])
+            for place in (places[-1], holes[0]):
+                self._runner.release(place)
             self._lay(moved, holes[0], rows)
 
 
