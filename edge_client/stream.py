@@ -217,13 +217,17 @@ class AnswerStream(Iterator[Event]):
 
     async def __aiter__(self) -> AsyncGenerator[Event, None]:
         """A thread of its own computes; an answer that is left early is recorded with the tokens that were taken."""
-        loop, thread, received = asyncio.get_running_loop(), ThreadPoolExecutor(1, "memory3-answer"), 0
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "memory3-answer")
+        received, mine = 0, True
         try:
             while (event := await loop.run_in_executor(thread, next, self, None)) is not None:
                 received += isinstance(event, Token)
                 yield event
+        except SessionBusy:
+            mine = False  # another reader's answer, which goes on
+            raise
         finally:
-            if not self.over:
+            if mine and not self.over:
                 self.cancel()
                 await asyncio.shield(loop.run_in_executor(thread, self.close, received))
             thread.shutdown(wait=False)
