@@ -127,8 +127,7 @@ class Decoder:
         request = _Request(sequence, tokens, all_logits)
         try:
             with self._state:
-                self._waiting.append(request)
-                self._state.notify_all()
+                self._waiting.append(request)  # its own thread looks next what can be run now
             while chosen := self._next(request):
                 self._run(chosen)
         finally:
