@@ -12,6 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from deploy.processes import AppProcess
+from edge_client import EdgeModel, RetrievalError
+from edge_client.serve.completions import Answering, Queue
+from edge_client.serve.refusals import ApiError
+from edge_client.serve.requests import ChatRequest
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, call, post, refused
 
@@ -78,3 +82,19 @@ def test_of_a_burst_the_queue_takes_three_and_the_others_are_told_when_to_come_b
         if reply.status == 429:
             assert refused(reply) == (429, "queue_full")
             assert reply.headers["retry-after"] == "2"
+
+
+def test_a_knowledge_base_that_nobody_could_look_up_is_looked_up_again(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering = Answering(model, "default", Queue(1, 0))
+    request = ChatRequest.model_validate({"messages": MESSAGES, "memory": {"knowledge_base": "typo"}})
+    with monkeypatch.context() as away:
+        away.setattr(model.recaller.client, "knowledge_bases", lambda: called(RetrievalError("away")))
+        answering.prepare(request).close()
+    with pytest.raises(ApiError, match="'typo'"):
+        answering.prepare(request)
+
+
+def called(error: Exception) -> None:
+    raise error
