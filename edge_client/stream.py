@@ -183,7 +183,7 @@ class AnswerStream(Iterator[Event]):
     (break, an exception, close, dropping it) ends the answer as well, without that event. So does cancelling the task
     that reads; what it did not receive then is no part of the conversation.
 
-    done: called once, when the answer is over in whatever way.
+    over: whether the answer is. done: called once, when it is over in whatever way.
     """
 
     def __init__(self, answer: Answer, cancellation: Cancellation, done: Callable[[Answer], None]) -> None:
@@ -192,11 +192,8 @@ class AnswerStream(Iterator[Event]):
         self._events = answer.events()
         self._done = done
         self._step = threading.Lock()  # held while a thread computes or closes
-        self._begun = self._over = False
+        self._begun = self.over = False
         self._end: Finished | None = None
-
-    def __iter__(self) -> AnswerStream:
-        return self
 
     def __next__(self) -> Event:
         # Who closes has cancelled before and holds the lock for a moment; anybody else who holds it computes.
@@ -261,11 +258,6 @@ class AnswerStream(Iterator[Event]):
         return Result(**vars(self._end), recalls=self._answer.recalled)
 
     @property
-    def over(self) -> bool:
-        """Whether the answer is over."""
-        return self._over
-
-    @property
     def abandoned(self) -> bool:
         """Whether nothing of it was read yet, or it was cancelled: ending it takes nothing from a reader."""
         return not self._begun or self._cancellation.cancelled()
@@ -282,7 +274,7 @@ class AnswerStream(Iterator[Event]):
         """
         self.cancel()
         with self._step:
-            if received is not None and not self._over:
+            if received is not None and not self.over:
                 self._answer.keep(received)
             self._finish()
 
@@ -292,13 +284,13 @@ class AnswerStream(Iterator[Event]):
             pass
 
     def _finish(self) -> None:
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             self._events.close()  # type: ignore[attr-defined]  # a generator
             self._done(self._answer)
 
     def __del__(self) -> None:
         # Nobody can be iterating what nobody holds.
-        if not getattr(self, "_over", True):
+        if not getattr(self, "over", True):
             self._cancellation.cancel()
             self._finish()
