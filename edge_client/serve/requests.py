@@ -67,10 +67,8 @@ class JsonGrammars:
         return JsonConstraint(LLMatcher(self._tokenizer, grammar))
 
 
-class Function(BaseModel):
+class Function(BaseModel, extra="allow", frozen=True):
     """A function that may be called, or a call of one."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = ""
     description: str | None = None
@@ -78,10 +76,8 @@ class Function(BaseModel):
     arguments: str = "{}"
 
 
-class Tool(BaseModel):
+class Tool(BaseModel, extra="allow", frozen=True):
     """What may be called, was called or shall be called; only functions are understood."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     function: Function | None = None
 
@@ -123,14 +119,12 @@ class _Tolerant(BaseModel):
         return [*dict.fromkeys(found)]
 
 
-class MemoryOptions(BaseModel):
+class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     """What is read beside the weights.
 
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
     holds the texts of the references that it read.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: RecallMode | None = None
     knowledge_base: str | None = Field(default=None, pattern=rf"^{BASE_NAME}(,{BASE_NAME})*$")
