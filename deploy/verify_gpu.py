@@ -31,7 +31,7 @@ import onnxruntime as ort
 from deploy.bench.machine import power_mode
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, session_options
-from edge_client.decoder.providers import ORDER, OpenedSession, gpu, missing, tensorrt_version
+from edge_client.decoder.providers import ORDER, gpu, missing, tensorrt_version
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
@@ -103,7 +103,7 @@ def reference(bundle: Bundle) -> Decoder:
     options = session_options(1, rounded=False)
     session = ort.InferenceSession(str(bundle.decoder), options, providers=["CPUExecutionProvider"])
     prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
-    return Decoder(DecoderGraph(OpenedSession(session, "cpu")), prefix, context=CONTEXT, parallel=1)
+    return Decoder(DecoderGraph(session, "cpu"), prefix, context=CONTEXT, parallel=1)
 
 
 def verify(bundle: Bundle, steps: int) -> list[Row]:

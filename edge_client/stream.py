@@ -183,7 +183,7 @@ class AnswerStream(Iterator[Event]):
     (break, an exception, close, dropping it) ends the answer as well, without that event. So does cancelling the task
     that reads; what it did not receive then is no part of the conversation.
 
-    done: called once, when the answer is over in whatever way.
+    over: whether the answer is. done: called once, when it is over in whatever way.
     """
 
     def __init__(self, answer: Answer, cancellation: Cancellation, done: Callable[[Answer], None]) -> None:
@@ -192,11 +192,8 @@ class AnswerStream(Iterator[Event]):
         self._events = answer.events()
         self._done = done
         self._step = threading.Lock()  # held while a thread computes or closes
-        self._begun = self._over = False
+        self._begun = self.over = False
         self._end: Finished | None = None
-
-    def __iter__(self) -> AnswerStream:
-        return self
 
     def __next__(self) -> Event:
         # Who closes has cancelled before and holds the lock for a moment; anybody else who holds it computes.
@@ -217,13 +214,17 @@ class AnswerStream(Iterator[Event]):
 
     async def __aiter__(self) -> AsyncGenerator[Event, None]:
         """A thread of its own computes; an answer that is left early is recorded with the tokens that were taken."""
-        loop, thread, received = asyncio.get_running_loop(), ThreadPoolExecutor(1, "memory3-answer"), 0
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "memory3-answer")
+        received, mine = 0, True
         try:
             while (event := await loop.run_in_executor(thread, next, self, None)) is not None:
                 received += isinstance(event, Token)
                 yield event
+        except SessionBusy:
+            mine = False  # another reader's answer, which goes on
+            raise
         finally:
-            if not self.over:
+            if mine and not self.over:
                 self.cancel()
                 await asyncio.shield(loop.run_in_executor(thread, self.close, received))
             thread.shutdown(wait=False)
@@ -257,11 +258,6 @@ class AnswerStream(Iterator[Event]):
         return Result(**vars(self._end), recalls=self._answer.recalled)
 
     @property
-    def over(self) -> bool:
-        """Whether the answer is over."""
-        return self._over
-
-    @property
     def abandoned(self) -> bool:
         """Whether nothing of it was read yet, or it was cancelled: ending it takes nothing from a reader."""
         return not self._begun or self._cancellation.cancelled()
@@ -278,7 +274,7 @@ class AnswerStream(Iterator[Event]):
         """
         self.cancel()
         with self._step:
-            if received is not None and not self._over:
+            if received is not None and not self.over:
                 self._answer.keep(received)
             self._finish()
 
@@ -288,13 +284,13 @@ class AnswerStream(Iterator[Event]):
             pass
 
     def _finish(self) -> None:
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             self._events.close()  # type: ignore[attr-defined]  # a generator
             self._done(self._answer)
 
     def __del__(self) -> None:
         # Nobody can be iterating what nobody holds.
-        if not getattr(self, "_over", True):
+        if not getattr(self, "over", True):
             self._cancellation.cancel()
             self._finish()

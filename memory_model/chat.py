@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from memory_model.config import MemoryConfig
 from memory_model.errors import EmptyConversation, InvalidInput, UnknownRole, UnknownTemplate
-from memory_model.tokenizer import Tokenizer
+from memory_model.tokenizer import Tokenizer, well_formed
 
 ROLES = ("system", "user", "assistant")
 _BEGIN, _END = "\ue000", "\ue001"
@@ -118,8 +118,7 @@ def _checked(messages: Any) -> list[dict[str, str]]:
             raise UnknownRole(f"message {number}: role must be one of {', '.join(ROLES)}, not {role!r}")
         if not isinstance(content, str):
             raise InvalidInput(f"message {number}: content must be a str, not {type(content).__name__}")
-        # A lone surrogate cannot be tokenized; the marks are ours.
-        clean = content.encode("utf-8", "replace").decode("utf-8").replace(_BEGIN, "").replace(_END, "")
+        clean = well_formed(content).replace(_BEGIN, "").replace(_END, "")  # the marks are ours
         result.append({"role": role, "content": clean.strip()})
     return result
 

@@ -19,7 +19,7 @@ import onnxruntime as ort
 from tokenizers import Tokenizer
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.tokenizer import read_backend, without_word_cache
+from memory_model.tokenizer import read_backend, well_formed, without_word_cache
 
 MODEL, TOKENIZER, CONFIG = "embedder.onnx", "embedder_tokenizer.json", "embedder.json"
 POOLINGS = ("mean", "cls")
@@ -132,7 +132,7 @@ class Embedder:
             raise InvalidInput("embed takes a sequence of str")
         vectors = np.empty((len(texts), self.dim), np.float32)
         limit = self.config.max_tokens * CHARACTERS_PER_TOKEN
-        clean = [_well_formed(t[:limit]) for t in texts]
+        clean = [well_formed(t[:limit]) for t in texts]
         # A single text needs none of the library's threads, where something of every tokenizer stays for good.
         encodings = map(self._tokenizer.encode, clean) if len(clean) < 2 else self._tokenizer.encode_batch(clean)
         tokens = [encoding.ids for encoding in encodings]
@@ -165,8 +165,3 @@ def pool(tokens: np.ndarray, mask: np.ndarray, pooling: str) -> np.ndarray:
         return tokens[:, 0]
     weights = mask[:, :, None].astype(np.float32)
     return np.asarray((tokens * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9))
-
-
-def _well_formed(text: str) -> str:
-    # A lone surrogate is legal in a Python str and cannot be passed to the tokenizer.
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -89,7 +89,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; adds no BOS."""
-        return list(self.backend.encode(text, add_special_tokens=False).ids)
+        return list(self.backend.encode(well_formed(text), add_special_tokens=False).ids)
 
     def encode_next(self, text: str, *, literal: bool = False) -> list[int]:
         """Token ids of a text that follows another one; `literal`: special tokens that it spells stay text.
@@ -133,6 +133,11 @@ class Tokenizer:
 _open: WeakValueDictionary[tuple[str, SpecialTokens | None], Tokenizer] = WeakValueDictionary()
 """By SHA-256 of the file and special tokens, while in use: every one that is made leaves a trace in the library."""
 _opening = threading.Lock()
+
+
+def well_formed(text: str) -> str:
+    """The text with "?" for lone surrogates, which are legal in a str and which the library does not take."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def read_backend(path: Path) -> Backend:

@@ -270,9 +270,12 @@ def typed_at_terminal(
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
-    if history is not None:
-        history.parent.mkdir(parents=True, exist_ok=True)
-        history.touch(mode=0o600)
+    try:
+        if history is not None:
+            history.parent.mkdir(parents=True, exist_ok=True)
+            history.touch(mode=0o600)
+    except OSError:  # a home that cannot be written
+        history = None
     session: PromptSession[str] = PromptSession(
         history=None if history is None else FileHistory(str(history)), multiline=True,
         completer=WordCompleter(COMMANDS, sentence=True), complete_while_typing=False, key_bindings=keys,

@@ -22,13 +22,13 @@ import numpy as np
 
 from edge_client.decoder.graph import DecoderGraph, Row, Runner, Threads
 from edge_client.decoder.kv import Rows
+from edge_client.decoder.providers import CONTEXT
 from edge_client.decoder.sequence import NOTHING, Sequence
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
 from memory_model.errors import InvalidInput
 
-DEFAULT_CONTEXT = 2048
 PATIENCE_S = 0.005
 """How long a step waits for other sequences that decode, or half of what the last one took if that is more."""
 LATELY_S = 0.05
@@ -70,7 +70,7 @@ class Decoder:
     def __init__(self, graph: DecoderGraph, prefix: Tokens[int], *, context: int = 0, parallel: int = 4) -> None:
         self.graph, self.config, self.prefix = graph, graph.config, list(prefix)
         trained = self.config.positions
-        self.context = context or min(DEFAULT_CONTEXT, trained or DEFAULT_CONTEXT)
+        self.context = context or min(CONTEXT, trained or CONTEXT)
         if trained and self.context > trained:
             raise InvalidInput(
                 f"a context of {self.context} tokens exceeds the {trained} that {self.config.name} was trained for"
@@ -104,9 +104,9 @@ class Decoder:
         cls, bundle: Bundle, *, threads: Threads = 1, provider: str = "cpu", context: int = 0, parallel: int = 4
     ) -> Decoder:
         """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
-        rows = context or DEFAULT_CONTEXT
-        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider, context=rows, parallel=parallel)
-        return cls(graph, prefix_ids(bundle.tokenizer, bundle.config.memory), context=context, parallel=parallel)
+        size = {"context": context, "parallel": parallel}
+        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider, **size)
+        return cls(graph, prefix_ids(bundle.tokenizer, bundle.config.memory), **size)
 
     @property
     def room(self) -> int:
@@ -123,12 +123,11 @@ class Decoder:
     # What `Sequence` calls.
 
     def read(self, sequence: Sequence, tokens: Tokens[int], *, all_logits: bool = False) -> np.ndarray:
-        """Read at most PIECE tokens; blocks. Logits float32 [1, vocabulary], or `all_logits` [n, vocabulary]."""
+        """Read at most PROMPT_TOKENS; blocks. Logits float32 [1, vocabulary], or `all_logits` [n, vocabulary]."""
         request = _Request(sequence, tokens, all_logits)
         try:
             with self._state:
-                self._waiting.append(request)
-                self._state.notify_all()
+                self._waiting.append(request)  # its own thread looks next what can be run now
             while chosen := self._next(request):
                 self._run(chosen)
         finally:
@@ -280,15 +279,16 @@ class Decoder:
 
     def _run(self, chosen: list[_Request]) -> None:
         """Do what `_next` chose, and let the next thread go on."""
-        placed, stepping = chosen[0].sequence.place is not None, chosen[0].steps
-        beside, begun = chosen[0].sequence.beside, time.monotonic()
+        first, place, begun = chosen[0], chosen[0].sequence.place, time.monotonic()
+        beside, stepping = first.sequence.beside, first.steps
         try:
-            if not placed:
-                self._take_place(chosen[0].sequence)
+            if place is None:
+                self._take_place(first.sequence)
             elif stepping and not beside:
                 self._step(chosen)
-            else:
-                self._piece(chosen[0])
+            else:  # several tokens of one sequence
+                rows = [_row(first.sequence, first.tokens)]
+                self._finish(first, self._runner.run(place, rows, all_logits=first.all_logits))
         except Exception as error:
             for request in chosen:
                 request.error = error
@@ -296,21 +296,14 @@ class Decoder:
             with self._state:
                 self._waiting = [r for r in self._waiting if r.logits is None and r.error is None]
                 if beside:
-                    chosen[0].sequence.beside = False
+                    first.sequence.beside = False
                 else:
-                    if placed:
+                    if place is not None:
                         self._prompt_next = stepping
-                    if placed and stepping:
+                    if place is not None and stepping:
                         self._step_s = time.monotonic() - begun
                     self._busy, self._free_since = False, time.monotonic()
                 self._state.notify_all()
-
-    def _piece(self, request: _Request) -> None:
-        """Several tokens of one sequence."""
-        place = request.sequence.place
-        assert place is not None
-        rows = [_row(request.sequence, request.tokens)]
-        self._finish(request, self._runner.run(place, rows, all_logits=request.all_logits))
 
     def _step(self, requests: list[_Request]) -> None:
         """One token of each of these sequences; a place that lies between theirs is passed over."""
@@ -368,8 +361,11 @@ class Decoder:
         return min(candidates)[2] if candidates else None
 
     def _take_place(self, sequence: Sequence) -> None:
-        place = self._free_place()
-        assert place is not None
+        """Give it a place, unless the sequence that would leave has asked for its next step meanwhile."""
+        with self._state:
+            place = self._free_place()
+        if place is None:
+            return
         if (leaving := self._at(place)) is not None:
             leaving.parked, leaving.place = self.caches.read(place, leaving.memory, leaving.length), None
         self._runner.release(place)
@@ -402,7 +398,8 @@ class Decoder:
                 self._lay(other, places[-1], self.caches.read(holes[0], other.memory, other.length))
             self._places[places[-1]] = self._places[holes[0]]
             self._places[holes[0]] = weakref.ref(moved)
-            self._runner.release(places[-1])
+            for place in (places[-1], holes[0]):
+                self._runner.release(place)
             self._lay(moved, holes[0], rows)
 
 

@@ -30,9 +30,7 @@ from edge_client.decoder.providers import (
     CONTEXT,
     PARALLEL,
     EngineCache,
-    OpenedSession,
     cache_folder,
-    check_name,
     graph_path,
     missing,
     named_errors,
@@ -70,9 +68,9 @@ class DecoderGraph:
     one, or "". device: where caches lie, "cpu" or "cuda"; cache_dtype: float32 or float16. threads: of its products.
     """
 
-    def __init__(self, opened: OpenedSession, threads: int = 1) -> None:
-        properties = opened.session.get_modelmeta().custom_metadata_map
-        self.session = opened.session
+    def __init__(self, session: ort.InferenceSession, provider: str, warning: str = "", threads: int = 1) -> None:
+        properties = session.get_modelmeta().custom_metadata_map
+        self.session = session
         try:
             self.config = ModelConfig.from_dict(json.loads(properties["config"]))
             self.precision = properties["precision"]
@@ -81,7 +79,8 @@ class DecoderGraph:
         self.fused = properties.get("operators") == "fused"
         half = properties.get("compute") == "float16"
         self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
-        self.provider, self.warning, self.device = opened.provider, opened.warning, opened.device
+        self.provider, self.warning = provider, warning
+        self.device = "cpu" if provider == "cpu" else "cuda"
         self.threads = threads
 
     def __del__(self) -> None:
@@ -103,7 +102,6 @@ class DecoderGraph:
         path = Path(path)
         if not path.is_file():
             raise MissingFile(f"no decoder at {path}: make it with `memory-model export`")
-        check_name(provider)
         folder = cache_folder(path)
 
         def opened(count: int) -> DecoderGraph:
@@ -111,7 +109,7 @@ class DecoderGraph:
                 engines = None
                 if provider in ("auto", "tensorrt") and not missing("tensorrt"):
                     engines = EngineCache.of(path, folder, context, parallel)
-                return cls(open_session(path, session_options(count), provider, engines), count)
+                return cls(*open_session(path, session_options(count), provider, engines), count)
 
         if threads != "auto":
             return opened(threads)

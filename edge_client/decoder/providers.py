@@ -64,20 +64,6 @@ class Gpu:
     architecture: str
 
 
-@dataclass(frozen=True)
-class OpenedSession:
-    """A session, the provider that runs it, where its caches lie ("cpu", "cuda"), and why it is not another one."""
-
-    session: ort.InferenceSession
-    provider: str
-    warning: str = ""
-
-    @property
-    def device(self) -> str:
-        """Where the caches lie, in ONNX Runtime's words."""
-        return "cpu" if self.provider == "cpu" else "cuda"
-
-
 def check_name(name: str) -> None:
     """Raise InvalidInput for a provider that does not exist."""
     if name not in NAMES:
@@ -112,8 +98,8 @@ def missing(provider: str) -> str:
 
 def open_session(
     decoder: Path, options: ort.SessionOptions, wanted: str, engines: EngineCache | None = None
-) -> OpenedSession:
-    """Open the decoder on the provider that is named, or for "auto" on the best that can be had.
+) -> tuple[ort.InferenceSession, str, str]:
+    """The decoder on the provider that is named, or for "auto" on the best that can be had; which; why no better one.
 
     engines: where TensorRT's engine is kept; None leaves TensorRT out. Raises ProviderError (NOT_INSTALLED,
     OUT_OF_MEMORY, UNSUPPORTED_GRAPH, NOT_BUILT, LOAD_FAILED), CorruptFile, InvalidInput.
@@ -137,7 +123,7 @@ def open_session(
         warning = f"provider_inactive active={name} reason={'; '.join(reasons)!r}" if idle else ""
         if warning:
             log.warning(warning)
-        return OpenedSession(session, name, warning)
+        return session, name, warning
     raise AssertionError("the CPU is the last one, and it opens or raises")
 
 

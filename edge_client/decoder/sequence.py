@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge_client.decoder.kv import Rows, check_memories
+from edge_client.decoder.providers import PROMPT_TOKENS
 from edge_client.errors import ContextFull
 from edge_client.generate.prompt import common_length
 from edge_client.recall.recaller import Recall
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from edge_client.decoder.batch import Decoder
 
 NOTHING = Recall("", state="off")
-PIECE = 64
-"""Most tokens that are read in one run."""
 WORTH_COPYING = 16
 """Tokens that another sequence must have in common beyond this one's before its rows are copied."""
 
@@ -133,7 +132,7 @@ class Sequence:
             first = start if self._chunk_start is None else self._chunk_start
             self._chunks.append(_Chunk(first, end, self._missed))
         self._chunk_start = None
-        pieces = [tokens[n : n + PIECE] for n in range(0, len(tokens), PIECE)]
+        pieces = [tokens[n : n + PROMPT_TOKENS] for n in range(0, len(tokens), PROMPT_TOKENS)]
         found = [self.decoder.read(self, piece, all_logits=all_logits) for piece in pieces]
         self.decoder_s += time.perf_counter() - begun
         return np.concatenate(found) if all_logits else found[-1]

@@ -29,7 +29,7 @@ from tempfile import mkdtemp
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from edge_client.decoder.sequence import PIECE
+from edge_client.decoder.providers import PROMPT_TOKENS
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import Cancellation, ModelClosed, described
 from edge_client.generate.loop import ChunkRecalls
@@ -268,7 +268,7 @@ class Conversation:
             while len(rest := answer.tokens[len(text.tokens) + fewer :]) > CLOSE:
                 model.closing.check()
                 text.inject(answer.held)
-                text.read(rest[:PIECE])
+                text.read(rest[:PROMPT_TOKENS])
         finally:
             recalls.end()
             text.end()

@@ -147,8 +147,7 @@ class Sampler:
             tokens, weights = distribution(changed, self.sampling)
             reached = np.cumsum(weights)
             place = int(np.searchsorted(reached, self._random.random() * reached[-1], side="right"))
-            place = min(place, len(weights) - 1)
-            token = place if tokens is None else int(tokens[place])
+            token = int(tokens[min(place, len(weights) - 1)])
         if self._counts is not None:
             self._counts[token] += 1
         if self.sampling.constraint is not None:
@@ -173,24 +172,21 @@ class Sampler:
         return changed if s.constraint is None else s.constraint.allow(changed)
 
 
-def distribution(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | None, np.ndarray]:
-    """Tokens that may be drawn and their weights, which need not sum to 1; no tokens means all, in order.
+def distribution(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens that may be drawn and their weights, which need not sum to 1.
 
     logits: float32 [vocabulary], after bias and penalties. sampling: with a temperature above 0.
     """
     s = sampling
-    tokens: np.ndarray | None = None
-    if 0 < s.top_k < len(logits):
-        tokens = likeliest(logits, s.top_k)
-        logits = logits[tokens]
+    tokens = likeliest(logits, s.top_k or len(logits))
     # In float64 a temperature near 0 does not overflow; its least value keeps the division defined.
-    weights = np.exp((logits.astype(np.float64) - float(logits.max())) / max(s.temperature, 1e-6))
+    weights = np.exp((logits[tokens].astype(np.float64) - float(logits.max())) / max(s.temperature, 1e-6))
     if s.top_p < 1:
         kept = _nucleus(weights, s.top_p)
-        tokens, weights = kept if tokens is None else tokens[kept], weights[kept]
+        tokens, weights = tokens[kept], weights[kept]
     if s.min_p > 0:
         kept = np.flatnonzero(weights >= s.min_p * weights.max())
-        tokens, weights = kept if tokens is None else tokens[kept], weights[kept]
+        tokens, weights = tokens[kept], weights[kept]
     return tokens, weights
 
 
@@ -224,7 +220,7 @@ def _with_logprobs(logits: np.ndarray, token: int, count: int) -> Picked:
 
 _INCOMPLETE = "\ufffd"
 _LONGEST_CHARACTER = 4
-"""Bytes of UTF-8's longest character: more tokens than this without one are really broken bytes."""
+"""Bytes of UTF-8's longest character: so many U+FFFD at the end are really broken bytes."""
 
 
 class StreamText:
@@ -242,7 +238,7 @@ class StreamText:
         """Add a token; returns new text, which may be empty. After a stop string `stopped` is True."""
         self._pending.append(token)
         piece = self._decoded()
-        if piece.endswith(_INCOMPLETE) and len(self._pending) < _LONGEST_CHARACTER:
+        if 0 < len(piece) - len(piece.rstrip(_INCOMPLETE)) < _LONGEST_CHARACTER:
             return ""
         # A special token has no text, and what follows it would lose its space as at the beginning of a text.
         self._before, self._pending = self._pending if piece else [*self._before, *self._pending], []

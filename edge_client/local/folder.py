@@ -18,6 +18,7 @@ from edge_client.wire.client import Answer, merged, names_of
 from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, InvalidInput, MissingFile
 from memory_model.formats import FileDocument
+from memory_model.tokenizer import well_formed
 
 DEFAULT_NAME = "mine"
 SUFFIX = ".memories"
@@ -139,11 +140,12 @@ def remember(base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable
 def _remembered(
     base: LocalKnowledgeBase, writer: MemoryWriter, document: LocalDocument, read: FileDocument
 ) -> Iterator[Remembered]:
+    text = readable(read)
     done, whole = base.stored(document)
     if whole and done == whole:
         yield Remembered(read.where, read.key, "unchanged", done, whole)
         return
-    texts = writer.split(readable(read), read.title)
+    texts = writer.split(text, read.title)
     if whole not in (0, len(texts)):
         done = 0  # a tokenizer that cuts otherwise
     while done < len(texts):
@@ -163,6 +165,8 @@ def readable(read: FileDocument) -> str:
         raise InvalidInput(f"it has {len(read.text):,} characters, at most {TEXT_LIMIT:,}: cut it into several")
     if "\0" in read.text:
         raise InvalidInput("it is binary, no text: it holds NUL characters")
+    if well_formed(named := f"{read.key}{read.title}{read.text}") != named:
+        raise InvalidInput("it holds half of a surrogate pair, which is no character")
     if not read.text.strip():
         raise InvalidInput("it has no text")
     return read.text

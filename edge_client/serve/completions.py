@@ -77,29 +77,32 @@ class Answering:
     def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
         self.model, self.queue = model, queue
         self._grammars, self._knowledge_base = JsonGrammars(model.bundle), knowledge_base
-        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(self._over)
+        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
+        self._known: set[str] = set()  # that the service had, or this device, when it was looked at last
 
     def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
-        options, memory = request.sampling(self._grammars), request.memory
-        name = memory.knowledge_base or self._knowledge_base
-        model = self.model if name == self._knowledge_base else self._reading(name)
+        options, memory, model = request.sampling(self._grammars), request.memory, self.model
+        if (name := memory.knowledge_base or self._knowledge_base) != self._knowledge_base:
+            self._check(name)
+            model = self._reading(name)
         if isinstance(request, CompletionRequest):
             return model.complete(request.text, memory=memory.mode, **options)
         return model.generate(request.conversation(), memory=memory.mode, **options)
 
-    def _over(self, names: str) -> EdgeModel:
-        """The model over other knowledge bases; raises ApiError for one that the service does not have.
+    def _check(self, names: str) -> None:
+        """Raise ApiError for a knowledge base that the service does not have.
 
         A service that does not answer is not waited for: answers are given without it, and say so.
         """
-        if (client := self.model.recaller.client) is not None:
-            with suppress(RetrievalError):
-                known = {base.name for base in client.knowledge_bases()} | {*self.model.local.documents()}
-                if unknown := [name for name in names_of(names) if name not in known]:
-                    message = f"there is no knowledge base {unknown[0]!r}: GET /v1/knowledge_bases lists them"
-                    raise ApiError(404, message, code="knowledge_base_not_found")
-        return self.model.with_knowledge_base(names)
+        client, wanted = self.model.recaller.client, names_of(names)
+        if client is None or self._known.issuperset(wanted):
+            return
+        with suppress(RetrievalError):
+            self._known = {base.name for base in client.knowledge_bases()} | {*self.model.local.documents()}
+            if unknown := [name for name in wanted if name not in self._known]:
+                message = f"there is no knowledge base {unknown[0]!r}: GET /v1/knowledge_bases lists them"
+                raise ApiError(404, message, code="knowledge_base_not_found")
 
     async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
         """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.errors import ContextFull, ModelClosed, RetrievalError, SessionBusy
 from edge_client.serve.access import ServeSettings, is_own, own_names
-from memory_model.errors import InvalidInput, Memory3Error
+from memory_model.errors import InvalidInput, Memory3Error, MissingFile
 
 log = logging.getLogger("edge_client.serve")
 
@@ -28,6 +28,7 @@ INVALID = "invalid_request_error"
 _CLASSES: Sequence[tuple[type[Memory3Error], int, str]] = (
     (InvalidInput, 400, INVALID),
     (ContextFull, 400, INVALID),
+    (MissingFile, 404, INVALID),
     (SessionBusy, 409, INVALID),
     (ModelClosed, 503, "server_error"),
     (RetrievalError, 502, "service_error"),

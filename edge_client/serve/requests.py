@@ -67,15 +67,30 @@ class JsonGrammars:
         return JsonConstraint(LLMatcher(self._tokenizer, grammar))
 
 
-def call_schema(functions: list[dict[str, Any]]) -> dict[str, Any]:
+class Function(BaseModel, extra="allow", frozen=True):
+    """A function that may be called, or a call of one."""
+
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    arguments: str = "{}"
+
+
+class Tool(BaseModel, extra="allow", frozen=True):
+    """What may be called, was called or shall be called; only functions are understood."""
+
+    function: Function | None = None
+
+
+def call_schema(functions: list[Function]) -> dict[str, Any]:
     """The schema of a call of one of the functions: {"name": …, "arguments": …}."""
     calls = []
     for number, function in enumerate(functions):
-        arguments = {"type": "object", "additionalProperties": False, **(function.get("parameters") or {})}
+        arguments = {"type": "object", "additionalProperties": False, **(function.parameters or {})}
         # References inside a function's schema count from its own root.
         root = f'"$ref": "#/anyOf/{number}/properties/arguments/'
         properties = {
-            "name": {"const": function["name"]},
+            "name": {"const": function.name},
             "arguments": json.loads(json.dumps(arguments).replace('"$ref": "#/', root)),
         }
         call = {"type": "object", "properties": properties, "required": [*properties]}
@@ -104,14 +119,12 @@ class _Tolerant(BaseModel):
         return [*dict.fromkeys(found)]
 
 
-class MemoryOptions(BaseModel):
+class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     """What is read beside the weights.
 
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
     holds the texts of the references that it read.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: RecallMode | None = None
     knowledge_base: str | None = Field(default=None, pattern=rf"^{BASE_NAME}(,{BASE_NAME})*$")
@@ -130,13 +143,13 @@ class ChatMessage(_Tolerant):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart] = ""
-    tool_calls: list[dict[str, Any]] = []
+    tool_calls: list[Tool] = []
 
     def plain(self) -> dict[str, str]:
         """As the chat template takes it."""
         content = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
-        functions = [call.get("function") or {} for call in self.tool_calls]
-        calls = [f'{{"name": {json.dumps(f.get("name"))}, "arguments": {f.get("arguments")}}}' for f in functions]
+        called = [call.function for call in self.tool_calls if call.function]
+        calls = [f'{{"name": {json.dumps(f.name)}, "arguments": {f.arguments}}}' for f in called]
         roles = {"developer": "system", "tool": "user", "function": "user"}
         return {"role": roles.get(self.role, self.role), "content": "\n".join(filter(None, [content, *calls]))}
 
@@ -201,22 +214,22 @@ class ChatRequest(_Sampled):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS)
-    tools: list[dict[str, Any]] = []
-    tool_choice: str | dict[str, Any] = "auto"
+    tools: list[Tool] = []
+    tool_choice: str | Tool = "auto"
 
     def ignored(self) -> list[str]:
         """As in the base class; tools that cannot be called are ignored."""
         unused = ["tools"] if self.tools and not self.callable_tools() else []
         return [*super().ignored(), *unused]
 
-    def callable_tools(self) -> list[dict[str, Any]]:
+    def callable_tools(self) -> list[Function]:
         """The functions of which the answer must call one; empty where it is text. Raises InvalidInput."""
         choice = self.tool_choice
-        named = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
-        if named is None and choice not in ("required", "any"):
+        named = choice.function.name if isinstance(choice, Tool) and choice.function else ""
+        if not named and choice not in ("required", "any"):
             return []
-        functions = [tool.get("function") or {} for tool in self.tools]
-        found = [f for f in functions if f.get("name") and named in (None, f["name"])]
+        functions = [tool.function for tool in self.tools if tool.function]
+        found = [f for f in functions if f.name and named in ("", f.name)]
         if not found:
             raise InvalidInput(f"tool_choice wants {named or 'a function'}: give it in tools")
         return found
@@ -240,7 +253,8 @@ class ChatRequest(_Sampled):
         """The messages as the chat template takes them; the assistant's last one is the answer's beginning."""
         messages = [m.plain() for m in self.messages]
         if functions := self.callable_tools():
-            told = f"Call one of these functions, in JSON with name and arguments: {json.dumps(functions)}"
+            shown = json.dumps([f.model_dump(exclude_unset=True) for f in functions])
+            told = f"Call one of these functions, in JSON with name and arguments: {shown}"
             messages.insert(0, {"role": "system", "content": told})
         return messages
 

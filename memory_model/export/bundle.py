@@ -27,14 +27,14 @@ DEFAULT_PRECISION = "int4-64-table-int8"
 def export_bundle(
     model: str | Path | LoadedModel | None = None, out: str | Path = DEFAULT_FOLDER,
     precision: str | Precision = DEFAULT_PRECISION, *,
-    codec: str | Path | None = None, embedder: str | Path | None = None, embedder_precision: str = "float32",
+    codec: str | Path | None = None, embedder: str | Path | None = None, embedder_precision: str = "int8",
     calibration: str | Path | None = None, quiet: bool = False,
 ) -> Bundle:  # fmt: skip
     """Export `model` (a model folder, by default the packaged one, or a loaded model) to the folder `out`.
 
     An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. codec,
-    calibration (JSONL rows that int4 weights are rounded for, "" for none), embedder ("minilm" or a folder, in float32
-    or int8): by default the model folder's. Shows progress unless `quiet`; after an interruption nothing is left.
+    calibration (JSONL rows that int4 weights are rounded for, "" for none), embedder ("minilm" or a folder, in int8
+    or float32): by default the model folder's. Shows progress unless `quiet`; after an interruption nothing is left.
     Raises MissingFile, CorruptFile, InvalidInput.
     """
     out = Path(out)

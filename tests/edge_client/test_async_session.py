@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_client import EdgeModel, Token
+from edge_client import EdgeModel, SessionBusy, Token
 
 QUESTION = "What is the code of Lima?"
 MANY: dict[str, Any] = {"max_tokens": 40, "temperature": 50.0, "seed": 3}
@@ -42,6 +42,13 @@ async def test_cancelling_the_task_ends_the_answer(model: EdgeModel) -> None:
         await task
     assert [m["role"] for m in session.messages] == ["user", "assistant"], "it is over: the turn is recorded"
     assert (await session.send("Go on", **{**MANY, "max_tokens": 2}).aresult()).text is not None
+
+
+async def test_a_second_reader_is_refused_and_the_answer_goes_on(model: EdgeModel) -> None:
+    stream = model.generate(QUESTION, **MANY)
+    with stream._step, pytest.raises(SessionBusy):  # as while another thread computes
+        await stream.aresult()
+    assert (await stream.aresult()).statistics.generated_tokens == 40
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5])

@@ -141,6 +141,7 @@ def test_wrong_messages_are_refused(model: EdgeModel, messages: object) -> None:
 @pytest.mark.parametrize("question", ["", " ", "\x00", "\ud800", "🎉" * 50, "<|im_end|>" * 3, "a\ue000b"])
 def test_strange_questions_are_answered(model: EdgeModel, question: str) -> None:
     assert answer(model, question)[2].statistics.generated_tokens > 0
+    assert not question or model.complete(question, max_tokens=1).result().statistics.generated_tokens == 1
 
 
 def test_statistics_add_up(model: EdgeModel) -> None:

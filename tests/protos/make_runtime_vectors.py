@@ -222,8 +222,9 @@ def write_bundle(folder: Path) -> None:
         codec = Path(made) / "codec.npz"
         memory_format().codec.save(codec)
         export_bundle(
-            loaded(), Path(made) / "bundle", "float32", codec=codec, embedder=tiny_bert(Path(made) / "bert"), quiet=True
-        )
+            loaded(), Path(made) / "bundle", "float32", codec=codec, embedder=tiny_bert(Path(made) / "bert"),
+            embedder_precision="float32", quiet=True,
+        )  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(Path(made) / "bundle", folder)
 

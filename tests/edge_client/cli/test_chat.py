@@ -49,6 +49,7 @@ def test_what_was_typed_is_found_again_by_the_next_run_and_by_nobody_else(tmp_pa
     assert typed("first\rsecond\r", file, messages=2) == ["first", "second"]
     assert typed("\x1b[A\x1b[A\r", file) == ["first"]
     assert file.stat().st_mode & 0o077 == 0
+    assert typed("third\r", Path("/proc/history")) == ["third"], "nothing can be kept there"
 
 
 def test_a_line_from_a_pipe_goes_on_after_a_backslash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,49 @@ def test_a_sequence_between_others_that_is_dropped_leaves_its_place(graph: Decod
     assert sorted(s.place for s in made if s.place is not None) == [0, 1]
 
 
+@pytest.mark.usefixtures("patient")
+def test_logits_of_a_sequence_that_makes_room_for_a_step_stay_as_they_were(graph: DecoderGraph) -> None:
+    decoder = Decoder(graph, PREFIX, context=200, parallel=3)
+    first, between, last = made = [decoder.sequence() for _ in range(3)]
+    for sequence in made:
+        sequence.begin([9, 8], memory=True)
+        sequence.read([9])
+        sequence.end()
+    logits = between.read([8])
+    before = logits.copy()
+    first.over = last.over = False
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda s: s.read([5]), (first, last)))
+    assert [s.place for s in made] == [0, 2, 1]
+    first.end()
+    last.read([7])
+    np.testing.assert_array_equal(logits, before)
+
+
+def test_a_sequence_that_asks_while_its_place_is_given_away_keeps_it(
+    graph: DecoderGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Decoder(graph, PREFIX, context=200, parallel=1)
+    over, new = decoder.sequence(), decoder.sequence()
+    for sequence in (over, new):
+        sequence.begin([5, 6, 7], memory=False)
+    over.read([5])
+    over.end()
+    take, asking = decoder._take_place, threading.Thread(target=lambda: over.read([6]))
+
+    def late(sequence: Sequence) -> None:
+        if asking.ident is None:
+            asking.start()
+            while not any(r.sequence is over for r in decoder._waiting):
+                time.sleep(0.001)
+        take(sequence)
+
+    monkeypatch.setattr(decoder, "_take_place", late)
+    assert np.isfinite(new.read([5])).all()
+    asking.join(60)
+    assert over.tokens == [5, 6]
+
+
 def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: DecoderGraph) -> None:
     decoder = Decoder(graph, PREFIX, context=200, parallel=2)
     sequence = decoder.sequence()

@@ -49,7 +49,7 @@ def test_auto_takes_the_cpu_and_warns_why_the_gpu_is_idle(
 ) -> None:
     engines = EngineCache(tmp_path, {})
     with caplog.at_level(logging.WARNING):
-        opened = open_session(tiny.decoder, session_options(1), "auto", engines)
+        opened = DecoderGraph(*open_session(tiny.decoder, session_options(1), "auto", engines))
     assert (opened.provider, opened.device) == ("cpu", "cpu")
     assert [r.getMessage() for r in caplog.records if r.name == providers.__name__] == [opened.warning]
     for part in ("tensorrt: no engine was built for this GPU: run `edge-client build`", "cuda: "):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from edge_client.generate.prompt import cut
 from edge_client.generate.sampling import StreamText
 from memory_model.chat import ChatTemplate, Prompt
 from memory_model.tokenizer import Tokenizer
-from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer
+from tests.edge_client.tiny_bundle import SPECIAL, TEMPLATE, byte_tokenizer
 
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())
 CHAT = ChatTemplate(TEMPLATE, TOKENIZER)
@@ -40,6 +44,17 @@ def test_every_token_is_read_once_and_in_order(pattern: str, size: int, start: i
 def test_a_character_is_shown_when_it_is_whole() -> None:
     stream = StreamText(TOKENIZER)
     assert [stream.push(i) for i in TOKENIZER.encode("é🎉")] == ["", "é", "", "", "", "🎉"]
+
+
+def test_tokens_that_end_one_character_and_begin_the_next_show_whole_ones() -> None:
+    text, spelled = "😀🎉🚀🌍🎈", ByteLevel(add_prefix_space=False, use_regex=False)
+    letters = "".join(piece for piece, _ in spelled.pre_tokenize_str(text))  # one for each byte
+    pieces = [letters[:3], *(letters[n : n + 4] for n in range(3, len(letters), 4))]
+    backend = Backend.from_str(byte_tokenizer())
+    backend.model = BPE({piece: n for n, piece in enumerate(pieces)}, [])
+    backend.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    stream = StreamText(Tokenizer(backend))
+    assert "".join(map(stream.push, range(len(pieces)))) == text
 
 
 @given(

@@ -172,6 +172,9 @@ def test_a_text_is_remembered_by_a_running_model_and_read_by_the_next_answer(tin
         )  # fmt: skip
         with pytest.raises(InvalidInput, match="no text"):
             model.remember(" ", key="empty")
+        for text, key in (("\ud800", "half"), ("whole", "\ud800")):
+            with pytest.raises(InvalidInput, match="surrogate"):
+                model.remember(text, key=key)
         assert model.forget("key")
         assert model.ask("Where is the key?", max_tokens=1).memories == ()
 

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
-from tests.edge_client.http_calls import call, post
+from tests.edge_client.http_calls import call, post, refused
 from tests.memory_model.formats.test_formats import write_pdf
 
 
@@ -64,6 +64,8 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
     assert listed == [{"knowledge_base": "mine", "key": "a.txt", "title": "a", "references": 1}]
     gone = call(alone.port, "DELETE", "/v1/local?knowledge_base=mine&key=a.txt")
     assert gone.json() == {"deleted": True}
+    unknown = call(alone.port, "DELETE", "/v1/local?knowledge_base=typo&key=a.txt")
+    assert refused(unknown) == (404, "missing_file")
     assert call(alone.port, "GET", "/v1/local").json()["data"] == []
     assert post(alone, body).json()["memory"]["without_memory"]
 

@@ -13,6 +13,10 @@ import pytest
 from openai import OpenAI
 
 from deploy.processes import AppProcess
+from edge_client import EdgeModel, RetrievalError
+from edge_client.serve.completions import Answering, Queue
+from edge_client.serve.refusals import ApiError
+from edge_client.serve.requests import ChatRequest
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
@@ -139,3 +143,19 @@ def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None
             next(iter(stream))
             stream.close()
             assert others.result(60) == expected
+
+
+def test_a_knowledge_base_that_nobody_could_look_up_is_looked_up_again(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering = Answering(model, "default", Queue(1, 0))
+    request = ChatRequest.model_validate({"messages": MESSAGES, "memory": {"knowledge_base": "typo"}})
+    with monkeypatch.context() as away:
+        away.setattr(model.recaller.client, "knowledge_bases", lambda: called(RetrievalError("away")))
+        answering.prepare(request).close()
+    with pytest.raises(ApiError, match="'typo'"):
+        answering.prepare(request)
+
+
+def called(error: Exception) -> None:
+    raise error
