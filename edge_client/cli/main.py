@@ -224,6 +224,8 @@ def _around(result: Result) -> None:
     if result.without_memory:
         which = "without the memories of some chunks" if result.memories else "without memory"
         say(f"answered {which}; why:", "yellow")
+    if result.refused:
+        say("the model answered that it does not know", "yellow")
     if result.recalls:
         err.print(memories_table(result.recalls))
     err.print(statistics_table(result))

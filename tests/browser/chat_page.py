@@ -9,12 +9,11 @@ from playwright.sync_api import Locator, Page, expect
 
 QUESTION = "What is the total area of Benin?"
 ANSWER = "112,622"
-# Never SmolLM2's <|endoftext|> and <|im_end|>.
-ENDLESS = """() => {
+WITH_FIELDS = """(fields) => {
   const asked = window.fetch;
   window.fetch = (path, options = {}) => {
     if (path !== "/v1/chat/completions") return asked(path, options);
-    const body = {...JSON.parse(options.body), logit_bias: {0: -100, 2: -100}};
+    const body = {...JSON.parse(options.body), ...fields};
     return asked(path, {...options, body: JSON.stringify(body)});
   };
 }"""
@@ -29,10 +28,15 @@ def ask(page: Page, text: str) -> None:
     question(page).press("Enter")
 
 
+def answer_with(page: Page, **fields: object) -> None:
+    """Until a reload these fields are in every request for an answer."""
+    page.evaluate(WITH_FIELDS, fields)
+
+
 def answer_without_end(page: Page) -> None:
     """Until a reload no answer ends by itself: what stops or leaves one in the midst does not depend on how
     much the model has to say."""
-    page.evaluate(ENDLESS)
+    answer_with(page, logit_bias={"0": -100, "2": -100})  # SmolLM2's <|endoftext|> and <|im_end|>
 
 
 def answers(page: Page) -> Locator:
