@@ -28,7 +28,7 @@ from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
 from memory_model.data.factbook import Question
 from memory_model.eval.scores import normalise
-from memory_model.models.folder import ModelFolder
+from memory_model.models.folder import DEFAULT, ModelFolder
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 
@@ -129,9 +129,13 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
 
 
 def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK) -> None:
-    """Draw the question sets about countries anew, into the folder of the countries."""
+    """Draw the question sets about countries anew, into their folder, and the packaged model's calibration rows."""
     countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
     sets = write_sets(data.parent, fact_sets(countries, tokenizer.count))
+    asked = factbook.read_jsonl(data.with_name("introductions.jsonl"))
+    rows = calibration_rows(countries, asked, tokenizer.count)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (DEFAULT / "calibration.jsonl").write_text(lines, encoding="utf-8")
     console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))
 
 
@@ -149,6 +153,20 @@ def evaluation_rows(
         asked = rng.choice(asks)
         rows.append({"knowledge": text, "question": asked.question, "right_answer": asked.answer})
     return rows
+
+
+def calibration_rows(
+    documents: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]
+) -> list[dict[str, str]]:
+    """64 rows about countries of tuning, each followed by one about an introduction of tuning that fits a reference.
+
+    `export.activations` reads four other references beside each.
+    """
+    facts = evaluation_rows([d for d in documents if not factbook.held_out(d["key"])], count_tokens, 64)
+    whole = {a["text"]: a for a in asked if count_tokens(a["text"]) <= 128}
+    drawn = random.Random("calibration").sample(list(whole.values()), len(facts))
+    prose = ({"knowledge": a["text"], "question": a["question"], "right_answer": a["answer"]} for a in drawn)
+    return [row for pair in zip(facts, prose, strict=True) for row in pair]
 
 
 def says(answer: str, claim: str) -> bool:
