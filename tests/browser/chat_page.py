@@ -9,11 +9,12 @@ from playwright.sync_api import Locator, Page, expect
 
 QUESTION = "What is the total area of Benin?"
 ANSWER = "112,622"
-WITH_FIELDS = """(fields) => {
+# Never SmolLM2's <|endoftext|> and <|im_end|>.
+ENDLESS = """() => {
   const asked = window.fetch;
   window.fetch = (path, options = {}) => {
     if (path !== "/v1/chat/completions") return asked(path, options);
-    const body = {...JSON.parse(options.body), ...fields};
+    const body = {...JSON.parse(options.body), logit_bias: {0: -100, 2: -100}};
     return asked(path, {...options, body: JSON.stringify(body)});
   };
 }"""
@@ -28,15 +29,10 @@ def ask(page: Page, text: str) -> None:
     question(page).press("Enter")
 
 
-def answer_with(page: Page, **fields: object) -> None:
-    """Until a reload these fields are in every request for an answer."""
-    page.evaluate(WITH_FIELDS, fields)
-
-
 def answer_without_end(page: Page) -> None:
     """Until a reload no answer ends by itself: what stops or leaves one in the midst does not depend on how
     much the model has to say."""
-    answer_with(page, logit_bias={"0": -100, "2": -100})  # SmolLM2's <|endoftext|> and <|im_end|>
+    page.evaluate(ENDLESS)
 
 
 def answers(page: Page) -> Locator:
@@ -76,11 +72,11 @@ def set_settings(page: Page, **values: str) -> None:
     page.locator("#settings-dialog").get_by_role("button", name="Done").click()
 
 
-def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str = "") -> None:
-    """Import a conversation of alternating turns, the answers with memories of these texts."""
-    chunk = {
+def chunk_of(query: str, read: Sequence[str]) -> dict[str, object]:
+    """A chunk as the server sends it that read the first of these texts and was refused the others."""
+    return {
         "chunk": 0, "generated": False, "state": "fetched", "error": "", "service_error": "", "kept": 0,
-        "query": turns[0], "blocked_ms": 1,
+        "query": query, "blocked_ms": 1,
         "times": {"embed_ms": 1, "call_ms": 2, "server_ms": 1, "decompress_ms": 1, "queue_ms": 0},
         "read": [
             {"memory_id": str(n), "document_key": text, "title": text, "chunk_number": n, "score": 0.5, "text": text,
@@ -88,8 +84,13 @@ def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str =
             for n, text in enumerate(read)
         ],
     }  # fmt: skip
+
+
+def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str = "") -> None:
+    """Import a conversation of alternating turns, the answers with memories of these texts."""
+    chunks = [chunk_of(turns[0], read)] if read else []
     messages = [
-        {"role": ("user", "assistant")[n % 2], "content": turn, "speed": 10, "chunks": [chunk] if read else []}
+        {"role": ("user", "assistant")[n % 2], "content": turn, "speed": 10, "chunks": chunks}
         for n, turn in enumerate(turns)
     ]
     content = json.dumps({"title": title or turns[0], "messages": messages}).encode()

@@ -11,7 +11,6 @@ from playwright.sync_api import Page, expect
 from tests.browser.chat_page import (
     ANSWER,
     QUESTION,
-    answer_with,
     answer_without_end,
     ask,
     ask_and_wait,
@@ -106,14 +105,6 @@ def test_a_document_is_remembered_on_the_device_and_asked_about_at_once(
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete handbook").click()
     expect(page.locator("#u-local li")).to_have_count(0)
-
-
-def test_an_answer_that_it_does_not_know_offers_another_knowledge_base(open_page: OpenPage) -> None:
-    page = open_page()
-    expect(ask_and_wait(page, QUESTION).locator(".note")).to_be_hidden()
-    schema = {"name": "unknown", "schema": {"const": "I don't know."}}
-    answer_with(page, response_format={"type": "json_schema", "json_schema": schema})
-    expect(ask_and_wait(page, QUESTION, 2).locator(".note")).to_contain_text("Not in the knowledge base")
 
 
 def test_another_knowledge_base_is_read_as_well(open_page: OpenPage) -> None:
