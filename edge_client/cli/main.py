@@ -16,6 +16,7 @@ from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
 from edge_client.cli.doctor import build, doctor, pull
 from edge_client.cli.options import Memory, as_json, err, memories_table, out, say, statistics_table, with_options
 from edge_client.cli.remember import forget, remember, remembered
+from edge_client.cli.verify import verify
 from edge_client.errors import MENDABLE, described
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
@@ -246,7 +247,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-for command in (doctor, build, pull, remember, remembered, forget):
+for command in (doctor, build, verify, pull, remember, remembered, forget):
     app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make verify-gpu` on a machine without a GPU: the CPU is compared, the others are named with why they did not run."""
+"""`edge-client verify` without a GPU: the CPU is compared, the others are named with why they did not run."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 
 import pytest
 
-from deploy import verify_gpu as verify
+from edge_client.cli import verify
 from edge_client.decoder import providers
 from edge_client.decoder.batch import Decoder
+from tests.edge_client.cli.conftest import run
 from tests.edge_client.tiny_bundle import tiny_bundle
 
 
 def test_the_cpu_agrees_with_itself_and_what_did_not_run_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(providers, "gpu", lambda: None)
     bundle, out = tiny_bundle(tmp_path), tmp_path / "out.json"
-    assert verify.main(["--bundle", str(bundle.folder), "--out", str(out), "--steps", "4"]) == 0
+    done = run("verify", "--bundle", bundle.folder, "--out", out, "--steps", 4)
+    assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())["rows"]
     assert [(r["provider"], r["memory"]) for r in rows if r["error"] is not None] == [("cpu", False), ("cpu", True)]
     assert all("no NVIDIA GPU" in r["problem"] for r in rows if r["provider"] != "cpu")
-    said = capsys.readouterr().out
-    assert said.count("not run") == 4
-    assert "ran: cpu" in said
+    assert done.stdout.count("not run") == 4
+    assert "ran: cpu" in done.stdout
 
 
 def test_a_provider_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +41,15 @@ def test_a_provider_that_computes_something_else_fails(tmp_path: Path, monkeypat
     references: list[Decoder] = []
     monkeypatch.setattr(verify, "reference", lambda b: references.append(right(b)) or references[0])
     monkeypatch.setattr(verify, "decode", wrong)
-    assert verify.main(["--bundle", str(bundle.folder), "--out", str(tmp_path / "out"), "--steps", "2"]) == 1
+    assert run("verify", "--bundle", bundle.folder, "--out", tmp_path / "out", "--steps", 2).exit_code == 1
+
+
+def test_a_gpu_that_cuda_does_not_run_on_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (providers, verify):
+        monkeypatch.setattr(module, "gpu", lambda: providers.Gpu("Orin", "87"))
+    done = run("verify", "--bundle", tiny_bundle(tmp_path).folder, "--out", tmp_path / "out", "--steps", 2)
+    assert done.exit_code == 1
+    assert "FAIL cuda" in done.stdout
 
 
 LINES = [
