@@ -205,7 +205,6 @@ def verify(
         "bundle": {"model_id": bundle.manifest.model_id, "precision": bundle.manifest.precision},
         "rows": [asdict(row) for row in rows],
     }
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     ran = sorted({row.provider for row in rows if row.error is not None})
     out.print(f"ran: {', '.join(ran)}; written to {file}", soft_wrap=True)

@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -183,15 +184,12 @@ def _plain(text: str) -> str:
 def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
     """Rows whose distractors hold the asked field of other countries, with other values."""
     rng = random.Random(f"hard {seed}")
-    rows = []
-    for holder, field, asked in _drawn(references, rng):
-        others = _others(references, holder, field, rng)
-        if len(others) < _BESIDE:
-            continue
-        rows.append(row_data(holder.text, asked.question, asked.answer, [o.text for o in others[:_BESIDE]]))
-        if len(rows) == count:
-            break
-    return rows
+    drawn = ((holder, asked, _others(references, holder, name, rng)) for holder, name, asked in _drawn(references, rng))
+    rows = (
+        row_data(holder.text, asked.question, asked.answer, [o.text for o in others[:_BESIDE]])
+        for holder, asked, others in drawn if len(others) >= _BESIDE
+    )  # fmt: skip
+    return list(islice(rows, count))
 
 
 def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
