@@ -163,8 +163,28 @@ $(REAL)/manifest.json: | $(READY)
 real-size: $(READY) ## convert and run random models of 2.4 and 1.5 B, resumable: an hour, 10 GB of memory, 16 GB of disk
 	$(BIN)/python -m deploy.real_size
 
-verify-gpu: $(BUNDLE)/manifest.json ## compare each provider's logits with the CPU's on CUDA or a Jetson; measure speed and power (VERIFY=--out file)
-	$(BIN)/python -m deploy.verify_gpu --bundle $(BUNDLE) $(VERIFY)
+# On a Jetson in its image, with the bundle that was pulled. Elsewhere in an environment of its own: the lock of .venv has
+# the CPU's onnxruntime, whose files the GPU's replaces.
+JETSON := $(wildcard /etc/nv_tegra_release)
+VERIFIED := deploy/bench/results/verify-gpu.json
+ON_JETSON = docker run --rm --runtime nvidia --volume memories:/srv/memories \
+    $(foreach group,video render,--group-add $$(getent group $(group) | cut -d: -f3)) \
+    $(foreach file,/usr/bin/tegrastats /etc/nv_tegra_release,--volume $(file):$(file):ro)
+verify-gpu: $(if $(JETSON),,$(BUNDLE)/manifest.json build/gpu-venv/.ready) ## compare each provider's logits with the CPU's on CUDA or a Jetson; measure speed and power (VERIFY="--steps 200")
+	@mkdir -p $(dir $(VERIFIED))
+ifneq ($(JETSON),)
+	$(ON_JETSON) memory3/memory-edge-jetson:$(TAG) verify $(VERIFY); status=$$?; \
+	    $(ON_JETSON) --entrypoint cat memory3/memory-edge-jetson:$(TAG) verify-gpu.json > $(VERIFIED) && exit $$status
+else
+	build/gpu-venv/bin/edge-client verify --bundle $(BUNDLE) --out $(VERIFIED) $(VERIFY)
+endif
+
+build/gpu-venv/.ready: pyproject.toml requirements/locks/edge.txt
+	$(PYTHON) -m venv build/gpu-venv
+	build/gpu-venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/locks/edge.txt
+	build/gpu-venv/bin/python -m pip uninstall --quiet --yes onnxruntime
+	build/gpu-venv/bin/python -m pip install --quiet --editable ".[edge-tensorrt]"
+	@touch $@
 
 IMAGE_service := --file deploy/images/service.Dockerfile
 IMAGE_encoder := --file deploy/images/service.Dockerfile --build-arg LOCK=encoder

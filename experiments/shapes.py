@@ -12,7 +12,7 @@ MEMORY3_2B = ModelConfig(
 """The paper's model (3.4): 22 memory layers of 8 sparse tokens."""
 SMOLLM2_135M = ModelConfig(
     name="smollm2-135m", layers=30, query_heads=9, kv_heads=3, head_dim=64, mlp_width=1536, vocabulary=49152,
-    rope_base=100000.0, norm_epsilon=1e-5, tied_embeddings=True,
+    rope_base=100000.0, norm_epsilon=1e-5, tied_embeddings=True, positions=8192,
 )  # fmt: skip
 QWEN25_1B = ModelConfig(
     name="qwen2.5-1.5b", layers=28, query_heads=12, kv_heads=2, head_dim=128, mlp_width=8960, vocabulary=151936,

@@ -24,7 +24,7 @@ PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "faiss-cpu")
 
 def describe(threads: int) -> dict[str, Any]:
     """Everything about the machine as JSON; measures its bandwidth, which takes about a second."""
-    found = importlib.metadata.packages_distributions().values()
+    found, board = importlib.metadata.packages_distributions().values(), Board.here()
     installed = {name for names in found for name in names}
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -35,7 +35,7 @@ def describe(threads: int) -> dict[str, Any]:
         "copy_gb_per_s": round(copy_gb_per_s(threads), 2),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES if name in installed},
-        **power_mode(),
+        **({} if board is None else {"board": board.model, "l4t": board.l4t, "power_mode": board.power_mode}),
     }
 
 
@@ -74,9 +74,3 @@ def commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + "+" * bool(changed)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def power_mode() -> dict[str, Any]:
-    """Of a Jetson board its name, release and power mode; of another machine nothing."""
-    board = Board.here()
-    return {} if board is None else {"board": board.model, "l4t": board.l4t, "power_mode": board.power_mode}

@@ -16,6 +16,7 @@ from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
 from edge_client.cli.doctor import build, doctor, pull
 from edge_client.cli.options import Memory, as_json, err, memories_table, out, say, statistics_table, with_options
 from edge_client.cli.remember import forget, remember, remembered
+from edge_client.cli.verify import verify
 from edge_client.errors import MENDABLE, described
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
@@ -224,6 +225,8 @@ def _around(result: Result) -> None:
     if result.without_memory:
         which = "without the memories of some chunks" if result.memories else "without memory"
         say(f"answered {which}; why:", "yellow")
+    if result.refused:
+        say("the model answered that it does not know", "yellow")
     if result.recalls:
         err.print(memories_table(result.recalls))
     err.print(statistics_table(result))
@@ -244,7 +247,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-for command in (doctor, build, pull, remember, remembered, forget):
+for command in (doctor, build, verify, pull, remember, remembered, forget):
     app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def as_json(result: Result) -> dict[str, Any]:
     return {
         "answer": result.text,
         "reason": result.reason,
-        "without_memory": result.without_memory,
+        "without_memory": result.without_memory, "refused": result.refused,
         "memories": [recalled.as_json() for recalled in result.recalls],
         "statistics": {
             **asdict(s), "recall_ms": s.recall_ms, "blocked_ms_per_chunk": s.blocked_ms_per_chunk,

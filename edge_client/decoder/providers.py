@@ -41,7 +41,7 @@ ORDER = ("tensorrt", "cuda", "cpu")
 """`auto` takes the first that can be had."""
 INSTALL = (
     "pip install 'memory3-edge[edge-{extra}]' && pip uninstall --yes onnxruntime && "
-    "pip install --force-reinstall --no-deps onnxruntime-gpu"
+    "pip install --force-reinstall --no-deps 'onnxruntime-gpu<1.27'"
 )
 CONTEXT, PARALLEL = 2048, 4
 """Text rows and sequences where nothing else is chosen; a context of 0 is this one."""

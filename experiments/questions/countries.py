@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
 from memory_model.data.factbook import Question
 from memory_model.eval.scores import normalise
-from memory_model.models.folder import ModelFolder
+from memory_model.models.folder import DEFAULT, ModelFolder
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 
@@ -128,9 +129,11 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
 
 
 def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK) -> None:
-    """Draw the question sets about countries again, into the folder of --data."""
+    """Draw the question sets about countries again, into the folder of --data, and the model's calibration rows."""
     countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
     sets = write_sets(data.parent, fact_sets(countries, tokenizer.count))
+    asked = factbook.read_jsonl(data.with_name("introductions.jsonl"))
+    write_rows(DEFAULT / "calibration.jsonl", calibration_rows(countries, asked, tokenizer.count))
     console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))
 
 
@@ -150,6 +153,20 @@ def evaluation_rows(
     return rows
 
 
+def calibration_rows(
+    documents: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]
+) -> list[dict[str, str]]:
+    """64 rows about countries of tuning, each followed by one about an introduction of tuning that fits a reference.
+
+    `export.activations` reads four other references beside each.
+    """
+    facts = evaluation_rows([d for d in documents if not factbook.held_out(d["key"])], count_tokens, 64)
+    whole = {a["text"]: a for a in asked if count_tokens(a["text"]) <= 128}
+    drawn = random.Random("calibration").sample(list(whole.values()), len(facts))
+    prose = ({"knowledge": a["text"], "question": a["question"], "right_answer": a["answer"]} for a in drawn)
+    return [row for pair in zip(facts, prose, strict=True) for row in pair]
+
+
 def says(answer: str, claim: str) -> bool:
     """Whether the normalised words of `claim` stand in `answer`, together and in order, accents aside."""
     words = normalise(_plain(claim))
@@ -164,15 +181,12 @@ def _plain(text: str) -> str:
 def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
     """Rows whose distractors hold the asked field of other countries, with other values."""
     rng = random.Random(f"hard {seed}")
-    rows = []
-    for holder, field, asked in _drawn(references, rng):
-        others = _others(references, holder, field, rng)
-        if len(others) < _BESIDE:
-            continue
-        rows.append(row_data(holder.text, asked.question, asked.answer, [o.text for o in others[:_BESIDE]]))
-        if len(rows) == count:
-            break
-    return rows
+    drawn = ((holder, asked, _others(references, holder, name, rng)) for holder, name, asked in _drawn(references, rng))
+    rows = (
+        row_data(holder.text, asked.question, asked.answer, [o.text for o in others[:_BESIDE]])
+        for holder, asked, others in drawn if len(others) >= _BESIDE
+    )  # fmt: skip
+    return list(islice(rows, count))
 
 
 def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:

@@ -59,9 +59,7 @@ def export(
         str, typer.Option(help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table.")
     ] = "int4-64-table-int8",
     embedder: Annotated[str | None, typer.Option(help="minilm or a folder; default: the model folder's.")] = None,
-    embedder_precision: Annotated[
-        str, typer.Option(help="int8: smaller, twice as fast; or float32.")
-    ] = "int8",
+    embedder_precision: Annotated[str, typer.Option(help="int8: smaller, twice as fast; or float32.")] = "int8",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="JSONL of questions for int4 calibration; default: the model folder's, if any.")

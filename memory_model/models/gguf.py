@@ -81,7 +81,7 @@ class GgufFile:
             mlp_width=self.field("llama.feed_forward_length"), vocabulary=self.field("llama.vocab_size"),
             rope_base=float(self.field("llama.rope.freq_base")),
             norm_epsilon=round(float(self.field("llama.attention.layer_norm_rms_epsilon")), 9),
-            tied_embeddings="output.weight" not in names,
+            tied_embeddings="output.weight" not in names, positions=self.field("llama.context_length"),
         )  # fmt: skip
 
     def weights(self) -> Weights:

@@ -6,7 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import tomllib
 import yaml
+
+from edge_client.decoder.providers import INSTALL
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,3 +65,14 @@ def test_torch_is_pinned_alike_wherever_it_is_named() -> None:
     }
     assert len({frozenset(found) for found in pins.values()}) == 1, pins
     assert all(len(found) == 1 for found in pins.values()), pins
+
+
+def test_the_runtime_of_the_extras_is_the_command_s_and_of_their_cuda() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    runtimes = {r for name in ("edge-gpu", "edge-tensorrt") for r in extras[name] if r.startswith("onnxruntime-gpu")}
+    (limit,) = {re.search(r"<[\d.]+", requirement)[0] for requirement in runtimes}  # type: ignore[index]
+    # Packages for CUDA 12 end with 1.26; `--force-reinstall` without a limit would take CUDA 13's.
+    assert limit == "<1.27"
+    assert any(r.startswith("tensorrt-cu12-libs") for r in extras["edge-tensorrt"])
+    for text in (INSTALL, (ROOT / "docs" / "edge-guide.md").read_text()):
+        assert re.findall(r"--no-deps \S*onnxruntime-gpu(<[\d.]+)?", text) == [limit]

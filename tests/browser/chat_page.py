@@ -72,11 +72,11 @@ def set_settings(page: Page, **values: str) -> None:
     page.locator("#settings-dialog").get_by_role("button", name="Done").click()
 
 
-def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str = "") -> None:
-    """Import a conversation of alternating turns, the answers with memories of these texts."""
-    chunk = {
+def chunk_of(query: str, read: Sequence[str]) -> dict[str, object]:
+    """A chunk as the server sends it that read the first of these texts and was refused the others."""
+    return {
         "chunk": 0, "generated": False, "state": "fetched", "error": "", "service_error": "", "kept": 0,
-        "query": turns[0], "blocked_ms": 1,
+        "query": query, "blocked_ms": 1,
         "times": {"embed_ms": 1, "call_ms": 2, "server_ms": 1, "decompress_ms": 1, "queue_ms": 0},
         "read": [
             {"memory_id": str(n), "document_key": text, "title": text, "chunk_number": n, "score": 0.5, "text": text,
@@ -84,8 +84,13 @@ def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str =
             for n, text in enumerate(read)
         ],
     }  # fmt: skip
+
+
+def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str = "") -> None:
+    """Import a conversation of alternating turns, the answers with memories of these texts."""
+    chunks = [chunk_of(turns[0], read)] if read else []
     messages = [
-        {"role": ("user", "assistant")[n % 2], "content": turn, "speed": 10, "chunks": [chunk] if read else []}
+        {"role": ("user", "assistant")[n % 2], "content": turn, "speed": 10, "chunks": chunks}
         for n, turn in enumerate(turns)
     ]
     content = json.dumps({"title": title or turns[0], "messages": messages}).encode()

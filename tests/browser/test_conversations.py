@@ -14,6 +14,7 @@ from tests.browser.chat_page import (
     answers,
     ask,
     ask_and_wait,
+    chunk_of,
     import_turns,
     question,
     set_settings,
@@ -65,6 +66,20 @@ def test_a_cut_answer_goes_on_where_it_ended(open_small: OpenPage) -> None:
     answer = wait_until_answered(page)
     expect(page.locator("li.assistant")).to_have_count(1)
     assert len(answer.locator(".markdown").inner_text()) > len(begun)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_below_an_answer_that_is_a_refusal_stands_where_to_look_next(open_small: OpenPage, refused: bool) -> None:
+    page = open_small()
+    event = {
+        "choices": [{"delta": {"content": "I don't know."}, "finish_reason": "stop"}],
+        "memory": {"chunks": [chunk_of("x", ["one"])], "without_memory": False, "refused": refused},
+        "timings": {"tokens_per_s": 5, "first_token_ms": 1, "recall_ms": 1},
+    }
+    sent = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=sent, content_type="text/event-stream"))
+    note = ask_and_wait(page, "What is it?").locator(".note")
+    expect(note).to_have_text("Not in the knowledge base: choose another one above, or add a document." * refused)
 
 
 def test_conversations_are_renamed_and_found_by_what_was_said(open_small: OpenPage) -> None:

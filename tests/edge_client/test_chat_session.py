@@ -248,3 +248,27 @@ def test_closing_the_model_ends_answers_in_order(gated: EdgeModel) -> None:
         with pytest.raises(ModelClosed, match=r"EdgeModel\.open"):
             use()
     gated.close()
+
+
+def test_closing_the_model_waits_for_the_step_that_another_thread_is_in(
+    gated: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, inside, through = gated.decoder._runner, threading.Event(), threading.Event()
+    run, steps = runner.run, list[Any]()
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        steps.append(arguments)
+        inside.set()
+        assert through.wait(60)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(runner, "run", slow)
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(list, gated.generate(QUESTION, **MANY))
+        assert inside.wait(60)
+        closing = pool.submit(gated.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        through.set()
+        closing.result(60)
+        assert (finished(reading.result(60)).reason, len(steps)) == ("cancelled", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from edge_client import ContextFull, EdgeModel, Finished, Recalled
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
+from edge_client.serve.requests import JsonGrammars
 from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
@@ -86,6 +88,13 @@ def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only
         alone = readily.ask(QUESTION, max_tokens=4, memory="off").text
     with EdgeModel.open(tiny.folder, service.address, **options) as plain:
         assert alone == plain.ask(QUESTION, max_tokens=4, memory="off").text
+
+
+@pytest.mark.parametrize(("said", "refused"), [("I don't know.", True), ("I don the hat.", False)])
+def test_the_end_of_an_answer_says_whether_it_is_a_refusal(model: EdgeModel, said: str, refused: bool) -> None:
+    constraint = JsonGrammars(model.bundle).constraint({"const": said})
+    end = answer(model, max_tokens=40, constraint=constraint)[2]
+    assert (end.text, end.reason, end.refused) == (json.dumps(said), "end", refused)
 
 
 @pytest.mark.parametrize(("own", "sent"), [(None, 0.5), (-1.0, -1.0)])

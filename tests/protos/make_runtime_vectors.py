@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from memory_model.config import MEMORY_FORMAT_VERSION, weight_shapes
 from memory_model.export.bundle import export_bundle
 from memory_model.models.load import LoadedModel
 from memory_model.nn.decoder import Decoder
+from memory_model.refusal import Refusal
 from memory_model.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer, tiny_bert, tiny_config
 from tests.memory_model.tiny import chunk_memories
@@ -50,11 +51,13 @@ class Case:
     recalled: list[list[int] | None] = field(default_factory=list)
     memory: bool = True
     stop: tuple[str, ...] = ()
+    refusal: Refusal = field(default_factory=Refusal)
 
 
+READILY = Refusal("Zero.", 20.0)
 _LONG = "Which of the two is the higher one, and since when has that been known to people who live there?"
 CASES = (
-    Case("without memory", [{"role": "user", "content": "Hello there"}], 12, memory=False),
+    Case("without memory", [{"role": "user", "content": "Hello there"}], 12, memory=False, refusal=READILY),
     Case("one chunk of content", [{"role": "user", "content": "Oslo?"}], 12, [[1, 2], [0], [0]]),
     Case(
         "several chunks and turns",
@@ -67,8 +70,9 @@ CASES = (
         40,
         [[0, 1, 2, 3], [1], [], [2, 3], None, [3], [0], [1, 0], [2], [0, 3], [1, 2], None, [3, 1, 0], [0]],
     ),
-    Case("a stop string", [{"role": "user", "content": "Rome"}], 30, [[0, 3], [1], [1]], stop=("nnn",)),
+    Case("a stop string", [{"role": "user", "content": "Rome"}], 30, [[0, 3], [1], [1]], stop=("www",)),
     Case("an end token", [{"role": "user", "content": "Lima 59"}], 60, [[2], [1], [0], [3], [2]]),
+    Case("a refusal", [{"role": "user", "content": "Oslo?"}], 12, [[1, 2]], refusal=READILY),
 )  # fmt: skip
 
 
@@ -154,6 +158,8 @@ def answered(case: Case) -> dict[str, Any]:
             "start": chunk.start, "tokens": chunk.tokens, "query": query, "recalled": found, "reads": read,
             "logits": _rounded(logits),
         })  # fmt: skip
+    if read and case.refusal.bias:
+        logits[case.refusal.first_token(tokenizer)] += case.refusal.bias
     said = [t for t, content in zip(prompt.ids, prompt.content, strict=True) if content]
     stream, ends = StreamText(tokenizer, case.stop), tokenizer.stop_ids
     shown, tokens = "", list[int]()
@@ -183,7 +189,8 @@ def answered(case: Case) -> dict[str, Any]:
     shown += stream.flush()
     return {
         "name": case.name, "messages": case.messages, "memory": case.memory, "max_tokens": case.max_tokens,
-        "stop": list(case.stop), "prompt": {"tokens": prompt.ids, "content": [int(c) for c in prompt.content]},
+        "stop": list(case.stop), "refusal": asdict(case.refusal),
+        "prompt": {"tokens": prompt.ids, "content": [int(c) for c in prompt.content]},
         "chunks": chunks, "steps": steps, "tokens": tokens, "text": shown, "reason": reason,
     }  # fmt: skip
 

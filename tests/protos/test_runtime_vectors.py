@@ -1,4 +1,4 @@
-"""The runtime's vectors are what ONNX Runtime and torch compute today, and numpy alone reads them."""
+"""The runtime's vectors are what ONNX Runtime and torch compute today."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from memory_model.cache_layout import fused_path
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories
+from memory_model.refusal import Refusal
 from tests.protos.make_runtime_vectors import FOLDER, contents, loaded, memory_format, write_bundle
 
 TOLERANCE, COMPILED_TOLERANCE = 1e-4, 1e-3
@@ -84,7 +85,7 @@ def same(found: Any, expected: Any, at: str = "") -> None:
 
 
 @pytest.mark.parametrize("engine", ["standard", "fused", "torch"])
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, engine: str, number: int) -> None:
     bundled = FOLDER / "bundle" / "decoder.onnx"
     if engine == "standard":  # where the other spelling lies beside it, that is opened
@@ -102,6 +103,10 @@ def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, e
             client.inject([payloads[m] for m in chunk["recalled"]])
         logits = client.read(chunk["tokens"])
         np.testing.assert_allclose(logits, chunk["logits"], atol=tolerance, rtol=0)
+    refusal = Refusal(**case["refusal"])
+    if case["chunks"][-1]["reads"]:
+        logits = logits.copy()
+        logits[refusal.first_token(loaded().tokenizer)] += refusal.bias
     steps = {step["after_tokens"]: step for step in case["steps"]}
     for said, token in enumerate(case["tokens"]):
         assert int(logits.argmax()) == token, said

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from edge_client.generate import loop
 from memory_model.bundle import Bundle
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
@@ -31,12 +32,19 @@ def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]
     result = run("ask", QUESTION, *places, "--max-tokens", 20, "--json")
     data = json.loads(result.stdout)
     assert data["answer"]
-    assert not data["without_memory"]
+    assert (data["without_memory"], data["refused"]) == (False, False)
     read = data["memories"][0]["read"][0]
     assert (read["document_key"], read["text"]) == (f"doc-{TEXTS.index(read['text'])}", read["text"])
     assert -1 <= read["score"] <= 1
     assert {"embed_ms", "call_ms", "server_ms", "decompress_ms"} < set(data["memories"][0]["times"])
     assert data["statistics"]["generated_tokens"] == 20
+
+
+def test_ask_says_that_an_answer_is_a_refusal(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
+    options = [QUESTION, *places, "--max-tokens", 1]
+    assert "answered that it does not know" in run("ask", *options).stderr
+    assert json.loads(run("ask", *options, "--json").stdout)["refused"] is True
 
 
 @pytest.mark.parametrize("lines", [2, 200])

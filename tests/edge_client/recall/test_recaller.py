@@ -295,6 +295,17 @@ def test_failures_in_a_row_double_the_pause_and_an_answer_closes_it() -> None:
     assert pause_s(breaker, clock) == 1
 
 
+def test_failures_of_calls_that_were_under_way_together_count_once() -> None:
+    clock = Clock()
+    breaker = Breaker(clock)
+    together = [breaker.begin() for _ in range(3)]
+    for expected in (1, 2):  # the next failure of a call that began later counts again
+        for call in together:
+            breaker.failed(call, AWAY)
+        assert pause_s(breaker, clock) == expected
+        together = [breaker.begin()]
+
+
 def test_the_service_names_a_longer_pause_up_to_the_longest() -> None:
     clock = Clock()
     breaker = Breaker(clock)

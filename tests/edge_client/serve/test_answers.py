@@ -105,6 +105,9 @@ def test_json_of_a_schema_comes_even_from_random_weights(server: AppProcess) -> 
     assert found["city"] in ("Oslo", "Lima")
     assert isinstance(found["ok"], bool)
     assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["memory"]["refused"] is False
+    wanted["json_schema"] = {"name": "unknown", "schema": {"const": "I don't know."}}
+    assert asked(server, max_tokens=80, response_format=wanted)["memory"]["refused"] is True
 
 
 def test_completions_go_on_with_the_text_as_it_is(client: OpenAI) -> None:

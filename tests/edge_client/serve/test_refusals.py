@@ -44,6 +44,7 @@ from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
         {"memory": {"knowledge_base": "../etc"}},
         {"memory": {"knowledge_base": ",".join("abcdefghi")}},
         {"memory": {"tekst": True}},
+        {"memory": {"lead_tokens": 4}},  # the server's own, for all requests
     ],
 )
 def test_a_wrong_value_is_refused_by_name(server: AppProcess, fields: dict[str, object]) -> None:

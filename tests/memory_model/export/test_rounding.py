@@ -53,11 +53,14 @@ def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
         assert np.trace(moment) == pytest.approx(1.5, rel=1e-3)
 
 
-def test_the_shipped_rows_are_about_countries_that_are_not_held_out() -> None:
-    rows = read_rows(DEFAULT / "calibration.jsonl")
-    names = [c["title"] for c in json.loads((Path(__file__).parents[3] / "data/heldout.json").read_text())]
-    assert len(rows) >= 64
-    for row in rows:
+def test_half_of_the_shipped_rows_are_about_countries_that_are_not_held_out_half_are_tunings_prose() -> None:
+    rows, data = read_rows(DEFAULT / "calibration.jsonl"), Path(__file__).parents[3] / "data"
+    names = [c["title"] for c in json.loads((data / "heldout.json").read_text())]
+    tuned = {(row["text"], row["question"]) for row in map(json.loads, (data / "introductions.jsonl").open())}
+    facts = [row for row in rows if (row["knowledge"], row["question"]) not in tuned]
+    assert len(rows) == 2 * len(facts) >= 128
+    assert rows[::2] == facts, "what is read as text, the first of all, is of both kinds too"
+    for row in facts:
         assert not any(row["knowledge"].startswith(f"{name}\n") for name in names)
 
 

@@ -1,48 +1,47 @@
-"""`make verify-gpu`: every provider of this machine against the CPU, and its speed.
+"""`edge-client verify`: every provider of this machine against the CPU, and its speed.
 
-    python -m deploy.verify_gpu --bundle build/bundle --out build/verify-gpu.json
-
-One question is read and answered without and with memories, by the standard graph on the CPU with full-precision
-products first. Every provider then reads the same tokens; its logits are compared with those, and its steps are timed.
-On a Jetson tegrastats records power meanwhile. Needs the device's extras only. Exit code 1: a provider is wrong or
-does not run though this machine has it.
+One question is read and answered without and with memories, which the bundle's own writer writes, by the standard graph
+on the CPU with full-precision products first. Every provider then reads the same tokens; its logits are compared with
+those, and its steps are timed. On a Jetson tegrastats records power meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import onnxruntime as ort
+import typer
 
-from deploy.bench.machine import power_mode
+from edge_client.cli.doctor import Board
+from edge_client.cli.options import out, with_options
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import ORDER, gpu, missing, tensorrt_version
+from edge_client.local.writer import MemoryWriter
 from edge_client.recall.recaller import Recall
+from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import ModelConfig
 from memory_model.errors import Memory3Error
 
 QUESTION = "What is the capital of Norway, and what is it known for? Answer in a few sentences."
 TOLERANCE = {"cpu": 0.06, "cuda": 0.03, "tensorrt": 0.03}
 """Largest relative error (Frobenius norm) of all logits. The CPU's kernels round activations to int8 (0.03)."""
 CONTEXT = 1024
+FACTS = ("Capital: Oslo", "Population: 5.5 million", "Currency: krone", "Largest lake: Mjosa", "Highest point: 2,469 m")
 
 
 @dataclass(frozen=True)
@@ -61,13 +60,6 @@ class Row:
     power_mw: dict[str, float] | None = None
     problem: str = ""
     failed: bool = False
-
-
-def random_memories(config: ModelConfig) -> list[ExplicitMemory]:
-    """As many memories as a chunk reads, of random numbers."""
-    rng, memory = np.random.default_rng(7), config.memory
-    drawn = rng.standard_normal((memory.memories_per_chunk, 2, memory.budget, config.head_dim), np.float32)
-    return [ExplicitMemory(keys, values, memory.reference_tokens) for keys, values in drawn]
 
 
 @dataclass(frozen=True)
@@ -106,17 +98,20 @@ def reference(bundle: Bundle) -> Decoder:
     return Decoder(DecoderGraph(session, "cpu"), prefix, context=CONTEXT, parallel=1)
 
 
-def verify(bundle: Bundle, steps: int) -> list[Row]:
+def compared(bundle: Bundle, steps: int) -> list[Row]:
     """Every provider without and with memory."""
     ids = bundle.chat.prompt([{"role": "user", "content": QUESTION}]).ids
     decoder = reference(bundle)
-    cases: dict[bool, list[ExplicitMemory]] = {False: [], True: random_memories(bundle.config)}
+    facts = [f"Norway\n{fact}" for fact in FACTS[: bundle.config.memory.memories_per_chunk]]
+    written = bundle.memory_format.decode(MemoryWriter(bundle).write(facts).payloads)
+    cases: dict[bool, list[ExplicitMemory]] = {False: [], True: written}
     expected = {memory: decode(decoder, ids, memories, steps) for memory, memories in cases.items()}
     del decoder
     rows = []
     for provider in reversed(ORDER):
         if reason := missing(provider):
-            rows += [Row(provider, memory, problem=reason) for memory in cases]
+            lacking = provider == "cuda" and gpu() is not None
+            rows += [Row(provider, memory, problem=reason, failed=lacking) for memory in cases]
             continue
         try:
             decoder = Decoder.open(bundle, provider=provider, context=CONTEXT, parallel=1)
@@ -187,29 +182,31 @@ def shown(row: Row) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print and write all rows; 1 if a provider that this machine has is wrong or does not run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bundle", type=Path, default=Path("build/bundle"))
-    parser.add_argument("--out", type=Path, default=Path("build/verify-gpu.json"))
-    parser.add_argument("--steps", type=int, default=48)
-    options = parser.parse_args(arguments)
-    rows = verify(Bundle.open(options.bundle), options.steps)
+@with_options("bundle")
+def verify(
+    given: dict[str, Any],
+    file: Annotated[Path, typer.Option("--out", help="JSON of the figures.")] = Path("verify-gpu.json"),
+    steps: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 48,
+) -> None:
+    """Compare every provider's logits with the CPU's, with and without memories, and measure its speed and power.
+
+    Exits with 1 if a provider is wrong, or if there is a GPU that CUDA does not run on.
+    """
+    bundle = Bundle.open(EdgeSettings(**given).bundle)
+    rows = compared(bundle, steps)
     for row in rows:
-        print(shown(row))
+        out.print(shown(row), soft_wrap=True, markup=False)
     result: dict[str, Any] = {
+        "scenario": "verify-gpu",
         "gpu": asdict(found) if (found := gpu()) else None,
+        "board": asdict(board) if (board := Board.here()) else None,
         "onnxruntime": ort.__version__,
         "tensorrt": tensorrt_version(),
-        "machine": power_mode(),
+        "bundle": {"model_id": bundle.manifest.model_id, "precision": bundle.manifest.precision},
         "rows": [asdict(row) for row in rows],
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     ran = sorted({row.provider for row in rows if row.error is not None})
-    print(f"ran: {', '.join(ran)}; written to {options.out}")
-    return int(any(row.failed for row in rows))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    out.print(f"ran: {', '.join(ran)}; written to {file}", soft_wrap=True)
+    if any(row.failed for row in rows):
+        raise typer.Exit(1)
