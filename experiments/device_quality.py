@@ -58,11 +58,8 @@ def device_quality(
     scores = {}
     for precision in PRECISIONS:
         bundle = folder / precision
-        opened = (
-            Bundle.open(bundle)
-            if (bundle / "manifest.json").is_file()
-            else export_bundle(subject.loaded, bundle, Precision.parse(precision))
-        )
+        there = (bundle / "manifest.json").is_file()
+        opened = Bundle.open(bundle) if there else export_bundle(subject.loaded, bundle, Precision.parse(precision))
         scores[precision] = Scores.of(rows, with_given_memories(opened, plan))
         console.print(precision, scores[precision].summary())
     pairs = [(name, PRECISIONS[0]) for name in PRECISIONS[1:]]

@@ -25,13 +25,11 @@ def mean_of(adapters: Sequence[Adapter]) -> Adapter:
     ]
     if any(form != forms[0] for form in forms):
         raise InvalidInput("adapters of different bases, memory budgets, layers, ranks or scales have no mean")
-    factors = {
-        name: (
-            torch.stack([one.factors[name][0] for one in adapters]).mean(0),
-            torch.stack([one.factors[name][1] for one in adapters]).mean(0),
-        )
-        for name in first.factors
-    }
+
+    def mean(name: str, side: int) -> torch.Tensor:
+        return torch.stack([one.factors[name][side] for one in adapters]).mean(0)
+
+    factors = {name: (mean(name, 0), mean(name, 1)) for name in first.factors}
     details = {"mean_of": [one.details for one in adapters]}
     return Adapter(factors, first.scale, first.memory, first.base_sha256, details)
 

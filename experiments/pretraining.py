@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ from memory_model.data.passages import PassageFiles, corpus_files
 from memory_model.data.retrieved import RetrievalPlan, prepare
 from memory_model.data.running_text import ContinualBatches
 from memory_model.errors import InvalidInput
+from memory_model.eval.scores import Mean, Paired
 from memory_model.models.folder import ModelFolder, open_checkpoint
 from memory_model.nn.writing import write_memories
 from memory_model.tokenizer import SpecialTokens, Tokenizer
@@ -101,10 +102,10 @@ def two_stages(
     needed, there = rows * (warmup + continual), len(data.sequences)
     if there < needed + HELD_OUT:
         raise InvalidInput(f"{needed + HELD_OUT} sequences are needed, the corpus has {there}: take fewer steps")
-    held_out = ContinualBatches(data, 0, rows=rows)
+    held_out = ContinualBatches(data, 0, rows=1)
     held_out.drawn = needed
-    batches = [held_out.next() for _ in range(HELD_OUT // rows)]
-    results: dict[str, Any] = {}
+    batches = [held_out.next() for _ in range(HELD_OUT)]
+    losses: dict[str, dict[str, list[float]]] = {}
 
     def run(name: str, start: Path, reads: bool, steps: int, rate: float, decay: float, seen: int) -> Path:
         console.print(f"[bold]{name}[/bold]")
@@ -114,8 +115,8 @@ def two_stages(
             device=device,
         )  # fmt: skip
         follow(trainer, 0)
-        results[name] = {NAMES[memory]: held_out_loss(trainer, batches, memory) for memory in NAMES}
-        write_json(out / "held-out.json", results)
+        losses[name] = {NAMES[memory]: held_out_losses(trainer, batches, memory) for memory in NAMES}
+        write_json(out / "held-out.json", compared(losses))
         return out / name
 
     first = {kind: run(f"warmup-{NAMES[kind]}", base, kind, warmup, learning_rate, 0.0, 0) for kind in NAMES}
@@ -125,15 +126,29 @@ def two_stages(
 
 
 @torch.no_grad()
-def held_out_loss(trainer: Pretrainer, batches: Sequence[Batch], memory: bool) -> list[float]:
-    """Mean loss (nats a token) of unseen sequences, each reading its memories or none, and its standard error."""
+def held_out_losses(trainer: Pretrainer, batches: Sequence[Batch], memory: bool) -> list[float]:
+    """Loss (nats a token) of each unseen sequence, which reads its memories or none."""
     losses = []
     with trainer.computing():
         for batch in (b.to(trainer.device) for b in batches):
             model, prefix = trainer.model, trainer.prefix
             written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix) if memory else None
             losses.append(float(read_loss(model, batch, prefix, written and written.select(batch.memories))))
-    return [round(float(np.mean(losses)), 4), round(float(np.std(losses) / len(losses) ** 0.5), 4)]
+    return losses
+
+
+def compared(losses: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    """Each run's held-out losses, how much memory lowers them, and what the paper's two stages are lower by.
+
+    Differences are of the same sequences; of a run, the loss is taken that it was trained for.
+    """
+    found: dict[str, Any] = {}
+    for run, read in losses.items():
+        own, paper = read["without" if run.endswith("without") else "with"], losses.get("continual-switched")
+        found[run] = {name: vars(Mean.of(values)) for name, values in read.items()}
+        found[run]["memory_lowers"] = vars(Paired.of(read["without"], read["with"]))
+        found[run] |= {"switched_lower": vars(Paired.of(own, paper["with"]))} if paper else {}
+    return found
 
 
 def draw(out: Path, warmup: int) -> None:

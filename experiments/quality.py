@@ -115,7 +115,7 @@ class Measured:
         rows = len(next(iter(scores.values())).f1)
         means = {condition: found.means() for condition, found in scores.items()}
         shown: dict[str, Any] = {name: about[name] for name in ("model", "memory_bytes") if name in about}
-        date, seconds = time.strftime("%Y-%m-%d"), since(started)
+        date, seconds = time.strftime("%Y-%m-%d"), round(time.monotonic() - started, 1)
         return cls(name, part, key, date, seconds, rows, means, compared(scores, pairs), shown)
 
     @property
@@ -202,11 +202,6 @@ def is_kept(path: Path, label: str, key: dict[str, Any]) -> bool:
     return found is not None and found.key == key
 
 
-def since(started: float) -> float:
-    """Seconds since a time of `time.monotonic`."""
-    return round(time.monotonic() - started, 1)
-
-
 def windows(
     texts: Sequence[str], encode: Callable[[str], list[int]], count: int, window: int = WINDOW_TOKENS
 ) -> list[list[int]]:
@@ -252,9 +247,9 @@ def measure_prose(
         for window in cut:
             losses.setdefault(name, []).append(window_loss(subject, window))
             progress(1)
-    means = {name: {"nll": Mean.of(values)} for name, values in losses.items()}
+    means, seconds = {name: {"nll": Mean.of(v)} for name, v in losses.items()}, round(time.monotonic() - started, 1)
     pairs = {"tuned - base": {"nll": Paired.of(losses["tuned"], losses["base"])}}
-    keep(out, Measured(PROSE, "test", key, time.strftime("%Y-%m-%d"), since(started), len(cut), means, pairs))
+    keep(out, Measured(PROSE, "test", key, time.strftime("%Y-%m-%d"), seconds, len(cut), means, pairs))
 
 
 def quality(

@@ -5,7 +5,6 @@ What such a model says means nothing, what it costs is real. It is never in memo
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import typer
 from safetensors.torch import save_file
 
 from experiments.shapes import SHAPES
-from memory_model.cli.options import console, progress_bar
+from memory_model.cli.options import console, progress_bar, write_json
 from memory_model.config import ModelConfig, weight_shapes
 from memory_model.errors import InvalidInput
 from memory_model.models.folder import Checkpoint, ModelFolder
@@ -26,12 +25,12 @@ from memory_model.tokenizer import Tokenizer
 SHARD_BYTES = 1 << 30
 
 
-def random_weight(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """A weight (float32) by name and seed: normal with variance 1 / inputs; norms are ones, biases zeros."""
+def random_weight(name: str, shape: tuple[int, ...], seed: int = 0, exponent: float = -0.5) -> np.ndarray:
+    """A weight (float32) by name and seed: normal, deviation inputs ** exponent; norms are ones, biases zeros."""
     if len(shape) == 1:
         return np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
     weight = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
-    weight *= np.float32(shape[1] ** -0.5)
+    weight *= np.float32(shape[1] ** exponent)
     return weight
 
 
@@ -49,7 +48,7 @@ def hugging_face_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def write_random_folder(
-    config: ModelConfig, out: str | Path, like: Checkpoint, *, seed: int = 0,
+    config: ModelConfig, out: str | Path, like: Checkpoint, *, seed: int = 0, exponent: float = -0.5,
     progress: Callable[[], None] = lambda: None,
 ) -> Path:  # fmt: skip
     """Write the folder in bfloat16, one shard at a time; returns it.
@@ -69,23 +68,17 @@ def write_random_folder(
     shard: dict[str, torch.Tensor] = {}
     for number, (name, shape) in enumerate(shapes.items(), 1):
         stored = name if name.startswith("lm_head") else f"model.{name}"
-        shard[stored] = torch.from_numpy(random_weight(name, shape, seed)).bfloat16()
+        shard[stored] = torch.from_numpy(random_weight(name, shape, seed, exponent)).bfloat16()
         if sum(tensor.nbytes for tensor in shard.values()) >= SHARD_BYTES or number == len(shapes):
             file = f"model-{len(set(places.values())) + 1:05}.safetensors"
             save_file(shard, out / file)
             places |= dict.fromkeys(shard, file)
             shard.clear()
         progress()
-    settings = {
-        "bos_token": backend.id_to_token(special.bos), "eos_token": backend.id_to_token(special.eos),
-        "chat_template": like.chat_template,
-    }  # fmt: skip
-    for file, data in (
-        ("model.safetensors.index.json", {"weight_map": places}),
-        ("tokenizer_config.json", settings),
-        ("config.json", hugging_face_config(config)),
-    ):
-        (out / file).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    ends = {"bos_token": backend.id_to_token(special.bos), "eos_token": backend.id_to_token(special.eos)}
+    write_json(out / "model.safetensors.index.json", {"weight_map": places})
+    write_json(out / "tokenizer_config.json", ends | {"chat_template": like.chat_template})
+    write_json(out / "config.json", hugging_face_config(config))
     (out / "tokenizer.json").write_text(like.tokenizer_json, encoding="utf-8")
     return out
 
@@ -93,6 +86,7 @@ def write_random_folder(
 def random_base(
     shape: Annotated[str, typer.Argument(help=f"One of {', '.join(SHAPES)}.")],
     out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
+    exponent: Annotated[float, typer.Option(help="Deviation: inputs to its power; the paper (3.5): below.")] = -0.5,
 ) -> None:
     """Write a base model with random weights, to measure the cost of a shape; its text is meaningless.
 
@@ -103,5 +97,5 @@ def random_base(
         raise InvalidInput(f"no shape is called {shape!r}: give one of {', '.join(SHAPES)}")
     config = SHAPES[shape]
     with progress_bar(f"random weights of {config.name}", len(weight_shapes(config))) as advance:
-        write_random_folder(config, out, ModelFolder.open().checkpoint, progress=advance)
+        write_random_folder(config, out, ModelFolder.open().checkpoint, exponent=exponent, progress=advance)
     console.print(f"{config.parameters() / 1e9:.2f} B random parameters in [bold]{out}[/bold]")
