@@ -4,8 +4,6 @@ Its vectors mean nothing, but equal texts have equal vectors, so a document's ow
 disk and of memory, and some minutes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
