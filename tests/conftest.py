@@ -1,7 +1,5 @@
 """What the tests of several folders need: the real bundle, exported once while the model's files stay the same."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the documents name exists: programs, options, settings, files, links, decisions, stages and their bytes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

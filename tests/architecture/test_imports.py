@@ -1,7 +1,5 @@
 """The direction of imports, checked where the linter cannot: in a fresh process, by what was really loaded."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """What must hold for every tracked file: no trace of one machine, and the targets that the documents promise."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

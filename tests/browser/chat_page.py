@@ -1,7 +1,5 @@
 """The page as its reader uses it: what tests do and look at, by role and name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What the browser's tests run against: the real model, a real service with some countries, a real app."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

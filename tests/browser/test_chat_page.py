@@ -1,7 +1,5 @@
 """The page in a real browser, with the real model and a real service, as a day with it would go."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

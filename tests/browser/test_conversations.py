@@ -1,7 +1,5 @@
 """Conversations on the page: versions, names, search, files, several at once, and what happens when storage fails."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page from another machine: over plain HTTP, where a browser has no secure context, and over TLS."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """By keyboard, by name, in the dark, on a phone; with the pictures that the documents show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nothing in an answer, a memory or a title executes, and pages of other sites get nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the benchmarks measure with: intervals, peers, a slow line, known neighbours, an echo that answers."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

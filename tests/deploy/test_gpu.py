@@ -1,7 +1,5 @@
 """The jobs for a GPU on a machine without one: they measure what they say, and name what did not run."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The chart: what it renders is what Kubernetes accepts, and what contradicts itself is refused with the reason."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The images: what they install is what the project asks for and its tests ran with, and their lists name all of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dashboard and alerts: every query can be parsed, and asks for what the service really exports."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

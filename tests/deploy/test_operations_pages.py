@@ -5,8 +5,6 @@ They are typed as they stand, against the real service and the default model. A 
 it; `SERVICE_PID` is its process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

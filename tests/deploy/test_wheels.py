@@ -4,8 +4,6 @@ Slow: they are built, the device's go into an empty environment and generate a t
 hook makes a wheel of this platform that holds the library, without one a wheel for all.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """What tests look at in the events of an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edge_client import Event, Finished, Recalled, Token

@@ -1,7 +1,5 @@
 """One tiny bundle for all tests of the device, and a service that has memories of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

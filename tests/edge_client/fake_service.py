@@ -1,7 +1,5 @@
 """A retrieval service in this process, on a free port: answers from a list, records what it was asked, misbehaves."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """HTTP without a library's manners: any header, any body, any path."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

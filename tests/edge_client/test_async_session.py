@@ -1,7 +1,5 @@
 """A stream read in asyncio gives the same tokens, leaves the loop free, and ends with its task."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from typing import Any

@@ -1,7 +1,5 @@
 """Conversations: caches used again, threads, cancelling, saving, and recalling that overlaps with decoding."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

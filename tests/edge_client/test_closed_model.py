@@ -3,8 +3,6 @@
 What waits holds native memory, of which Python's collector knows nothing: an embedder's session, memories, channels.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref

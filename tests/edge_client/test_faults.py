@@ -1,7 +1,5 @@
 """Whatever the service does, decoding goes on, answers what it would without it, and the events say what happened."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The programs of docs/guides run as they stand there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A conversation longer than the context: its oldest turns become memories, and it goes on."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Answers read the memories of their chunks, go on without them, and say what happened."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Settings and errors: named, listed and exported once, with what to write instead."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import Any, get_type_hints

@@ -1,7 +1,5 @@
 """A whole bundle with random weights, made in a second: byte tokenizer, tiny decoder, tiny BERT, exact codec."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shipped model's corpus: reading its sources, what is dropped, and the manifest that says what is there."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

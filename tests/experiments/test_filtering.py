@@ -1,7 +1,5 @@
 """The paper's data pipeline: what each step refuses, and what the command writes."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Questions about paragraphs are split by article; a row holds its answer and its distractors do not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

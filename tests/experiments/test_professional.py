@@ -1,7 +1,5 @@
 """Memory beside RAG on questions with choices."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

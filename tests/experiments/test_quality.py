@@ -1,7 +1,5 @@
 """Sections are measured again when their key changes; the page judges intervals, not means."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The committed question sets are what their names promise, and are made anew from the same documents."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the study of long conversations asks, and that it goes on where it was."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

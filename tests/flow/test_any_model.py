@@ -1,7 +1,5 @@
 """A model that nobody packaged goes the whole way: folder, codec, bundle, its own service, an answer with memories."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -3,8 +3,6 @@
 Real gRPC, real store, real exported decoder; only the model is tiny, so that this takes seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

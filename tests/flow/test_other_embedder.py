@@ -1,7 +1,5 @@
 """An embedder of another width than the knowledge base's is refused: when a service starts, and when a device calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

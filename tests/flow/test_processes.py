@@ -3,8 +3,6 @@
 One service for the module; the tests build on each other in the order of this file, as a day with it would.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

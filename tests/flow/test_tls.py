@@ -1,7 +1,5 @@
 """TLS and mTLS with both real ends: the device's channel and the service; the certificate replaced while it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import grpc

@@ -1,7 +1,5 @@
 """The guide for one's own model runs as it stands, on a tiny random base that transformers saved."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Hugging Face folders of tiny random encoders, saved by transformers itself, with a tokenizer of their kind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A bundle is whole or it is refused, and the refusal names the file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompts know which tokens were said by somebody, and nothing said can end its turn."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """`memory-model` refuses bad input in one line, before weights are read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

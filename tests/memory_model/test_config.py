@@ -1,7 +1,5 @@
 """Shapes, budgets and costs agree with the paper's printed numbers, and nonsense is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What an embedder does with any text, and which folders it refuses. Parity: export/test_embedder.py."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Splitting keeps every word, fits the limit, breaks at sentences and names the document."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Refusals are recognised, and the bias that makes them readier is chosen on questions of both kinds."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

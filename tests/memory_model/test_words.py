@@ -1,7 +1,5 @@
 """Words beside vectors: rare shared words decide between near candidates, and nothing else does."""
 
-from __future__ import annotations
-
 import math
 import zlib
 

@@ -1,7 +1,5 @@
 """Tiny models with random weights and real shapes: grouped heads, unequal memory budgets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

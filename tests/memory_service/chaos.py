@@ -1,7 +1,5 @@
 """Several processes on one server store that are stalled and killed, and what must hold of all that they said."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -11,8 +11,6 @@ text in it: before it is executed, with its handle on the engine, or before it i
 as a server does whose client has given up. /kill is kill -9.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

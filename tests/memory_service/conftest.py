@@ -1,7 +1,5 @@
 """One server for the tests of a module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

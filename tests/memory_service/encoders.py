@@ -1,7 +1,5 @@
 """A small encoder for tests: vectors and payloads follow from the text's hash, so that equal texts meet again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

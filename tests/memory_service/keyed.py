@@ -1,7 +1,5 @@
 """Clients with API keys, and key files for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import grpc

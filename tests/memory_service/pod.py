@@ -6,8 +6,6 @@ A line is JSON: [time, "begin", number, operation, arguments …], then [time, "
 are of the monotonic clock, which all processes share. newer: it is of a later release, which has one more migration.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """A real server in this process, on port 0, and what tests say to it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """Documents for tests of stores, and stores to try them on."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A store on a ClickHouse server: any number of processes write; what goes wrong is said."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files of a store that are not what was written: named at the next start, one knowledge base's alone, or no loss."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

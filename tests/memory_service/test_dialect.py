@@ -1,7 +1,5 @@
 """What is said to which engine: addresses, clusters, MyScale. The statements are compared as text, see the docs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

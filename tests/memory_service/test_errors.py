@@ -1,7 +1,5 @@
 """Errors: their reasons, and what is logged of one: where it happened, nothing of what people wrote or who they are."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterator

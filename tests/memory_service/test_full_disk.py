@@ -1,7 +1,5 @@
 """A disk that is really full: every store says so by StoreFull, keeps what it acknowledged, and goes on later."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

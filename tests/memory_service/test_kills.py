@@ -1,7 +1,5 @@
 """kill -9 at random points of writing: nothing acknowledged is lost or changed, nothing is there twice."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

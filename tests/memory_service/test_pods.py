@@ -3,8 +3,6 @@
 MEMORY3_CHAOS_S says how long each of the slow runs takes (default 120 seconds), MEMORY3_CHAOS_RUNS how many there are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor

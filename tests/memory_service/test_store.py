@@ -1,7 +1,5 @@
 """The embedded store by itself: whole writes, what is swept, the vector index."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What every store must do, whatever is behind it: files, the embedded engine, an engine behind HTTP."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

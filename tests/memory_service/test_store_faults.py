@@ -1,7 +1,5 @@
 """A store's server that is down, slow, or cut off in the middle of an answer: said with details, and nothing lost."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The runtime's vectors are what ONNX Runtime and torch compute today."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The vectors are what the production code makes, a reader in another language agrees, stale code is noticed."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

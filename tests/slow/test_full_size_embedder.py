@@ -5,8 +5,6 @@ is; the others search as int8. Its vectors mean nothing, but equal texts have eq
 must find it first. Each needs 8 GB of disk, 6 GB of memory, and some minutes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

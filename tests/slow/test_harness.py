@@ -1,7 +1,5 @@
 """lm-evaluation-harness, for real: installed beside this environment, its tasks answered with and without memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

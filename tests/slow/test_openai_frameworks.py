@@ -1,7 +1,5 @@
 """LangChain's and LlamaIndex's OpenAI classes, for real: installed beside this environment, against the server."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

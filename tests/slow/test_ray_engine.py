@@ -1,7 +1,5 @@
 """`ingest --engine ray` on a cluster of this machine: a worker is killed, and nothing is lost or doubled."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

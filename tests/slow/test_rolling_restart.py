@@ -1,7 +1,5 @@
 """SIGTERM under load: no call of a device fails, recall is what it was afterwards, an ingestion goes on by itself."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

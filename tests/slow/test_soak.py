@@ -3,8 +3,6 @@
 MEMORY3_SOAK_S says how long (default 600 seconds).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

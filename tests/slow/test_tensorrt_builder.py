@@ -4,8 +4,6 @@ TensorRT-RTX from PyPI builds for a named GPU without having one. It has no Orin
 and that its profile is complete, not that a device runs it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The command as a test runs it, and the options that every question needs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

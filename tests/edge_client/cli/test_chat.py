@@ -1,7 +1,5 @@
 """The conversation in a terminal: typing, the commands, and Ctrl-C in a real one."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

@@ -1,7 +1,5 @@
 """The commands: the answer on standard output, everything around it on standard error, exit codes as documented."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

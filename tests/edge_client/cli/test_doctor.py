@@ -1,7 +1,5 @@
 """What a device is read as, and what `doctor` and `build` print about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Opening the decoder: its threads, memory that goes back, memories and contexts that do not fit."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Which provider runs a graph, what is raised or warned when it does not, and where TensorRT's engines are kept."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One sequence of the decoder: what is wrong is named and changes nothing, what was read is used again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

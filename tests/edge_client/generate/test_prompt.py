@@ -1,7 +1,5 @@
 """What a chunk of a prompt asks with: what was said last and what before, nothing of the template."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

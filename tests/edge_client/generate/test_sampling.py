@@ -1,7 +1,5 @@
 """Drawing equals its definition, worked out slowly and plainly, for any logits and options."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Prompt chunks and streamed text: the parts that need no decoder."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken

@@ -1,7 +1,5 @@
 """A knowledge base in one file: what is found, what stays after whatever happens to it, what is refused."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

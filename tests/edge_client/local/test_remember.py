@@ -1,7 +1,5 @@
 """`remember`: files and texts become memories of this device, are read in answers, and are never sent."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The nearest by int8 hold the nearest by float32, whoever multiplies and in however many pieces they came."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

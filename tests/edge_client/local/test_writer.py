@@ -1,7 +1,5 @@
 """The device's writer against the torch writer of the same model: the same memories, whatever is batched with them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recall finds the same memories whichever way they come, and says by name what went wrong on the way."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

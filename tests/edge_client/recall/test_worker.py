@@ -1,7 +1,5 @@
 """The worker recalls beside its callers, every ticket is resolved, and no program waits for it at its end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """One server for all tests of the room, over a service that has memories of the tiny bundle."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """`edge-client serve` as a real process: what answers hold. The official client's view is in test_compatibility."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What clients of OpenAI's interface send beyond what this server has: ignored by name, or with a defined answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal
 

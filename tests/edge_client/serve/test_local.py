@@ -1,7 +1,5 @@
 """Documents that the device remembers by the page's interface, read with and without a service; nothing is sent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

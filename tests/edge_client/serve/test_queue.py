@@ -1,7 +1,5 @@
 """Many requests at once: answers share steps, each is what it would be alone; the queue, its end, those who leave."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

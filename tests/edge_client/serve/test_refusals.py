@@ -1,7 +1,5 @@
 """Who may call the local server, what it refuses, and how an answer that fails ends."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

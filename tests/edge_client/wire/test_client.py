@@ -1,7 +1,5 @@
 """Calls: many queries, several knowledge bases read as one, and what is sent again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any

@@ -1,7 +1,5 @@
 """Pulling against the service as a real process, through a proxy that breaks connections where a test says."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

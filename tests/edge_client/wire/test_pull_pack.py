@@ -1,7 +1,5 @@
 """Memory packs: what a device finds without a network is what the service finds, whatever broke on the way."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Codes decoded in C, at every level that this processor runs, are what numpy decodes."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import tempfile

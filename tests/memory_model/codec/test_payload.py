@@ -1,7 +1,5 @@
 """Payloads come back as they were, and whatever is not ours is refused by name."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """References that are alike: what is read, what is refused, and that a refusal has a twin."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path

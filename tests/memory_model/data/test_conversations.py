@@ -1,7 +1,5 @@
 """What conversations ask, when they refuse, what the teacher sees, and that every source resumes exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Pairs for DPO: what wins over what, with memories that are read, and that the loss is the formula's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """An evaluation reads the memories it says, retrieves what the knowledge base holds, and scores every condition."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

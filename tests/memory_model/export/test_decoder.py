@@ -1,7 +1,5 @@
 """The exported decoder gives the logits of the torch decoder, whatever is cut into chunks and put into slots."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

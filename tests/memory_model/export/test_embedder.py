@@ -1,7 +1,5 @@
 """Exported embedders equal transformers in every published layout, and what cannot be exported is refused first."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

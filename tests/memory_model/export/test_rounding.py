@@ -1,7 +1,5 @@
 """Calibrated rounding keeps a layer's outputs; what it is calibrated with is what the exported layers read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

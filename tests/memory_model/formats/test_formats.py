@@ -1,7 +1,5 @@
 """Tables, web pages and PDFs as documents: what is read, and what is said of what cannot be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow

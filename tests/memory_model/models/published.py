@@ -1,7 +1,5 @@
 """Tiny random checkpoints of every architecture, saved by transformers itself, with a tokenizer of each kind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

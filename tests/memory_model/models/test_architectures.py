@@ -1,7 +1,5 @@
 """Every architecture equals transformers: logits, exported graph, written memories read back; int4 within a bound."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Model folders and their checkpoints: read as they are published, or refused before anything large is read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tokenizers of every kind are taken as they are: prompts are transformers', streamed answers keep their spaces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The packaged GGUF is read as it is meant; writing and reading equal a plain loop over the paper's formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Functions with a backward pass of their own agree with their plain forms, values and gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

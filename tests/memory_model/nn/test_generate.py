@@ -1,7 +1,5 @@
 """Batched greedy answers equal those of one prompt at a time without any cache."""
 
-from __future__ import annotations
-
 import pytest
 
 from memory_model.nn.decoder import Decoder, MemoryBatch

@@ -1,7 +1,5 @@
 """The batched decoder has the logits of the decoder that reads texts whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

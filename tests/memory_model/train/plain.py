@@ -1,7 +1,5 @@
 """The losses of a batch in one padded pass and one graph: what the tuner's passes are held to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """`memory-model adapt` on a model folder: where the run is kept, what is installed, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

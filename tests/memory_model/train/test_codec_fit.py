@@ -1,7 +1,5 @@
 """What a codec is fitted to: a bounded uniform sample, in the metric in which errors are felt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Continual training: what each chunk reads, what leaks nothing, what gets a gradient, and exact resume."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Two processes that torchrun starts tune like one, and no two processes tune in one folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

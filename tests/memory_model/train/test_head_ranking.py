@@ -1,7 +1,5 @@
 """Heads are ranked by what is lost without them, and chosen one by one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Passes over rows of like lengths give the losses and gradients of one padded pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

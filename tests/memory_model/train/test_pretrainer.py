@@ -1,7 +1,5 @@
 """Pretraining: gradients of every weight, two stages that learn and go on, and a folder that is a base."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tuning learns, resumes exactly, and its adapter survives its file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

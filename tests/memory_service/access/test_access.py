@@ -1,7 +1,5 @@
 """API keys: scopes, tenants that cannot name each other, revocation while the service runs; quotas."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Client certificates: an authority says who may connect, the key file alone what they may do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass

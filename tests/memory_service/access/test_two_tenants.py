@@ -1,7 +1,5 @@
 """Two tenants under the same names on one service: each finds what is his, and nothing tells of the other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Typed filters over gRPC: retrieval, listing and deletion by filter; metadata and rank scores of hits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

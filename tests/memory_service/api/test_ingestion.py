@@ -1,7 +1,5 @@
 """Ingest and Upsert: what becomes of documents, as text and prepared, and what is refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

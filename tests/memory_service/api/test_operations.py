@@ -1,7 +1,5 @@
 """What operators see and set: health, metrics, quotas, the log of calls; a damaged knowledge base beside sound ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

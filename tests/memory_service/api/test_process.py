@@ -1,7 +1,5 @@
 """The service as a real process: SIGTERM, a client that goes away, and what is there afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

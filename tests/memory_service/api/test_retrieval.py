@@ -1,7 +1,5 @@
 """Retrieve: by vector and words, and by text, which the service embeds; what is wrong is named."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What needs a server of its own."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator, Sequence

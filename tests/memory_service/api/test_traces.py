@@ -1,7 +1,5 @@
 """One trace from the client's call through the service into the store, seen by a collector over OTLP."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`memory-service ingest`, `kb` and `documents` as a user types them, against the service as a real process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

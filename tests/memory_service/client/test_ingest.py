@@ -1,7 +1,5 @@
 """The ingestion client against real services that go away, or whose store does."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections import Counter

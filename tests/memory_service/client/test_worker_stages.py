@@ -1,7 +1,5 @@
 """The stages of a distributed ingestion one after the other, without Ray, against a real service."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Backups over the wire: what is restored is what was saved, in a folder or in S3, also while it is written to."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

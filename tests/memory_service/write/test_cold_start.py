@@ -3,8 +3,6 @@
 Also Operations: how far it is.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path
