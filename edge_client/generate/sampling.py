@@ -220,7 +220,7 @@ def _with_logprobs(logits: np.ndarray, token: int, count: int) -> Picked:
 
 _INCOMPLETE = "\ufffd"
 _LONGEST_CHARACTER = 4
-"""Bytes of UTF-8's longest character: so many U+FFFD at the end are really broken bytes."""
+"""Bytes of UTF-8's longest character: so many U+FFFD behind so many tokens are really broken bytes."""
 
 
 class StreamText:
@@ -238,7 +238,9 @@ class StreamText:
         """Add a token; returns new text, which may be empty. After a stop string `stopped` is True."""
         self._pending.append(token)
         piece = self._decoded()
-        if 0 < len(piece) - len(piece.rstrip(_INCOMPLETE)) < _LONGEST_CHARACTER:
+        # Some tokenizers spell all bytes in a row as U+FFFD while the last character is incomplete.
+        broken = len(piece) - len(piece.rstrip(_INCOMPLETE))
+        if broken > 0 and min(broken, len(self._pending)) < _LONGEST_CHARACTER:
             return ""
         # A special token has no text, and what follows it would lose its space as at the beginning of a text.
         self._before, self._pending = self._pending if piece else [*self._before, *self._pending], []
