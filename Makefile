@@ -160,7 +160,7 @@ $(BUNDLE)/manifest.json: | $(READY)
 $(REAL)/manifest.json: | $(READY)
 	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
 
-real-size: $(READY) ## convert and run random models of 2.4 and 1.5 B, resumable: an hour, 10 GB of memory, 16 GB of disk
+real-size: $(READY) ## convert and run random models of 2.4 and 1.5 B, resumable: a quarter of an hour, 11 GB of memory, 16 GB of disk
 	$(BIN)/python -m deploy.real_size
 
 # On a Jetson in its image, with the bundle that was pulled. Elsewhere in an environment of its own: the lock of .venv has
