@@ -115,7 +115,7 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     table.add_column("state", no_wrap=True)
     if texts:
         table.add_column("text", ratio=1)
-    notes = []
+    notes: dict[str, list[str]] = {}
     for recalled in recalls:
         label = f"{recalled.chunk}{' (generated)' if recalled.generated else ''}"
         note = ""
@@ -127,14 +127,15 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
         elif not recalled.recall.read:
             note = "the knowledge base has nothing near it"
         if note:
-            notes.append(Text(printable(f"chunk {label}: {note}"), style="yellow"))
+            notes.setdefault(note, []).append(label)
         for memory in recalled.recall.read:
             said = f"refused: {memory.refused}" if memory.refused else memory.text or ""
             row = [label, memory.name, f"{memory.score:.3f}", recalled.state, *([said] if texts else [])]
             # Text: a title is no markup
             table.add_row(*(Text(printable(each)) for each in row), style="red" if memory.refused else None)
             label = ""
-    return Group(table, *notes) if table.row_count else Group(*notes)
+    below = [Text(printable(f"chunk {', '.join(of)}: {note}"), style="yellow") for note, of in notes.items()]
+    return Group(*([table] if table.row_count else []), *below)
 
 
 def statistics_table(result: Result) -> RenderableType:

@@ -238,7 +238,7 @@ class Recaller:
     ) -> list[Recall]:  # fmt: skip
         if not queries:
             return []
-        failed = self._closed()
+        failed = self.closed()
         if failed and not local and not (self._stand_ins and failed.unavailable):
             return without(queries, failed.reason, str(failed), "skipped")
         begun = time.perf_counter()
@@ -284,7 +284,7 @@ class Recaller:
             for query, (memories, reads) in zip(queries, read, strict=True)
         ]  # fmt: skip
 
-    def _closed(self) -> RetrievalError | None:
+    def closed(self) -> RetrievalError | None:
         """Why the service is not called now."""
         if self.client is None:
             message = "the service is not called (offline)"

@@ -41,7 +41,7 @@ _STATES = {
 
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key: str | None) -> ASGIApp:
     """The server of a model, which is closed afterwards. key: see `access_key`."""
-    answering = Answering(model, edge.knowledge_base, Queue(edge.parallel, settings.waiting))
+    answering = Answering(model, edge, Queue(edge.parallel, settings.waiting))
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None)
     install(app)
     app.include_router(completion_routes(answering))

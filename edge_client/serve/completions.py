@@ -21,8 +21,10 @@ from sse_starlette import EventSourceResponse
 
 from edge_client.errors import RetrievalError
 from edge_client.model import EdgeModel
+from edge_client.recall.policy import RecallMode
 from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
+from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
 from edge_client.wire.client import names_of
 from memory_model.bundle import Bundle
@@ -74,34 +76,38 @@ class Queue:
 class Answering:
     """Answers requests with one model, and with the same model over the knowledge bases they name. One event loop's."""
 
-    def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
+    def __init__(self, model: EdgeModel, edge: EdgeSettings, queue: Queue) -> None:
         self.model, self.queue = model, queue
-        self._grammars, self._knowledge_base = JsonGrammars(model.bundle), knowledge_base
+        self._grammars, self._usual = JsonGrammars(model.bundle), edge.knowledge_base
+        self._named = "knowledge_base" in edge.model_fields_set
         self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
         self._known: set[str] = set()  # that the service had, or this device, when it was looked at last
 
     def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
         options, memory, model = request.sampling(self._grammars), request.memory, self.model
-        if (name := memory.knowledge_base or self._knowledge_base) != self._knowledge_base:
+        name = memory.knowledge_base or self._usual
+        if (name != self._usual or self._named) and model.policy_with(memory.mode).mode is not RecallMode.off:
             self._check(name)
+        if name != self._usual:
             model = self._reading(name)
         if isinstance(request, CompletionRequest):
             return model.complete(request.text, memory=memory.mode, **options)
         return model.generate(request.conversation(), memory=memory.mode, **options)
 
     def _check(self, names: str) -> None:
-        """Raise ApiError for a knowledge base that the service does not have.
+        """Raise ApiError for a knowledge base that neither the service nor this device has.
 
         A service that does not answer is not waited for: answers are given without it, and say so.
         """
-        client, wanted = self.model.recaller.client, names_of(names)
-        if client is None or self._known.issuperset(wanted):
+        recaller, wanted = self.model.recaller, names_of(names)
+        if recaller.client is None or self._known.issuperset(wanted) or recaller.closed():
             return
         with suppress(RetrievalError):
-            self._known = {base.name for base in client.knowledge_bases()} | {*self.model.local.documents()}
+            self._known = {base.name for base in recaller.client.knowledge_bases()} | {*self.model.local.documents()}
             if unknown := [name for name in wanted if name not in self._known]:
-                message = f"there is no knowledge base {unknown[0]!r}: GET /v1/knowledge_bases lists them"
+                there = ", ".join(sorted(self._known)) or "none"
+                message = f"there is no knowledge base {unknown[0]!r}; there are: {there}"
                 raise ApiError(404, message, code="knowledge_base_not_found")
 
     async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
@@ -109,6 +115,8 @@ class Answering:
         try:
             async with self.queue.turn:
                 async for event in stream:
+                    if isinstance(event, Recalled) and event.recall.reason == "KNOWLEDGE_BASE_NOT_FOUND":
+                        self._known = set()  # it was deleted: the next request looks again
                     yield event
         finally:
             with anyio.CancelScope(shield=True):

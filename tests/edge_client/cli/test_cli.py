@@ -86,11 +86,12 @@ def test_ask_fails_where_memories_are_refused_for_a_reason_that_lasts(
     places: list[object], service: FakeService
 ) -> None:
     service.abort = (grpc.StatusCode.NOT_FOUND, "there is no knowledge base 'default'")
-    result = run("ask", QUESTION, *places, "--max-tokens", 2)
-    assert result.exit_code == 3
-    assert result.stdout.strip(), "the answer is given all the same"
-    assert "none will be until this is mended: " in result.stderr
-    assert "there is no knowledge base" in result.stderr.splitlines()[-1]
+    for question, options in ((QUESTION, []), (QUESTION * 9, []), (QUESTION, ["--json"])):
+        result = run("ask", question, *places, "--max-tokens", 2, *options)
+        assert result.exit_code == 3
+        assert result.stdout.strip(), "the answer is given all the same"
+        assert "none will be until this is mended" in result.stderr
+        assert result.stderr.count("INVALID_REQUEST: ") == 1, "it is said once"
 
 
 def test_ask_reads_standard_input_and_the_environment(

@@ -17,6 +17,7 @@ from edge_client import EdgeModel, RetrievalError
 from edge_client.serve.completions import Answering, Queue
 from edge_client.serve.refusals import ApiError
 from edge_client.serve.requests import ChatRequest
+from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
@@ -146,11 +147,13 @@ def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None
             assert others.result(60) == expected
 
 
+@pytest.mark.parametrize(("started", "named"), [({}, {"knowledge_base": "typo"}), ({"knowledge_base": "typo"}, {})])
 def test_a_knowledge_base_that_nobody_could_look_up_is_looked_up_again(
-    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch, started: dict[str, str], named: dict[str, str]
 ) -> None:
-    answering = Answering(model, "default", Queue(1, 0))
-    request = ChatRequest.model_validate({"messages": MESSAGES, "memory": {"knowledge_base": "typo"}})
+    answering = Answering(model, EdgeSettings(**started), Queue(1, 0))
+    request, off = (ChatRequest(messages=MESSAGES, memory={**named, **more}) for more in ({}, {"mode": "off"}))
+    answering.prepare(off).close()
     with monkeypatch.context() as away:
         away.setattr(model.recaller.client, "knowledge_bases", lambda: called(RetrievalError("away")))
         answering.prepare(request).close()
