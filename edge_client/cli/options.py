@@ -17,7 +17,7 @@ from rich.text import Text
 from edge_client.generate.sampling import Sampling
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
-from memory_model.printable import printable
+from memory_model.printable import counted, printable
 
 
 class Memory(str, Enum):
@@ -120,7 +120,7 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
         label = f"{recalled.chunk}{' (generated)' if recalled.generated else ''}"
         note = ""
         if recalled.recall.error:
-            kept = f"; {recalled.kept} memories from before stay" if recalled.kept else ""
+            kept = f"; {counted(recalled.kept, 'memory')} from before kept" if recalled.kept else ""
             note = f"{recalled.state}: {recalled.recall.error}{kept}"
         elif recalled.recall.service_error:
             note = f"from this device alone, because {recalled.recall.service_error}"
@@ -143,10 +143,10 @@ def statistics_table(result: Result) -> RenderableType:
     s = result.statistics
     states = ", ".join(f"{n} {state}" for state, n in s.states.items())
     line = (
-        f"{s.generated_tokens} tokens at {s.tokens_per_s:.1f} tokens/s, first token after {s.first_token_ms:.0f} ms, "
-        f"prompt {s.prompt_tokens} tokens ({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, "
-        f"recall {s.recall_ms:.0f} ms{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; "
-        f"ended by {result.reason}"
+        f"{counted(s.generated_tokens, 'token')} at {s.tokens_per_s:.1f} tokens/s, "
+        f"first token after {s.first_token_ms:.0f} ms, prompt {counted(s.prompt_tokens, 'token')} "
+        f"({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, recall {s.recall_ms:.0f} ms"
+        f"{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; ended by {result.reason}"
     )
     table = Table(box=None, padding=(0, 1, 0, 0), style="dim")
     stages = ("embed", "call", "server", "decompress", "inject", "blocked")

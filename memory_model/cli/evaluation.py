@@ -15,6 +15,7 @@ from rich.table import Table
 
 from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, count, open_embedder, progress_bar, use_threads, write_json
+from memory_model.printable import counted
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -77,7 +78,7 @@ def evaluate(
     about = {**subject.about(), **key, "precision": computed}
     took = {"seconds": round(time.monotonic() - started, 1), "date": time.strftime("%Y-%m-%d")}
     write_json(out, {**about, **took, **result})
-    show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
+    show(result["conditions"], f"{counted(len(rows), 'question')}, {counted(distractors, 'distractor')}")
 
 
 def calibrate(
