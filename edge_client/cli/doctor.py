@@ -231,7 +231,7 @@ def pull(
     knowledge_base: Annotated[
         str | None,
         typer.Option(
-            "--knowledge-base", "--kb", metavar="NAME",
+            "--kb", "--knowledge-base", metavar="NAME",
             help="Download this knowledge base to --local instead, for offline use.",
         ),
     ] = None,

@@ -47,7 +47,7 @@ ANSWER = {
     "stop": "Stop before this text; may be repeated.",
     "seed": "Random seed, for repeatable sampling.",
 }
-FLAGS = {"knowledge_base": ("--knowledge-base", "--kb")}
+FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
 
 Command = Callable[..., None]

@@ -36,11 +36,13 @@ def evaluate(
     out: Annotated[Path, typer.Option("--json", dir_okay=False, help="JSON file for the results and all answers.")],
     limit: Annotated[int | None, count(help="Only the first rows.")] = None,
     distractors: Annotated[int, options.amount(help="References beside the right one.")] = 4,
-    conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --knowledge-base.")] = "",
+    conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --kb.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
-    knowledge_base: Annotated[Path | None, typer.Option(help=f"JSONL of documents; default: {FACTBOOK}.")] = None,
+    knowledge_base: Annotated[
+        Path | None, typer.Option("--kb", "--knowledge-base", help=f"JSONL of documents; default: {FACTBOOK}.")
+    ] = None,
     embedder: options.EmbedderOption = None,
     candidates: CandidatesOption = 50,
     seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,

@@ -130,7 +130,7 @@ def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: Loa
 def test_wrong_conditions_and_rows_are_refused_by_name(loaded: LoadedModel) -> None:
     with pytest.raises(InvalidInput, match="no condition is called memoryy: choose from none, memory"):
         parse_conditions("none, memoryy")
-    with pytest.raises(InvalidInput, match="--knowledge-base"):
+    with pytest.raises(InvalidInput, match="--kb"):
         evaluation(loaded, ("memory_retrieved",))
     with pytest.raises(InvalidInput, match="distractors must be 0 to 4"):
         evaluation(loaded, (), distractors=5)
