@@ -64,9 +64,7 @@ class TerminalChat:
     one, and not only where something failed.
     """
 
-    def __init__(
-        self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, tables: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, tables: bool) -> None:
         self._model, self._options, self._memory, self._tables = model, options, memory, tables
         self._new(model.session())
 

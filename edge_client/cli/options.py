@@ -40,13 +40,11 @@ SETTINGS = {
     "provider": "ONNX Runtime provider: auto, cpu, cuda or tensorrt.",
 }
 ANSWER = {
-    "max_tokens": "Longest answer, in tokens.",
-    "temperature": "Sampling temperature; 0 is greedy.",
+    "max_tokens": "Longest answer, in tokens.", "temperature": "Sampling temperature; 0 is greedy.",
     "top_k": "Sample from this many likeliest tokens; 0: all.",
     "top_p": "Sample from the likeliest tokens with this total probability.",
-    "stop": "Stop before this text; may be repeated.",
-    "seed": "Random seed, for repeatable sampling.",
-}
+    "stop": "Stop before this text; may be repeated.", "seed": "Random seed, for repeatable sampling.",
+}  # fmt: skip
 FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
 

@@ -96,10 +96,7 @@ class Answering:
         return model.generate(request.conversation(), memory=memory.mode, **options)
 
     def _check(self, names: str) -> None:
-        """Raise ApiError for a knowledge base that neither the service nor this device has.
-
-        A service that does not answer is not waited for: answers are given without it, and say so.
-        """
+        """Raise ApiError for a knowledge base that neither this device has nor a service that answers."""
         recaller, wanted = self.model.recaller, names_of(names)
         if recaller.client is None or self._known.issuperset(wanted) or recaller.closed():
             return
@@ -181,10 +178,7 @@ def completion_routes(answering: Answering) -> APIRouter:
 
 
 def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceResponse:
-    """A response of server-sent events, one JSON value each, the last one [DONE]; an error takes the place of the rest.
-
-    A client that hangs up closes the generator.
-    """
+    """Server-sent events, each a JSON value, the last [DONE]; an error takes the place of the rest. Closes `values`."""
 
     async def sent() -> AsyncGenerator[dict[str, str], None]:
         async with aclosing(values):
@@ -260,9 +254,7 @@ class _Text:
         logprobs = self.logprobs([event for event in events if isinstance(event, Token)])
         ending = {"finish_reason": self.reason(finished), "logprobs": logprobs}
         choice = {"index": 0, **self.message(finished), **ending}
-        return {
-            **self._head, "object": self.whole_object, "choices": [choice], "usage": _usage(finished), **outcome,
-        }  # fmt: skip
+        return {**self._head, "object": self.whole_object, "choices": [choice], "usage": _usage(finished), **outcome}
 
     def _chunk(
         self, text: dict[str, Any], logprobs: object = None, finish: str | None = None, **more: object
@@ -310,13 +302,11 @@ class _Chat(_Text):
             # A token may be part of a character; then its bytes are not known here.
             return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
+        piece, ends = self.tokenizer.piece, self.tokenizer.stop_ids
         entries = [
-            {
-                **entry(self.tokenizer.piece(token.id), token.logprob),
-                "top_logprobs": [entry(t.text, t.logprob) for t in token.top_logprobs],
-            }
-            for token in tokens
-            if token.id not in self.tokenizer.stop_ids
+            {**entry(piece(t.id), t.logprob), "top_logprobs": [entry(o.text, o.logprob) for o in t.top_logprobs]}
+            for t in tokens
+            if t.id not in ends
         ]
         return {"content": entries, "refusal": None} if entries and self._with_logprobs else None
 
@@ -335,8 +325,7 @@ def _usage(finished: Finished) -> dict[str, Any]:
     """Token counts; the cached ones are those whose key-values were still there."""
     s = finished.statistics
     return {
-        "prompt_tokens": s.prompt_tokens,
-        "completion_tokens": s.generated_tokens,
+        "prompt_tokens": s.prompt_tokens, "completion_tokens": s.generated_tokens,
         "total_tokens": s.prompt_tokens + s.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": s.reused_tokens},
-    }
+    }  # fmt: skip
