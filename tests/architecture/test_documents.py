@@ -26,12 +26,9 @@ from tests.memory_service.test_errors import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
-    "memory-service": "memory_service.cli",
-    "memory-model": "memory_model.cli",
-    "edge-client": "edge_client.cli.main",
-    "experiments": "experiments.__main__",
-    "deploy.bench": "deploy.bench.__main__",
-}
+    "memory-service": "memory_service.cli", "memory-model": "memory_model.cli", "edge-client": "edge_client.cli.main",
+    "experiments": "experiments.__main__", "deploy.bench": "deploy.bench.__main__",
+}  # fmt: skip
 TRACKED = [
     name
     for name in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

@@ -27,13 +27,10 @@ def other_machine(driver: Playwright, tmp_path_factory: pytest.TempPathFactory) 
     """A browser in a network namespace of its own, which sees this machine at OWN and nothing else."""
     here, there = f"m3h{os.getpid()}", f"m3t{os.getpid()}"
     commands = (
-        f"ip netns add {NETWORK}",
-        f"ip link add {here} type veth peer name {there} netns {NETWORK}",
-        f"ip address add {OWN}/30 dev {here}",
-        f"ip link set {here} up",
-        f"ip -n {NETWORK} address add {OTHERS}/30 dev {there}",
-        f"ip -n {NETWORK} link set {there} up",
-    )
+        f"ip netns add {NETWORK}", f"ip link add {here} type veth peer name {there} netns {NETWORK}",
+        f"ip address add {OWN}/30 dev {here}", f"ip link set {here} up",
+        f"ip -n {NETWORK} address add {OTHERS}/30 dev {there}", f"ip -n {NETWORK} link set {there} up",
+    )  # fmt: skip
     program = tmp_path_factory.mktemp("there") / "chromium"
     program.write_text(f'#!/bin/sh\nexec ip netns exec {NETWORK} {CHROMIUM} "$@"\n')
     program.chmod(0o755)

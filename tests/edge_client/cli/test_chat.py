@@ -98,16 +98,8 @@ def test_chat_switches_and_compares_memory_and_lists_and_chooses_bases(
     places: list[object], service: FakeService
 ) -> None:
     lines = [
-        "/kb",
-        "/memory off",
-        "hello",
-        "/memory compare",
-        "hello",
-        "/memory maybe",
-        "/kb towns",
-        "hi",
-        "/kb nosuch",
-    ]
+        "/kb", "/memory off", "hello", "/memory compare", "hello", "/memory maybe", "/kb towns", "hi", "/kb nosuch",
+    ]  # fmt: skip
     said = run("chat", *places, "--max-tokens", 3, stdin="\n".join(lines)).stderr
     for each in ("* default", "  towns", "without memory", "with memory", "there is no knowledge base 'nosuch'",
                  "/memory takes overlap, exact, off or compare, not 'maybe'"):  # fmt: skip

@@ -136,12 +136,10 @@ def test_a_product_in_bfloat16_is_within_its_rounding_of_what_numpy_decodes(
     ("change", "message"),
     [
         ({"places": np.array([0, 1, 4])}, "row that does not exist"),
-        ({"places": np.array([0, -1, 2])}, "row that does not exist"),
-        ({"places": np.array([0, 1])}, "places"),
-        ({"codes": np.zeros((3, 8), np.uint8)[:, ::2]}, "codes"),
-        ({"rows": np.zeros((4, 16), np.float64)}, "rows"),
+        ({"places": np.array([0, -1, 2])}, "row that does not exist"), ({"places": np.array([0, 1])}, "places"),
+        ({"codes": np.zeros((3, 8), np.uint8)[:, ::2]}, "codes"), ({"rows": np.zeros((4, 16), np.float64)}, "rows"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused_before_anything_is_written(change: dict[str, np.ndarray], message: str) -> None:
     tables = random_tables(np.random.default_rng(0), 4, 6, 2, 16, None, 1)
     codes = np.zeros((3, tables.code_bytes), np.uint8)

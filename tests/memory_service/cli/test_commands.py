@@ -122,13 +122,11 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--bundle", "none"], "no bundle at none"),
-        (["--bundle", "none", "--model", "nowhere"], "nowhere"),
-        (["--bundle", "none", "--store", "ftp://x"], "ftp://x"),
-        ([], "no embedder"),
+        (["--bundle", "none"], "no bundle at none"), (["--bundle", "none", "--model", "nowhere"], "nowhere"),
+        (["--bundle", "none", "--store", "ftp://x"], "ftp://x"), ([], "no embedder"),
         (["--port-file", "nowhere/port"], "nowhere/port"),
     ],
-)
+)  # fmt: skip
 def test_serve_says_what_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str) -> None:
     monkeypatch.chdir(tmp_path)
     refused = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0", "--store", f"file://{tmp_path}/x", *options])
