@@ -15,10 +15,9 @@ from tests.browser.conftest import CHROMIUM, OPTIONS, pages
 from tests.browser.day import PATIENT, Day
 
 pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(900),
+    pytest.mark.browser, pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2"),
-]
+]  # fmt: skip
 NETWORK, OWN, OTHERS = f"memory3-{os.getpid()}", "10.213.77.1", "10.213.77.2"
 
 

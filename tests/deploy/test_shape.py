@@ -72,10 +72,9 @@ def test_tables_of_which_a_step_gathers_rows_are_not_read_whole(tmp_path):
         constant("int4", TensorProto.INT4, 8, 16), constant("nobodys", TensorProto.FLOAT, 50),
     ]  # fmt: skip
     nodes = [
-        helper.make_node("Gather", ["embeddings", "ids"], ["x"]),
-        helper.make_node("Gather", ["tied", "ids"], ["y"]),
+        helper.make_node("Gather", ["embeddings", "ids"], ["x"]), helper.make_node("Gather", ["tied", "ids"], ["y"]),
         helper.make_node("Use", ["x", "tied", "int4"], ["z"]),
-    ]
+    ]  # fmt: skip
     graph = helper.make_graph(nodes, "g", [], [], tensors)
     onnx.save(helper.make_model(graph), tmp_path / "decoder.onnx")
     assert weight_bytes(tmp_path / "decoder.onnx") == 10 * 8 * 4 + 8 * 16 // 2

@@ -40,10 +40,9 @@ def test_sentences_do_not_end_at_initials_and_abbreviations() -> None:
     [
         "x = [1, 2, 3]; y = {a: b, c: d}; print(x, y, sep='--', end='');",
         "Der Hund lief gestern Abend schnell durch unseren Garten und bellte laut.",
-        "name size date owner group mode links target",
-        "Too short.",
+        "name size date owner group mode links target", "Too short.",
     ],
-)
+)  # fmt: skip
 def test_code_other_languages_and_tables_are_no_prose(text: str) -> None:
     assert not is_prose(text)
 

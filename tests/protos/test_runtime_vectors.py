@@ -132,8 +132,8 @@ def document_client() -> Client:
 
     def inject(payloads: Sequence[bytes]) -> None:
         for number, kept in enumerate(layouts):
-            mask = np.full((1, 1 if len({*kept}) == 1 else len(kept), slots[number]), -np.inf * with_memory, np.float32)
-            feeds[f"memory_mask_{number}"] = mask if with_memory else np.zeros_like(mask)
+            shape = (1, 1 if len({*kept}) == 1 else len(kept), slots[number])
+            feeds[f"memory_mask_{number}"] = np.full(shape, -np.inf if with_memory else 0, np.float32)
         for place, sides in enumerate(map(decompressed, payloads)):
             first = 0
             for layer, kept in enumerate(layers):
@@ -212,8 +212,7 @@ def test_queries_follow_from_the_document_alone() -> None:
     found = 0.4 * own + 0.6 * both
     np.testing.assert_allclose(found / np.linalg.norm(found), mixed, atol=TOLERANCE)
     for row in cases()["asking"]:
-        lead = min(row["lead_tokens"], size - 1)
-        assert row["after_tokens"] == [n for n in range(1, 65) if (n + lead) % size == 0]
+        assert row["after_tokens"] == [n for n in range(1, 65) if (n + min(row["lead_tokens"], size - 1)) % size == 0]
     for case in cases()["cases"]:
         told = list(zip(case["prompt"]["tokens"], case["prompt"]["content"], strict=True))
         for chunk in case["chunks"]:
@@ -224,11 +223,10 @@ def test_queries_follow_from_the_document_alone() -> None:
                 before = runs[0][max(len(runs[0]) - size + len(last), 0) :] if len(runs) > 1 else []
                 query = {"text": tokenizer.decode(last).strip(), "before": tokenizer.decode(before).strip()}
             assert chunk["query"] == query
-        content = [token for token, said in told if said]
         for step in (step for step in case["steps"] if "query" in step):
-            assert step["after_tokens"] % size == 0
-            last = [*content, *case["tokens"][: step["after_tokens"]]][-size:]
+            last = [*(token for token, said in told if said), *case["tokens"][: step["after_tokens"]]][-size:]
             assert step["query"] == {"text": tokenizer.decode(last).strip(), "before": ""}
+            assert step["after_tokens"] % size == 0
 
 
 def test_the_cases_are_those_of_the_production_code() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import pytest
@@ -155,14 +156,10 @@ def test_a_knowledge_base_that_nobody_could_look_up_is_looked_up_again(
     request, off = (ChatRequest(messages=MESSAGES, memory={**named, **more}) for more in ({}, {"mode": "off"}))
     answering.prepare(off).close()
     with monkeypatch.context() as away:
-        away.setattr(model.recaller.client, "knowledge_bases", lambda: called(RetrievalError("away")))
+        away.setattr(model.recaller.client, "knowledge_bases", Mock(side_effect=RetrievalError("away")))
         answering.prepare(request).close()
     with pytest.raises(ApiError, match="'typo'"):
         answering.prepare(request)
-
-
-def called(error: Exception) -> None:
-    raise error
 
 
 # Documents that the device remembers by the page's interface, read with and without a service; nothing is sent.

@@ -140,12 +140,11 @@ def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
 @pytest.mark.parametrize(
     ("requests", "reason"),
     [
-        ([], "INVALID_ARGUMENT"),
-        (ingest_requests("x", [document("a", "b")])[1:], "INVALID_ARGUMENT"),
+        ([], "INVALID_ARGUMENT"), (ingest_requests("x", [document("a", "b")])[1:], "INVALID_ARGUMENT"),
         (ingest_requests("missing", [document("a", "b")], create=False), "KNOWLEDGE_BASE_NOT_FOUND"),
         (ingest_requests("bad name!", [document("a", "b")]), "INVALID_ARGUMENT"),
     ],
-)
+)  # fmt: skip
 def test_streams_that_begin_badly_are_refused(client: Client, requests: list[pb.IngestRequest], reason: str) -> None:
     assert refused(lambda: list(client.ingestion.Ingest(iter(requests), timeout=60))).reason == reason
 
