@@ -63,8 +63,8 @@ class Memory3LM(LM):
         if memory and not self.subject.prefix:
             raise InvalidInput("the plain model reads no memories: use memory=none")
         self.loaded, self.tokenizer = self.subject.loaded, self.subject.loaded.tokenizer
-        self.device = writing_device(device or "auto") if torch.cuda.is_available() else torch.device("cpu")
-        self.loaded.model.to(self.device)
+        self._device = writing_device(device or "auto") if torch.cuda.is_available() else torch.device("cpu")
+        self.loaded.model.to(self._device)
         self.batch = int(batch_size) if str(batch_size).isdigit() else 8  # "auto" is 8
         self.max_tokens, self.candidates = max_tokens, candidates
         self.chunk = self.loaded.config.memory.chunk_tokens
@@ -166,10 +166,10 @@ class Memory3LM(LM):
                 batch = [requests[n] for n in numbers]
                 contexts = [r.context[-max(1, self.max_tokens - len(r.continuation)) :] for r in batch]
                 ids, _ = pad_ids([[*c, *r.continuation] for c, r in zip(contexts, batch, strict=True)])
-                ids, memory = ids.to(self.device), self._memories(batch)
+                ids, memory = ids.to(self._device), self._memories(batch)
                 states = read(self.loaded.model, ids, self.subject.prefix, memory, torch.zeros_like(ids))
                 for n, row, context in zip(numbers, states, contexts, strict=True):
-                    given = torch.tensor(requests[n].continuation, device=self.device)
+                    given = torch.tensor(requests[n].continuation, device=self._device)
                     places = row[len(context) - 1 : len(context) + len(given) - 1]
                     found = self.loaded.model.head(places).float().log_softmax(-1)
                     likelihood = float(found.gather(1, given[:, None]).sum())
@@ -186,7 +186,7 @@ class Memory3LM(LM):
         if not any(found):
             return None
         memory = self.subject.bank.read(found)
-        return MemoryBatch(*(side.to(self.device) for side in (memory.keys, memory.values, memory.valid)))
+        return MemoryBatch(*(side.to(self._device) for side in (memory.keys, memory.values, memory.valid)))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def vocabulary(
     corpus: Annotated[Path, typer.Option(help="Folder of passages to train on.")],
     out: Annotated[Path, typer.Option(help="tokenizer.json to write.")],
     size: Annotated[int, typer.Option(help="Size of the merged vocabulary; paper: 60,299.")] = 60_299,
-    trained: Annotated[int, typer.Option(help="Size of the vocabulary trained on the corpus.")] = 32_000,
+    trained: Annotated[int, typer.Option(help="Size of the vocabulary trained on the corpus.")] = 40_000,
     first: Annotated[Path | None, typer.Option(help="tokenizer.json to add to; default: the packaged one.")] = None,
 ) -> None:  # fmt: skip
     """Train a byte-level BPE vocabulary on a corpus and merge it into another one, up to a size."""
