@@ -357,7 +357,8 @@ class EdgeModel:
             for session in self._sessions:
                 said = session.messages
                 goes_on = said == messages[:-1]
-                if not session.busy and (goes_on or (said[:-2] == messages[:-1] and _is_turn(said[-2:]))):
+                again = said[:-2] == messages[:-1] and [m["role"] for m in said[-2:]] == ["user", "assistant"]
+                if not session.busy and (goes_on or again):
                     self._sessions.remove(session)
                     break
                 same = common_length(said, messages)
@@ -389,7 +390,3 @@ def _lower_priority() -> None:
     """Of this thread, where Linux has one for each: beside decoding on the same core it gets about a quarter."""
     if sys.platform == "linux":
         os.nice(5)
-
-
-def _is_turn(messages: Sequence[Message]) -> bool:
-    return [m["role"] for m in messages] == ["user", "assistant"]

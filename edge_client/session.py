@@ -217,10 +217,7 @@ class ChatSession:
 
 
 def _write(path: Path, header: dict[str, Any], past: bytes) -> None:
-    """Write the file beside its place and move it there; raises StorageError and then changes nothing.
-
-    past: the file of the conversation's memories; empty where it has none.
-    """
+    """Write the file, with the bytes of its memories, beside its place and move it there, or raise StorageError."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     said = json.dumps({**header, "past": bool(past)})
     try:

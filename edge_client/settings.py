@@ -17,7 +17,6 @@ from memory_model.errors import InvalidInput
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
-LOCAL = Path("build/local")
 ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 _LONGEST_SHOWN = 60
@@ -86,7 +85,7 @@ class EdgeSettings(CheckedSettings):
     bundle: Path = DEFAULT_FOLDER
     service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)
     knowledge_base: str = Field(default=DEFAULT_KNOWLEDGE_BASE, min_length=1)
-    local: Path = LOCAL
+    local: Path = Path("build/local")
 
     memory: RecallMode = RecallMode.overlap
     lead_tokens: int = Field(default=16, ge=0, le=4096)

@@ -51,11 +51,10 @@ class Recalled:
             del memory["text"]
         return {
             **{name: getattr(self, name) for name in ("chunk", "generated", "position", "state", "kept")},
-            **{name: getattr(found, name) for name in ("error", "service_error", "query")},
-            "read": read,
+            **{name: getattr(found, name) for name in ("error", "service_error", "query")}, "read": read,
             "times": {name: round(ms, 3) for name, ms in asdict(found.times).items()},
             "blocked_ms": round(self.blocked_ms, 3),
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)

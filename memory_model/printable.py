@@ -25,6 +25,12 @@ def shown_on(stream: TextIO, text: str) -> str:
     return printable(text) if stream.isatty() else text
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 document`, `2 documents`, `3 memories`: a number with its noun, which is given for one."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 class Commands(TyperGroup):
     """Errors of ours, and the system's about a file, as one line for people."""
 

@@ -28,7 +28,7 @@ from edge_client.stream import AnswerStream, Remembered, Result, Token
 from edge_client.wire.client import names_of
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
-from memory_model.printable import printable, shown_on
+from memory_model.printable import counted, printable, shown_on
 
 if TYPE_CHECKING:
     from edge_client.generate.sampling import SamplingOptions
@@ -64,9 +64,7 @@ class TerminalChat:
     one, and not only where something failed.
     """
 
-    def __init__(
-        self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, tables: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, tables: bool) -> None:
         self._model, self._options, self._memory, self._tables = model, options, memory, tables
         self._new(model.session())
 
@@ -133,7 +131,7 @@ class TerminalChat:
         for one in left:
             turns = ", ".join(map(str, one.turns))
             said = f"could not be remembered: {one.error}" if one.error else "became memories"
-            say(f"(turns {turns} {said})")
+            say(f"(turn{'s' if len(one.turns) > 1 else ''} {turns} {said})")
         result = stream.result()
         if result.reason == "cancelled":
             say("(stopped)")
@@ -183,7 +181,7 @@ class TerminalChat:
     def _do_documents(self, _: str) -> None:
         for name, documents in self._model.local.documents().items():
             for one in documents:
-                say(f"{name}: {one.key}, memories: {one.references}")
+                say(f"{name}: {one.key}, {counted(one.references, 'memory')}")
 
     def _do_forget(self, key: str) -> None:
         known = self._model.forget(_given("/forget KEY", key))
@@ -198,7 +196,7 @@ class TerminalChat:
                     if one.outcome == "failed":
                         say(f"{one.where}: {one.message}")
                     elif one.outcome != "writing":
-                        say(f"{one.outcome}: {one.key}, memories: {one.references}")
+                        say(f"{one.outcome}: {one.key}, {counted(one.references, 'memory')}")
         except KeyboardInterrupt:
             say("(stopped)")
 
@@ -222,7 +220,7 @@ class TerminalChat:
 
     def _do_load(self, path: str) -> None:
         self._new(self._model.load_session(_given("/load FILE", path)))
-        say(f"{len(self._session.messages)} messages from {path}")
+        say(f"{counted(len(self._session.messages), 'message')} from {path}")
 
     def _do_reset(self, _: str) -> None:
         self._new(self._model.session())

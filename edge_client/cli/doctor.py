@@ -29,7 +29,7 @@ from memory_model.bundle import MANIFEST, Bundle, Manifest
 from memory_model.codec.native.library import installed, why_missing
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, Memory3Error
-from memory_model.printable import printable
+from memory_model.printable import counted, printable
 
 TEGRA_RELEASE = Path("/etc/nv_tegra_release")
 DEVICE_MODEL = Path("/proc/device-tree/model")
@@ -231,7 +231,7 @@ def pull(
     knowledge_base: Annotated[
         str | None,
         typer.Option(
-            "--knowledge-base", "--kb", metavar="NAME",
+            "--kb", "--knowledge-base", metavar="NAME",
             help="Download this knowledge base to --local instead, for offline use.",
         ),
     ] = None,
@@ -262,7 +262,7 @@ def pull(
                 known = _known(settings.bundle)
                 head = pull_pack(settings.channel, knowledge_base, settings.local, progress=show, **known)
                 size = place.stat().st_size
-                said = f"{head.memories} memories of {knowledge_base}, revision {head.revision}"
+                said = f"{counted(head.memories, 'memory')} of {knowledge_base}, revision {head.revision}"
     except (KeyboardInterrupt, RetrievalError, StorageError):
         begun = staging_of(place.absolute()).is_dir()
         kept = "what was fetched so far is kept; the same command goes on where it stopped"

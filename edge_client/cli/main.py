@@ -125,7 +125,8 @@ def ask(
     for result in results:
         lasting = [] if result.memories else [e for e in result.errors if e.partition(":")[0] in MENDABLE]
         if lasting:
-            say(f"no memory could be read, and none will be until this is mended: {lasting[0]}", "red")
+            why = f": {lasting[0]}" if json_output else ""  # else it is shown already
+            say(f"no memory could be read, and none will be until this is mended{why}", "red")
         elif result.without_memory and require_memory:
             say("--require-memory: memories could not be had", "red")
         else:

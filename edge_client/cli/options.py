@@ -17,7 +17,7 @@ from rich.text import Text
 from edge_client.generate.sampling import Sampling
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
-from memory_model.printable import printable
+from memory_model.printable import counted, printable
 
 
 class Memory(str, Enum):
@@ -40,14 +40,12 @@ SETTINGS = {
     "provider": "ONNX Runtime provider: auto, cpu, cuda or tensorrt.",
 }
 ANSWER = {
-    "max_tokens": "Longest answer, in tokens.",
-    "temperature": "Sampling temperature; 0 is greedy.",
+    "max_tokens": "Longest answer, in tokens.", "temperature": "Sampling temperature; 0 is greedy.",
     "top_k": "Sample from this many likeliest tokens; 0: all.",
     "top_p": "Sample from the likeliest tokens with this total probability.",
-    "stop": "Stop before this text; may be repeated.",
-    "seed": "Random seed, for repeatable sampling.",
-}
-FLAGS = {"knowledge_base": ("--knowledge-base", "--kb")}
+    "stop": "Stop before this text; may be repeated.", "seed": "Random seed, for repeatable sampling.",
+}  # fmt: skip
+FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
 
 Command = Callable[..., None]
@@ -115,26 +113,27 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     table.add_column("state", no_wrap=True)
     if texts:
         table.add_column("text", ratio=1)
-    notes = []
+    notes: dict[str, list[str]] = {}
     for recalled in recalls:
         label = f"{recalled.chunk}{' (generated)' if recalled.generated else ''}"
         note = ""
         if recalled.recall.error:
-            kept = f"; {recalled.kept} memories from before stay" if recalled.kept else ""
+            kept = f"; {counted(recalled.kept, 'memory')} from before kept" if recalled.kept else ""
             note = f"{recalled.state}: {recalled.recall.error}{kept}"
         elif recalled.recall.service_error:
             note = f"from this device alone, because {recalled.recall.service_error}"
         elif not recalled.recall.read:
             note = "the knowledge base has nothing near it"
         if note:
-            notes.append(Text(printable(f"chunk {label}: {note}"), style="yellow"))
+            notes.setdefault(note, []).append(label)
         for memory in recalled.recall.read:
             said = f"refused: {memory.refused}" if memory.refused else memory.text or ""
             row = [label, memory.name, f"{memory.score:.3f}", recalled.state, *([said] if texts else [])]
             # Text: a title is no markup
             table.add_row(*(Text(printable(each)) for each in row), style="red" if memory.refused else None)
             label = ""
-    return Group(table, *notes) if table.row_count else Group(*notes)
+    below = [Text(printable(f"chunk {', '.join(of)}: {note}"), style="yellow") for note, of in notes.items()]
+    return Group(*([table] if table.row_count else []), *below)
 
 
 def statistics_table(result: Result) -> RenderableType:
@@ -142,10 +141,10 @@ def statistics_table(result: Result) -> RenderableType:
     s = result.statistics
     states = ", ".join(f"{n} {state}" for state, n in s.states.items())
     line = (
-        f"{s.generated_tokens} tokens at {s.tokens_per_s:.1f} tokens/s, first token after {s.first_token_ms:.0f} ms, "
-        f"prompt {s.prompt_tokens} tokens ({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, "
-        f"recall {s.recall_ms:.0f} ms{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; "
-        f"ended by {result.reason}"
+        f"{counted(s.generated_tokens, 'token')} at {s.tokens_per_s:.1f} tokens/s, "
+        f"first token after {s.first_token_ms:.0f} ms, prompt {counted(s.prompt_tokens, 'token')} "
+        f"({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, recall {s.recall_ms:.0f} ms"
+        f"{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; ended by {result.reason}"
     )
     table = Table(box=None, padding=(0, 1, 0, 0), style="dim")
     stages = ("embed", "call", "server", "decompress", "inject", "blocked")

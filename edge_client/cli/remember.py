@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edge_client.cli.options import err, out, say, with_options
 from edge_client.local.folder import (
@@ -28,7 +28,7 @@ from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput, MissingFile
 from memory_model.formats import count_documents, find_sources, read_documents
-from memory_model.printable import printable
+from memory_model.printable import counted, printable
 
 NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="Local knowledge base.")]
 
@@ -92,8 +92,8 @@ def remembered(
             head, documents = base.head, base.documents()
         references = sum(document.references for document in documents)
         print(
-            f"{path.stem}: {len(documents)} documents, {references} memories, {path.stat().st_size / 1e6:.1f} MB,"
-            f" model {head.model_id[:12]}"
+            f"{path.stem}: {counted(len(documents), 'document')}, {counted(references, 'memory')},"
+            f" {path.stat().st_size / 1e6:.1f} MB, model {head.model_id[:12]}"
         )
 
 
@@ -131,10 +131,9 @@ def _show(outcomes: Iterable[Remembered], total: int) -> None:
     """A bar of documents, a line for each that failed, and the sum; exit code 1 where one failed."""
     counts: Counter[str] = Counter()
     references = 0
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=err) as progress:
-            task = progress.add_task("documents", total=total)
+        with Progress(BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn(), console=err) as progress:
+            task = progress.add_task(counted(total, "document"), total=total)
             for one in outcomes:
                 if one.outcome == "failed":
                     say(f"failed {one.where}: {one.reason}: {one.message}", "red")
@@ -142,12 +141,12 @@ def _show(outcomes: Iterable[Remembered], total: int) -> None:
                     counts[one.outcome] += 1
                     references += one.references
                 written = references + (one.done if one.outcome == "writing" else 0)
-                what = f"documents, {written} memories"
+                what = f"{counts.total():,} of {counted(total, 'document')}, {counted(written, 'memory')}"
                 progress.update(task, completed=counts.total(), description=what)
     except KeyboardInterrupt:
         say("interrupted; what was written is kept, run the same command again to go on")
         raise
-    said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    out.print(f"{counts.total()} documents: {said or 'nothing to do'}; {references} memories", markup=False)
+    said = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items())) or "nothing to do"
+    out.print(f"{counted(counts.total(), 'document')}: {said}; {counted(references, 'memory')}", markup=False)
     if counts["failed"]:
         raise typer.Exit(1)

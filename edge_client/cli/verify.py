@@ -159,15 +159,10 @@ def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitM
     provider = decoder.graph.provider
     error = float(np.linalg.norm(found.logits - right.logits) / np.linalg.norm(right.logits))
     return Row(
-        provider,
-        bool(memories),
-        error,
-        float((found.logits.argmax(-1) == right.logits.argmax(-1)).mean()),
-        1 / statistics.median(found.seconds),
-        decoder.graph.threads,
-        mean_power(recorded) or None,
+        provider, bool(memories), error, float((found.logits.argmax(-1) == right.logits.argmax(-1)).mean()),
+        1 / statistics.median(found.seconds), decoder.graph.threads, mean_power(recorded) or None,
         failed=not error <= TOLERANCE[provider],
-    )
+    )  # fmt: skip
 
 
 def shown(row: Row) -> str:
@@ -197,14 +192,12 @@ def verify(
     for row in rows:
         out.print(shown(row), soft_wrap=True, markup=False)
     result: dict[str, Any] = {
-        "scenario": "verify-gpu",
-        "gpu": asdict(found) if (found := gpu()) else None,
-        "board": asdict(board) if (board := Board.here()) else None,
-        "onnxruntime": ort.__version__,
+        "scenario": "verify-gpu", "gpu": asdict(found) if (found := gpu()) else None,
+        "board": asdict(board) if (board := Board.here()) else None, "onnxruntime": ort.__version__,
         "tensorrt": tensorrt_version(),
         "bundle": {"model_id": bundle.manifest.model_id, "precision": bundle.manifest.precision},
         "rows": [asdict(row) for row in rows],
-    }
+    }  # fmt: skip
     file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     ran = sorted({row.provider for row in rows if row.error is not None})
     out.print(f"ran: {', '.join(ran)}; written to {file}", soft_wrap=True)

@@ -208,10 +208,7 @@ class _Binding:
 
 
 class Runner:
-    """One graph with its caches. One run of a place at a time.
-
-    context: tokens of text, which the rotary tables cover.
-    """
+    """One graph with its caches and rotary tables for `context` tokens of text. One run of a place at a time."""
 
     def __init__(self, graph: DecoderGraph, context: int, parallel: int) -> None:
         self.graph, self.config = graph, graph.config
@@ -285,10 +282,7 @@ class Runner:
 
 
 def return_free_memory() -> None:
-    """Give the heap's free pages back to the system, where the C library is glibc: it kept 190 MB of 430. Never raises.
-
-    glibc keeps what is freed for allocations to come: of a model that was closed, most of its weights.
-    """
+    """Give the heap's free pages to the system: glibc keeps most of a closed model, 190 of 430 MB. Never raises."""
     if not sys.is_finalizing() and sys.platform.startswith("linux") and hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(ctypes.c_size_t(0))
 

@@ -82,10 +82,9 @@ def _library() -> Any:
         from sqlcipher3 import dbapi2
     except ImportError as error:
         raise StorageError(
-            f"{KEY_FILE} is set, but SQLCipher is not installed",
-            reason="NOT_INSTALLED",
+            f"{KEY_FILE} is set, but SQLCipher is not installed", reason="NOT_INSTALLED",
             help="pip install 'memory3-edge[encrypted]', or unset it",
-        ) from error
+        ) from error  # fmt: skip
     return dbapi2
 
 

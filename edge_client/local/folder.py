@@ -48,9 +48,7 @@ class Remembered:
 class LocalKnowledgeBases:
     """Those of one folder, open for one bundle: the device's own, and packs in place of a service. Thread-safe."""
 
-    def __init__(
-        self, folder: Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = ""
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = "") -> None:
         """Opens what is there, or `only` one; raises what LocalKnowledgeBase.open raises: none is left out silently."""
         self.folder, self._bundle, self._minimum_score = folder, bundle, minimum_score
         self._lock = threading.Lock()

@@ -49,10 +49,9 @@ class MemoryWriter:
     ) -> None:  # fmt: skip
         if bundle.writer is None:
             raise StorageError(
-                f"the bundle at {bundle.folder} only reads memories, it has no writer.onnx",
-                reason="NO_WRITER",
+                f"the bundle at {bundle.folder} only reads memories, it has no writer.onnx", reason="NO_WRITER",
                 help="export it again with `memory-model export`, or fetch a newer one with `edge-client pull`",
-            )
+            )  # fmt: skip
         self.bundle, self._threads, self._path = bundle, threads, bundle.writer
         self._given, self._decoder = embedder, decoder
         self._loading = threading.Lock()

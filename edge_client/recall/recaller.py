@@ -47,7 +47,7 @@ class CachedMemory:
 class MemoryCache:
     """Thread-safe. limit_bytes: of all payloads; 0 keeps none."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int = 64 << 20) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._codes: OrderedDict[int, CachedMemory] = OrderedDict()  # in the order of their last use
@@ -92,8 +92,6 @@ class MemoryCache:
             self.held_bytes -= len(codes.payload)
 
 
-CACHE_BYTES = 64 << 20
-"""Of payloads, unless another cache is given."""
 DEADLINE_S = 2.0
 HELD_IDS = 512
 """Ids of cached memories that a request names, 8 bytes each: less than any payload."""
@@ -182,7 +180,6 @@ class LocalSource(Protocol):
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
         """The k nearest of each vector, each hit with its payload and the name of its knowledge base."""
-        ...
 
 
 class Recaller:
@@ -200,7 +197,7 @@ class Recaller:
     ) -> None:  # fmt: skip
         self.embedder, self.client, self.memory_format = embedder, client, memory_format
         self.local, self._stand_ins = [] if local is None else local, stand_ins
-        self.cache = MemoryCache(CACHE_BYTES) if cache is None else cache
+        self.cache = cache or MemoryCache()
         self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
         self._breaker = Breaker(clock)
         self._computing = threading.Lock()  # recalls wait for the service together, but use one processor
@@ -238,7 +235,7 @@ class Recaller:
     ) -> list[Recall]:  # fmt: skip
         if not queries:
             return []
-        failed = self._closed()
+        failed = self.closed()
         if failed and not local and not (self._stand_ins and failed.unavailable):
             return without(queries, failed.reason, str(failed), "skipped")
         begun = time.perf_counter()
@@ -284,7 +281,7 @@ class Recaller:
             for query, (memories, reads) in zip(queries, read, strict=True)
         ]  # fmt: skip
 
-    def _closed(self) -> RetrievalError | None:
+    def closed(self) -> RetrievalError | None:
         """Why the service is not called now."""
         if self.client is None:
             message = "the service is not called (offline)"

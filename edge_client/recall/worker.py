@@ -87,11 +87,8 @@ class RecallWorker:
 
     def _serve(self, ticket: Ticket, deadline_s: float, also: LocalSource | None) -> None:
         try:
-            ticket.resolve(
-                self._recaller.recall(
-                    ticket.queries, deadline_s=deadline_s, cancellation=ticket.cancellation, also=also
-                )
-            )
+            recall = self._recaller.recall
+            ticket.resolve(recall(ticket.queries, deadline_s=deadline_s, cancellation=ticket.cancellation, also=also))
         finally:
             with self._lock:
                 self._under_way.pop(ticket, None)

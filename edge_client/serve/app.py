@@ -31,17 +31,14 @@ from memory_model.formats import SUFFIXES, read_documents
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 
 PAGE = Path(__file__).parent / "page"
-FILE_NAME = r"^[^/\x00]{1,200}$"
-_STATES = {
-    bases.KNOWLEDGE_BASE_STATE_READY: "ready",
-    bases.KNOWLEDGE_BASE_STATE_DAMAGED: "damaged",
-    bases.KNOWLEDGE_BASE_STATE_MISMATCHED: "mismatched",
-}
+STEP = ("outcome", "key", "done", "references", "message")
+"""What is told of a document that is being remembered."""
+_STATES = {state: name.rpartition("_")[2].lower() for name, state in bases.KnowledgeBaseState.items()}
 
 
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key: str | None) -> ASGIApp:
     """The server of a model, which is closed afterwards. key: see `access_key`."""
-    answering = Answering(model, edge.knowledge_base, Queue(edge.parallel, settings.waiting))
+    answering = Answering(model, edge, Queue(edge.parallel, settings.waiting))
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None)
     install(app)
     app.include_router(completion_routes(answering))
@@ -155,17 +152,13 @@ def local_routes(model: EdgeModel) -> APIRouter:
     @router.get(DOCUMENTS)
     async def listed() -> dict[str, Any]:
         """All documents of all knowledge bases of this device."""
-        bases = await anyio.to_thread.run_sync(model.local.documents)
-        return {
-            "data": [
-                {"knowledge_base": name, "key": one.key, "title": one.title, "references": one.references}
-                for name, documents in bases.items()
-                for one in documents
-            ]
-        }
+        found = await anyio.to_thread.run_sync(model.local.documents)
+        each = ((name, one) for name, documents in found.items() for one in documents)
+        shown = ("key", "title", "references")
+        return {"data": [{"knowledge_base": name, **{n: getattr(one, n) for n in shown}} for name, one in each]}
 
     @router.post(DOCUMENTS, response_model=None)
-    async def remember(request: Request, key: Annotated[str, Query(pattern=FILE_NAME)]) -> Response:
+    async def remember(request: Request, key: Annotated[str, Query(pattern=r"^[^/\x00]{1,200}$")]) -> Response:
         """Remember a file, the body, under its name; the answer streams how far it is."""
         body = await request.body()
 
@@ -178,10 +171,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
                 async with one_at_a_time:
                     remembered = model.remember_documents(read_documents(file, Path(key)))
                     async for one in iterate_in_threadpool(remembered):
-                        yield {
-                            "outcome": one.outcome, "key": one.key, "done": one.done,
-                            "references": one.references, "message": one.message,
-                        }  # fmt: skip
+                        yield {name: getattr(one, name) for name in STEP}
 
         return event_stream(steps())
 

@@ -21,8 +21,10 @@ from sse_starlette import EventSourceResponse
 
 from edge_client.errors import RetrievalError
 from edge_client.model import EdgeModel
+from edge_client.recall.policy import RecallMode
 from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
+from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
 from edge_client.wire.client import names_of
 from memory_model.bundle import Bundle
@@ -74,34 +76,35 @@ class Queue:
 class Answering:
     """Answers requests with one model, and with the same model over the knowledge bases they name. One event loop's."""
 
-    def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
+    def __init__(self, model: EdgeModel, edge: EdgeSettings, queue: Queue) -> None:
         self.model, self.queue = model, queue
-        self._grammars, self._knowledge_base = JsonGrammars(model.bundle), knowledge_base
+        self._grammars, self._usual = JsonGrammars(model.bundle), edge.knowledge_base
+        self._named = "knowledge_base" in edge.model_fields_set
         self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
         self._known: set[str] = set()  # that the service had, or this device, when it was looked at last
 
     def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
         options, memory, model = request.sampling(self._grammars), request.memory, self.model
-        if (name := memory.knowledge_base or self._knowledge_base) != self._knowledge_base:
+        name = memory.knowledge_base or self._usual
+        if (name != self._usual or self._named) and model.policy_with(memory.mode).mode is not RecallMode.off:
             self._check(name)
+        if name != self._usual:
             model = self._reading(name)
         if isinstance(request, CompletionRequest):
             return model.complete(request.text, memory=memory.mode, **options)
         return model.generate(request.conversation(), memory=memory.mode, **options)
 
     def _check(self, names: str) -> None:
-        """Raise ApiError for a knowledge base that the service does not have.
-
-        A service that does not answer is not waited for: answers are given without it, and say so.
-        """
-        client, wanted = self.model.recaller.client, names_of(names)
-        if client is None or self._known.issuperset(wanted):
+        """Raise ApiError for a knowledge base that neither this device has nor a service that answers."""
+        recaller, wanted = self.model.recaller, names_of(names)
+        if recaller.client is None or self._known.issuperset(wanted) or recaller.closed():
             return
         with suppress(RetrievalError):
-            self._known = {base.name for base in client.knowledge_bases()} | {*self.model.local.documents()}
+            self._known = {base.name for base in recaller.client.knowledge_bases()} | {*self.model.local.documents()}
             if unknown := [name for name in wanted if name not in self._known]:
-                message = f"there is no knowledge base {unknown[0]!r}: GET /v1/knowledge_bases lists them"
+                there = ", ".join(sorted(self._known)) or "none"
+                message = f"there is no knowledge base {unknown[0]!r}; there are: {there}"
                 raise ApiError(404, message, code="knowledge_base_not_found")
 
     async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
@@ -109,6 +112,8 @@ class Answering:
         try:
             async with self.queue.turn:
                 async for event in stream:
+                    if isinstance(event, Recalled) and event.recall.reason == "KNOWLEDGE_BASE_NOT_FOUND":
+                        self._known = set()  # it was deleted: the next request looks again
                     yield event
         finally:
             with anyio.CancelScope(shield=True):
@@ -173,10 +178,7 @@ def completion_routes(answering: Answering) -> APIRouter:
 
 
 def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceResponse:
-    """A response of server-sent events, one JSON value each, the last one [DONE]; an error takes the place of the rest.
-
-    A client that hangs up closes the generator.
-    """
+    """Server-sent events, each a JSON value, the last [DONE]; an error takes the place of the rest. Closes `values`."""
 
     async def sent() -> AsyncGenerator[dict[str, str], None]:
         async with aclosing(values):
@@ -252,9 +254,7 @@ class _Text:
         logprobs = self.logprobs([event for event in events if isinstance(event, Token)])
         ending = {"finish_reason": self.reason(finished), "logprobs": logprobs}
         choice = {"index": 0, **self.message(finished), **ending}
-        return {
-            **self._head, "object": self.whole_object, "choices": [choice], "usage": _usage(finished), **outcome,
-        }  # fmt: skip
+        return {**self._head, "object": self.whole_object, "choices": [choice], "usage": _usage(finished), **outcome}
 
     def _chunk(
         self, text: dict[str, Any], logprobs: object = None, finish: str | None = None, **more: object
@@ -302,13 +302,11 @@ class _Chat(_Text):
             # A token may be part of a character; then its bytes are not known here.
             return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
+        piece, ends = self.tokenizer.piece, self.tokenizer.stop_ids
         entries = [
-            {
-                **entry(self.tokenizer.piece(token.id), token.logprob),
-                "top_logprobs": [entry(t.text, t.logprob) for t in token.top_logprobs],
-            }
-            for token in tokens
-            if token.id not in self.tokenizer.stop_ids
+            {**entry(piece(t.id), t.logprob), "top_logprobs": [entry(o.text, o.logprob) for o in t.top_logprobs]}
+            for t in tokens
+            if t.id not in ends
         ]
         return {"content": entries, "refusal": None} if entries and self._with_logprobs else None
 
@@ -327,8 +325,7 @@ def _usage(finished: Finished) -> dict[str, Any]:
     """Token counts; the cached ones are those whose key-values were still there."""
     s = finished.statistics
     return {
-        "prompt_tokens": s.prompt_tokens,
-        "completion_tokens": s.generated_tokens,
+        "prompt_tokens": s.prompt_tokens, "completion_tokens": s.generated_tokens,
         "total_tokens": s.prompt_tokens + s.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": s.reused_tokens},
-    }
+    }  # fmt: skip

@@ -204,9 +204,8 @@ BY_STATUS = {
         (_Code.INVALID_ARGUMENT, _Code.NOT_FOUND, _Code.ALREADY_EXISTS, _Code.ABORTED, _Code.OUT_OF_RANGE),
         "INVALID_REQUEST",
     ),
-    _Code.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
-    _Code.RESOURCE_EXHAUSTED: "OVERLOADED",
-}
+    _Code.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED", _Code.RESOURCE_EXHAUSTED: "OVERLOADED",
+}  # fmt: skip
 """The reason of an error to which the service gives none itself."""
 UNAVAILABLE = frozenset({_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE})
 """The service gave no answer: it is left alone for a while, and a pack may answer instead."""

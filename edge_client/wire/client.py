@@ -192,10 +192,7 @@ class MemoryClient:
 
     def describe(self) -> models_pb2.DescribeResponse:
         """What the service runs; raises a RetrievalError."""
-        described: models_pb2.DescribeResponse = self._call(
-            models_pb2_grpc.ModelsStub(self._channel).Describe, models_pb2.DescribeRequest()
-        )
-        return described
+        return self._call(models_pb2_grpc.ModelsStub(self._channel).Describe, models_pb2.DescribeRequest())
 
     def knowledge_bases(self) -> list[knowledge_bases_pb2.KnowledgeBase]:
         """Those that the service has, by name; raises a RetrievalError."""

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, count, open_embedder, progress_bar, use_threads, write_json
+from memory_model.printable import counted
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -35,11 +36,13 @@ def evaluate(
     out: Annotated[Path, typer.Option("--json", dir_okay=False, help="JSON file for the results and all answers.")],
     limit: Annotated[int | None, count(help="Only the first rows.")] = None,
     distractors: Annotated[int, options.amount(help="References beside the right one.")] = 4,
-    conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --knowledge-base.")] = "",
+    conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --kb.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
-    knowledge_base: Annotated[Path | None, typer.Option(help=f"JSONL of documents; default: {FACTBOOK}.")] = None,
+    knowledge_base: Annotated[
+        Path | None, typer.Option("--kb", "--knowledge-base", help=f"JSONL of documents; default: {FACTBOOK}.")
+    ] = None,
     embedder: options.EmbedderOption = None,
     candidates: CandidatesOption = 50,
     seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,
@@ -77,7 +80,7 @@ def evaluate(
     about = {**subject.about(), **key, "precision": computed}
     took = {"seconds": round(time.monotonic() - started, 1), "date": time.strftime("%Y-%m-%d")}
     write_json(out, {**about, **took, **result})
-    show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
+    show(result["conditions"], f"{counted(len(rows), 'question')}, {counted(distractors, 'distractor')}")
 
 
 def calibrate(

@@ -12,6 +12,7 @@ from typing import Any
 
 from memory_model.cli.options import console, open_embedder, progress_bar, progress_bars, write_json
 from memory_model.data import factbook
+from memory_model.printable import counted
 
 CACHE = Path("build/continual")
 TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping, preferences"
@@ -25,7 +26,7 @@ _UNREAD = 600  # questions that the model answers without memory, for preference
 def training_documents(data: Path) -> list[dict[str, Any]]:
     """The documents of a knowledge base, the held-out ones left out."""
     documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
-    console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
+    console.print(f"{counted(len(documents), 'document')} to tune on, the held-out ones left out")
     return documents
 
 
@@ -92,7 +93,7 @@ def mixture_of(
             known = {(p.source, p.key) for p in passages}
             files = [folder / ASKED, *([INTRODUCTIONS] if INTRODUCTIONS.is_file() else [])]
             asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
-            console.print(f"{len(asked):,} questions that people asked about these passages")
+            console.print(f"{counted(len(asked), 'question')} that people asked about these passages")
             # A small model learns from unanswerable ones to refuse what it is unsure of.
             return AskedConversations(asked, loaded.chat, seed + 4, replace(sizes, unanswerable=0.0), **options)
         return ContinualBatches(sequences(), seed + 3, rows=rows, warmup=task == "warmup")
@@ -135,7 +136,7 @@ def training_passages(corpus: Path, data: Path) -> Any:
     from memory_model.data.passages import PassageFiles, corpus_files
 
     found = PassageFiles(corpus_files(corpus), factbook.HeldOutTitles(factbook.read_jsonl(data)))
-    console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
+    console.print(f"{counted(len(found), 'passage')} to tune on, the held-out ones left out")
     return found
 
 

@@ -115,7 +115,7 @@ class Evaluation:
         if not subject.prefix and any(c.startswith("memory") for c in conditions):
             raise InvalidInput("the plain model reads no memories: use --conditions none,rag,rag_five")
         if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
-            raise InvalidInput("retrieved conditions need a knowledge base: give --knowledge-base")
+            raise InvalidInput("retrieved conditions need a knowledge base: give --kb")
         self.subject, self.rows, self.conditions = subject, list(rows), list(conditions)
         self.loaded, self.bank = subject.loaded, subject.bank
         self.bank.keeps_exact |= "memory_exact" in conditions

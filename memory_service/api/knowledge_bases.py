@@ -8,6 +8,7 @@ import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from memory_model.errors import Memory3Error
+from memory_model.printable import counted
 from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, KnowledgeBaseChanged, MemoriesUnwritten
@@ -88,8 +89,8 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         counts = await run("read", store.statistics, base)
         if counts.unwritten_documents:
             raise MemoriesUnwritten(
-                f"knowledge base {base.name!r} has {counts.unwritten_documents} documents whose memories are"
-                " still to be written: try again when `memory-service kb show` counts none",
+                f"knowledge base {base.name!r} has {counted(counts.unwritten_documents, 'document')} whose memories"
+                " are still to be written: try again when `memory-service kb show` counts none",
                 knowledge_base=base.name, documents=counts.unwritten_documents,
             )  # fmt: skip
         head = pb.ExportHead(
@@ -169,7 +170,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         found.progress.documents_done, found.progress.documents_left = done, left
         found.progress.documents_failed, found.done = failed, left == 0
         if left:
-            unwritten = f"memories of {failed} documents could not be written: see the service's log"
+            unwritten = f"memories of {counted(failed, 'document')} could not be written: see the service's log"
             found.problem = progress.problem or (unwritten if failed else "")
         return found
 

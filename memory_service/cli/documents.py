@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from memory_model.printable import printable
+from memory_model.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -70,13 +70,13 @@ def delete(
             Console(stderr=True, highlight=False).print(f"not there: {plain(', '.join(absent))}", soft_wrap=True)
         chosen = list(dict.fromkeys([*there, *listed]))
         if chosen and not yes:
-            typer.confirm(f"delete {len(chosen)} documents from knowledge base {kb}?", abort=True)
+            typer.confirm(f"delete {counted(len(chosen), 'document')} from knowledge base {kb}?", abort=True)
         deleted = 0
         for start in range(0, len(chosen), _KEYS_AT_ONCE):  # what is done stays done
             page = chosen[start : start + _KEYS_AT_ONCE]
             request = pb.DeleteRequest(knowledge_base=kb, document_keys=page)
             deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
-    typer.echo(f"deleted {deleted} documents from {kb}")
+    typer.echo(f"deleted {counted(deleted, 'document')} from {kb}")
     if absent or deleted < len(chosen):  # another may have deleted some meanwhile
         raise typer.Exit(1)
 

@@ -13,10 +13,11 @@ from typing import Annotated, Literal, Optional
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import count_documents, find_sources, read_documents
+from memory_model.printable import counted
 from memory_service.client.connection import Address, plain
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
@@ -69,8 +70,8 @@ def ingest(
     except Memory3Error:
         console.print(f"{shown.how_far}, run the same command again to go on")
         raise
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(shown.outcomes.items()))
-    typer.echo(f"{shown.total} documents: {counts or 'nothing to do'}; {shown.references} references")
+    said = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(shown.outcomes.items())) or "nothing to do"
+    typer.echo(f"{counted(shown.total, 'document')}: {said}; {counted(shown.references, 'reference')}")
     if shown.interrupted:
         console.print(f"interrupted: {shown.how_far}, run the same command again to go on")
         raise typer.Exit(130)
@@ -121,14 +122,14 @@ class _Shown:
         self.references = 0
         self.outcomes: Counter[str] = Counter()
         self.interrupted = False
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(*columns, console=console)
-        self._task = self.progress.add_task("documents", total=total)
+        self._task = self.progress.add_task(self.how_far, total=total)
 
     @property
     def how_far(self) -> str:
         """How many documents have their outcome."""
-        return f"{self.outcomes.total()} of {self.total} documents done"
+        return f"{self.outcomes.total():,} of {counted(self.total, 'document')} done"
 
     def all(self, rows: Iterator[Row]) -> None:
         """Shows every row as it comes."""
@@ -138,4 +139,5 @@ class _Shown:
             if row.outcome == "failed":
                 line = f"[red]failed[/] {plain(row.where)}: {row.reason}: {plain(row.message)}"
                 self.progress.console.print(line, soft_wrap=True)
-            self.progress.update(self._task, advance=1, description=f"documents, {self.references} references")
+            what = f"{self.how_far}, {counted(self.references, 'reference')}"
+            self.progress.update(self._task, advance=1, description=what)

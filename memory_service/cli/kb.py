@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from memory_model.printable import printable
+from memory_model.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
@@ -99,7 +99,8 @@ def backup(
 
     with _with_bar("memories") as show:
         made = back_up(address, name, Archive(target), show)
-    typer.echo(f"saved {made.document_count} documents, {made.memory_count} memories of {name} to {target}")
+    documents, memories = counted(made.document_count, "document"), counted(made.memory_count, "memory")
+    typer.echo(f"saved {documents}, {memories} of {name} to {target}")
 
 
 def restore(
@@ -112,4 +113,5 @@ def restore(
 
     with _with_bar("documents") as show:
         made = backup.restore(address, name, backup.Archive(source, create=False), show)
-    typer.echo(f"restored {made.document_count} documents, {made.memory_count} memories as {name}")
+    documents, memories = counted(made.document_count, "document"), counted(made.memory_count, "memory")
+    typer.echo(f"restored {documents}, {memories} as {name}")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_model.errors import InvalidInput
+from memory_model.printable import counted
 from memory_service.access.keys import KeyFile, changing
 from memory_service.client.connection import plain
 
@@ -109,4 +110,5 @@ def quota(
     """Set a tenant's limits of storage and calls, instead of the service's defaults."""
     with changing(keys) as file:
         file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
-    typer.echo(f"{tenant}: {references} references, {size_bytes} bytes, {requests_per_s:g} requests a second")
+    most = f"{counted(references, 'reference')}, {counted(size_bytes, 'byte')}"
+    typer.echo(f"{tenant}: {most}, {requests_per_s:g} calls a second")

@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from memory_model.printable import counted
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 from memory_service.stores.address import parse_address
 
@@ -56,4 +57,4 @@ def migrate(store: Store = None, config: Config = None) -> None:
         count = len(opened.knowledge_bases())
     finally:
         opened.close()
-    typer.echo(f"{parse_address(settings.store)} is up to date, {count} knowledge bases")
+    typer.echo(f"{parse_address(settings.store)} is up to date, {counted(count, 'knowledge base')}")

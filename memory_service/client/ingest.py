@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import grpc
 
 from memory_model.formats.document import FileDocument, where
+from memory_model.printable import counted
 from memory_service.client.connection import Connection, RemoteError, connected, details_of, remote_error
 from memory_service.stores import WriterIdentity
 from memory_service.write.document import text_hash_of
@@ -225,7 +226,8 @@ class Ingestion:
         while self._unsent:
             yield self._unsent.popleft()
         if missing := len(self._unanswered) - len(refused):
-            raise RemoteError(f"the service left {missing} documents without an answer", grpc.StatusCode.UNAVAILABLE)
+            unanswered = f"the service left {counted(missing, 'document')} without an answer"
+            raise RemoteError(unanswered, grpc.StatusCode.UNAVAILABLE)
 
     # In the thread that sends
 

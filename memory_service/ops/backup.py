@@ -29,6 +29,7 @@ from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.printable import counted
 from memory_service.client.connection import RemoteError, connected
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import StoreUnavailable
@@ -274,8 +275,8 @@ def restore(address: str, name: str, archive: Archive, on_progress: Progress = l
             head = _head(bases, name)
     if (head.memory_count, head.id_digest) != (manifest.memory_count, manifest.id_digest):
         raise CorruptFile(
-            f"{name!r} holds {head.memory_count} memories, the backup {manifest.memory_count}, or their ids differ:"
-            " delete it and restore again"
+            f"{name!r} holds {counted(head.memory_count, 'memory')}, the backup {manifest.memory_count}, or their ids"
+            " differ: delete it and restore again"
         )
     return manifest
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from edge_client import errors as device_errors
 from edge_client.local.database import KEY_FILE
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
@@ -21,15 +22,13 @@ from memory_model.models.folder import DEFAULT
 from memory_model.nn.adapter import Adapter
 from memory_service.client.connection import Connection
 from memory_service.settings import Settings
+from tests.memory_service.test_errors import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
-    "memory-service": "memory_service.cli",
-    "memory-model": "memory_model.cli",
-    "edge-client": "edge_client.cli.main",
-    "experiments": "experiments.__main__",
-    "deploy.bench": "deploy.bench.__main__",
-}
+    "memory-service": "memory_service.cli", "memory-model": "memory_model.cli", "edge-client": "edge_client.cli.main",
+    "experiments": "experiments.__main__", "deploy.bench": "deploy.bench.__main__",
+}  # fmt: skip
 TRACKED = [
     name
     for name in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -81,6 +80,15 @@ def test_every_setting_in_the_documents_exists() -> None:
     for page in PAGES:
         named = set(re.findall(r"(?:MEMORY_SERVICE|EDGE_CLIENT)_[A-Z_]*[A-Z]", (ROOT / page).read_text()))
         assert named <= known, page
+
+
+DEVICE_REASONS = re.findall(r"\b[A-Z][A-Z_]{5,}\b", device_errors.__doc__ or "")
+
+
+@pytest.mark.parametrize(("reasons", "page"), [(REASONS, "operator-guide"), (DEVICE_REASONS, "edge-guide")])
+def test_every_reason_of_an_error_is_in_the_table_of_troubleshooting(reasons: list[str], page: str) -> None:
+    table = (ROOT / "docs" / f"{page}.md").read_text().partition("## Troubleshooting")[2]
+    assert set(reasons) <= set(re.findall(r"`([A-Z_]+)`", table))
 
 
 def test_every_source_file_in_the_documents_exists() -> None:

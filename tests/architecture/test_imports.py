@@ -39,12 +39,11 @@ TRAINING = tuple(
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        (modules_of("edge_client"), [*HEAVY, *SERVER_SIDE]),
-        (modules_of("memory_model", without=TRAINING), HEAVY),
+        (modules_of("edge_client"), [*HEAVY, *SERVER_SIDE]), (modules_of("memory_model", without=TRAINING), HEAVY),
         (modules_of("memory_service"), ["edge_client"]),
     ],
     ids=["device", "formats", "service"],
-)
+)  # fmt: skip
 def test_importing_all_of_a_side_loads_nothing_of_the_others(modules: list[str], absent: list[str]) -> None:
     assert len(modules) > 10
     assert loaded_after_importing(modules).isdisjoint(absent)

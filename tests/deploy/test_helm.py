@@ -176,15 +176,11 @@ def test_a_value_ends_where_kubernetes_looks(values: dict[str, Any], kind: str, 
 
 def test_every_pod_gets_what_is_given_to_all() -> None:
     everywhere: dict[str, Any] = {
-        "nodeSelector": {"pool": "a"},
-        "tolerations": [{"key": "a", "operator": "Exists"}],
-        "priorityClassName": "high",
-        "imagePullSecrets": ["mirror"],
-        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:1"}],
+        "nodeSelector": {"pool": "a"}, "tolerations": [{"key": "a", "operator": "Exists"}], "priorityClassName": "high",
+        "imagePullSecrets": ["mirror"], "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:1"}],
         "extraVolumes": [{"name": "more", "emptyDir": {}}],
-        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
-        "containerSecurityContext": {"runAsUser": 5},
-    }
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}], "containerSecurityContext": {"runAsUser": 5},
+    }  # fmt: skip
     ingestion = {**RAY, "nodeSelector": {"gpu": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     manifests = render({**EVERY_POD, **everywhere, "ingestion": ingestion})
     accepted(manifests)
@@ -267,8 +263,7 @@ def test_alerts_are_about_this_release_alone() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"replicas": 2}, "embedded store has one writer"),
-        ({"store": {"kind": "external"}}, "set store.external.url"),
+        ({"replicas": 2}, "embedded store has one writer"), ({"store": {"kind": "external"}}, "set store.external.url"),
         ({"store": {"kind": "external", "external": {"url": "clickhouse://m:secret@ch/m"}}}, "holds a password"),
         ({"service": {"type": "LoadBalancer"}, "auth": {"enabled": False}}, "without authentication"),
         ({"service": {"type": "NodePort"}}, "keys would travel in the clear"),
@@ -279,11 +274,9 @@ def test_alerts_are_about_this_release_alone() -> None:
         ({"ingestion": {"enabled": True}}, "the claim with the documents"),
         ({"backup": {"enabled": True, "target": "here"}}, "set backup.existingClaim"),
         ({"terminationGracePeriodSeconds": 20}, "calls under way would be killed"),
-        ({"settings": {"max_kk": 1}}, "max_kk"),
-        ({"settings": {"max_k": 0}}, "max_k"),
-        ({"replica": 2}, "replica"),
+        ({"settings": {"max_kk": 1}}, "max_kk"), ({"settings": {"max_k": 0}}, "max_k"), ({"replica": 2}, "replica"),
     ],
-)
+)  # fmt: skip
 def test_what_contradicts_itself_is_refused_with_the_reason(values: dict[str, Any], reason: str) -> None:
     done = run("template", "memories", CHART, values=values)
     assert done.returncode != 0

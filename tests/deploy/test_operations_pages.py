@@ -116,11 +116,9 @@ def environment(folder: Path) -> dict[str, str]:
     return {
         **inherited,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(tool("helm").parent), os.environ["PATH"]]),
-        "HOME": str(folder),
-        "MEMORY_SERVICE_LISTEN": address,
-        "MEMORY_SERVICE_ADDRESS": address,
+        "HOME": str(folder), "MEMORY_SERVICE_LISTEN": address, "MEMORY_SERVICE_ADDRESS": address,
         "EDGE_CLIENT_SERVICE": address,
-    }
+    }  # fmt: skip
 
 
 # Dashboard and alerts: every query can be parsed, and asks for what the service really exports.

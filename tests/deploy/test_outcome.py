@@ -91,9 +91,8 @@ def test_the_report_writes_results_and_keeps_the_last_figures_of_other_scenarios
     assert text.startswith("# By hand\n\n")
     assert text.endswith("\n\nby hand too\n")
     row, where = (
-        "| a \\| b <i> | 0.97 (0.95 to 0.99) |",
-        "2026-11-21, commit 0123abc, a processor, 2 cores, 1 thread(s)",
-    )
+        "| a \\| b <i> | 0.97 (0.95 to 0.99) |", "2026-11-21, commit 0123abc, a processor, 2 cores, 1 thread(s)",
+    )  # fmt: skip
     assert all(part in text for part in (row, where, "Quick run", "Old figures."))
     assert "bench-gone" not in text
     (tmp_path / "made.json").unlink()

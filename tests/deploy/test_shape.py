@@ -68,16 +68,13 @@ def test_tables_of_which_a_step_gathers_rows_are_not_read_whole(tmp_path):
         return helper.make_tensor(name, kind, shape, data.tobytes(), raw=True)
 
     tensors = [
-        constant("embeddings", TensorProto.FLOAT, 100, 8),
-        constant("tied", TensorProto.FLOAT, 10, 8),
-        constant("int4", TensorProto.INT4, 8, 16),
-        constant("nobodys", TensorProto.FLOAT, 50),
-    ]
+        constant("embeddings", TensorProto.FLOAT, 100, 8), constant("tied", TensorProto.FLOAT, 10, 8),
+        constant("int4", TensorProto.INT4, 8, 16), constant("nobodys", TensorProto.FLOAT, 50),
+    ]  # fmt: skip
     nodes = [
-        helper.make_node("Gather", ["embeddings", "ids"], ["x"]),
-        helper.make_node("Gather", ["tied", "ids"], ["y"]),
+        helper.make_node("Gather", ["embeddings", "ids"], ["x"]), helper.make_node("Gather", ["tied", "ids"], ["y"]),
         helper.make_node("Use", ["x", "tied", "int4"], ["z"]),
-    ]
+    ]  # fmt: skip
     graph = helper.make_graph(nodes, "g", [], [], tensors)
     onnx.save(helper.make_model(graph), tmp_path / "decoder.onnx")
     assert weight_bytes(tmp_path / "decoder.onnx") == 10 * 8 * 4 + 8 * 16 // 2

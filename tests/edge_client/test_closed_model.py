@@ -43,15 +43,12 @@ def asked_and_closed(folder: Path, service: FakeService, *, leave_early: bool) -
 @pytest.mark.parametrize(
     ("fault", "delay_s", "leave_early"),
     [
-        (None, 0.0, False),
-        ((grpc.StatusCode.INTERNAL, "broken"), 0.0, False),
-        ((grpc.StatusCode.UNAVAILABLE, "away"), 0.0, False),
-        ((grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"), 0.0, False),
-        (None, 0.6, False),
-        (None, 0.0, True),
+        (None, 0.0, False), ((grpc.StatusCode.INTERNAL, "broken"), 0.0, False),
+        ((grpc.StatusCode.UNAVAILABLE, "away"), 0.0, False), ((grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"), 0.0, False),
+        (None, 0.6, False), (None, 0.0, True),
     ],
     ids=["answered", "failed", "unavailable", "overloaded", "late", "left early"],
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("collector_off")
 def test_a_closed_model_is_gone_without_the_collector(
     tiny: Bundle, service: FakeService, fault: tuple[grpc.StatusCode, str] | None, delay_s: float, leave_early: bool

@@ -64,10 +64,9 @@ def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Pa
         return (rng.standard_normal(shape) * 0.3).astype(np.float32)
 
     weights = {
-        "embeddings.word_embeddings.weight": random(260, dim),
-        "embeddings.position_embeddings.weight": random(64, dim),
+        "embeddings.word_embeddings.weight": random(260, dim), "embeddings.position_embeddings.weight": random(64, dim),
         "embeddings.token_type_embeddings.weight": random(2, dim),
-    }
+    }  # fmt: skip
     norms = ["embeddings.LayerNorm"]
     linears: dict[str, tuple[int, int]] = {}
     for layer in range(layers):

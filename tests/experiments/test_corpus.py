@@ -31,11 +31,8 @@ NOBEL = "The prize was given in 1903 to Marie Curie, Pierre Curie and Henri Becq
 def test_sentences_do_not_end_at_initials_and_abbreviations() -> None:
     text = 'Dr. J. R. Smith came to St. Louis in 1904. He said: "It is May." "Why?" asked nobody. So be it.'
     assert sentences(text) == [
-        "Dr. J. R. Smith came to St. Louis in 1904.",
-        'He said: "It is May."',
-        '"Why?" asked nobody.',
-        "So be it.",
-    ]
+        "Dr. J. R. Smith came to St. Louis in 1904.", 'He said: "It is May."', '"Why?" asked nobody.', "So be it.",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -43,10 +40,9 @@ def test_sentences_do_not_end_at_initials_and_abbreviations() -> None:
     [
         "x = [1, 2, 3]; y = {a: b, c: d}; print(x, y, sep='--', end='');",
         "Der Hund lief gestern Abend schnell durch unseren Garten und bellte laut.",
-        "name size date owner group mode links target",
-        "Too short.",
+        "name size date owner group mode links target", "Too short.",
     ],
-)
+)  # fmt: skip
 def test_code_other_languages_and_tables_are_no_prose(text: str) -> None:
     assert not is_prose(text)
 
@@ -224,11 +220,8 @@ def test_the_command_leaves_out_a_new_set_of_data_and_reports(tmp_path: Path, mo
     question = "Which copper letter of the island came with the morning music of winter?"
     held = f"{prose(9)}. {question} {prose(10)}"
     rows = [
-        passage("a", prose(4, 300)),
-        passage("b", prose(4, 300)),
-        passage("short", "Too short."),
-        passage("t", held),
-    ]
+        passage("a", prose(4, 300)), passage("b", prose(4, 300)), passage("short", "Too short."), passage("t", held),
+    ]  # fmt: skip
     write_rows(tmp_path / "corpus" / "made.jsonl", rows)
     asked = [{"question": question, "knowledge": "k", "right_answer": "r"}]
     (tmp_path / "data").mkdir()

@@ -75,15 +75,11 @@ def test_sections_are_chosen_by_name_or_by_name_and_part() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "higher", "verdict"),
     [
-        (0.96, 0.99, True, "aim reached"),
-        (0.92, 0.99, True, "must reached"),
-        (0.88, 0.99, True, "undecided"),
-        (0.80, 0.89, True, "missed"),
-        (0.80, 0.85, False, "aim reached"),
-        (0.88, 0.92, False, "undecided"),
+        (0.96, 0.99, True, "aim reached"), (0.92, 0.99, True, "must reached"), (0.88, 0.99, True, "undecided"),
+        (0.80, 0.89, True, "missed"), (0.80, 0.85, False, "aim reached"), (0.88, 0.92, False, "undecided"),
         (0.91, 0.92, False, "missed"),
     ],
-)
+)  # fmt: skip
 def test_a_bar_is_reached_or_missed_by_a_whole_interval(low: float, high: float, higher: bool, verdict: str) -> None:
     aim = 0.95 if higher else 0.85
     assert Bar("x", "facts", ("memory",), "f1", 0.9, aim, higher).verdict(low, high) == verdict

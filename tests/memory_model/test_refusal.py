@@ -16,16 +16,10 @@ from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 @pytest.mark.parametrize(
     ("answer", "refused"),
     [
-        (SENTENCE, True),
-        ("I don’t know", True),
-        ("Sorry, I cannot answer this.", True),
-        ("Unknown.", True),
-        ("Paris", False),
-        ("They don't know.", False),
-        ("Unknown Soldier Square", False),
-        ("", False),
+        (SENTENCE, True), ("I don’t know", True), ("Sorry, I cannot answer this.", True), ("Unknown.", True),
+        ("Paris", False), ("They don't know.", False), ("Unknown Soldier Square", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -> None:
     assert is_refusal(answer) is refused
 

@@ -43,13 +43,9 @@ class HashEncoder:
 
     def __init__(self, name: str = "test") -> None:
         self.description = EncoderDescription(
-            identity=identity_of(name),
-            memories_per_chunk=5,
-            reference_tokens=128,
-            chunk_tokens=64,
-            model_config_json=json.dumps({"name": name}),
-            payload_bytes=PAYLOAD_BYTES + 16,
-        )
+            identity=identity_of(name), memories_per_chunk=5, reference_tokens=128, chunk_tokens=64,
+            model_config_json=json.dumps({"name": name}), payload_bytes=PAYLOAD_BYTES + 16,
+        )  # fmt: skip
         self.encoded = 0
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:

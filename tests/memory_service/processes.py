@@ -51,12 +51,9 @@ def service(
     port_file.unlink(missing_ok=True)
     with log.open("ab") as stream:
         command = [
-            *(sys.executable, "-m", __name__),
-            store or f"{engine}://{folder / 'store'}",
-            str(port_file),
-            str(seconds_per_reference),
-            *([str(bundle)] if bundle else []),
-        ]
+            *(sys.executable, "-m", __name__), store or f"{engine}://{folder / 'store'}", str(port_file),
+            str(seconds_per_reference), *([str(bundle)] if bundle else []),
+        ]  # fmt: skip
         process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT, env={**os.environ, **environment})
     try:
         yield Service(process, f"127.0.0.1:{port_of(process, port_file, log)}", log)

@@ -113,17 +113,13 @@ def outcomes_of(engine: str, whole: Path, scratch: Path, harms: list[tuple[Path,
     return outcomes
 
 
-def random_harms(whole: Path, times: int) -> list[tuple[Path, str]]:
-    """To files of the first knowledge base."""
-    chance, files = random.Random(0), sorted((whole / "kb-000001-harmed").iterdir())
-    return [(chance.choice(files), chance.choice(("flip", *HOW))) for _ in range(times)]
-
-
 @pytest.mark.parametrize("crash", [False, True], ids=["closed", "crashed"])
 @pytest.mark.parametrize("times", [12, pytest.param(750, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_random_harm_is_named_or_without_effect(tmp_path: Path, crash: bool, times: int) -> None:
     whole = written("file", tmp_path, crash=crash)
-    outcomes = outcomes_of("file", whole, tmp_path, random_harms(whole, times))
+    chance, files = random.Random(0), sorted((whole / "kb-000001-harmed").iterdir())
+    harms = [(chance.choice(files), chance.choice(("flip", *HOW))) for _ in range(times)]
+    outcomes = outcomes_of("file", whole, tmp_path, harms)
     print(dict(outcomes))
     assert outcomes["1 refused"]
     assert outcomes.keys() <= {"0 refused", "1 refused"}

@@ -1,5 +1,6 @@
 """The runtime's vectors are what ONNX Runtime and torch compute today."""
 
+import itertools
 import json
 import math
 import shutil
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
+from tokenizers import Tokenizer
 
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
@@ -34,6 +37,11 @@ class Client:
     begin: Callable[[Sequence[int], bool], object]
     read: Callable[[Sequence[int]], np.ndarray]
     inject: Callable[[Sequence[bytes]], None]
+
+
+@cache
+def manifest() -> dict[str, Any]:
+    return json.loads((FOLDER / "bundle" / "manifest.json").read_text("utf-8"))  # type: ignore[no-any-return]
 
 
 @cache
@@ -66,6 +74,87 @@ def torch_client() -> Client:
     return Client(lambda *_: None, read, inject)
 
 
+# What a client has that knows docs/reference/runtime.md and nothing of ours: numpy, ONNX Runtime, the tokenizer's file.
+
+
+def decompressed(payload: bytes) -> np.ndarray:
+    """Keys and values [2, rows of the budget, d] of the valid rows; the others are NaN."""
+    config, codec = manifest()["config"], dict(np.load(FOLDER / "bundle" / "codec.npz"))
+    mean, basis, words, coarse = (codec[n][0].astype(np.float32) for n in ("mean", "basis", "codewords", "coarse"))
+    kept, together = [row[2] for row in config["memory"]["heads"]], json.loads(bytes(codec["header"]))["together"]
+    tokens, at = int.from_bytes(payload[6:8], "little"), 56
+    sides = np.full((2, sum(kept), config["head_dim"]), np.nan, np.float32)
+
+    def taken(tables: np.ndarray) -> np.ndarray:
+        nonlocal at
+        bits = int(math.log2(tables.shape[1]))
+        size = -(-len(tables) * bits // 8)
+        code, at = int.from_bytes(payload[at : at + size], "little"), at + size
+        return np.concatenate([table[code >> n * bits & (1 << bits) - 1] for n, table in enumerate(tables)])
+
+    for block in range(0, 2 * len(kept), together):
+        for token in range(min(tokens, kept[block // 2])):
+            vectors = mean + (taken(coarse) + taken(words)) @ basis
+            for group, vector in enumerate(vectors.reshape(together, -1), block):
+                sides[group % 2, sum(kept[: group // 2]) + token] = vector
+    assert at == len(payload)
+    return sides
+
+
+def document_client() -> Client:
+    session, config = ort.InferenceSession(str(FOLDER / "bundle" / "decoder.onnx")), manifest()["config"]
+    memory, d, prefix = config["memory"], config["head_dim"], cases()["prefix"]
+    layers = [[tokens for at, _, tokens in memory["heads"] if at == layer] for layer in range(config["layers"])]
+    layouts = [*dict.fromkeys(tuple(kept) for kept in layers if kept)]
+    slots = [memory["memories_per_chunk"] * max(kept) for kept in layouts]
+    angles = np.arange(512)[:, None] * config["rope_base"] ** (-np.arange(0, d, 2) / d)
+    feeds = {f"rotary_{turn.__name__}": turn(angles).astype(np.float32) for turn in (np.cos, np.sin)}
+    feeds |= {"batch_ids": np.arange(1), "columns": np.arange(512)}
+    for side, (layer, kept) in itertools.product(("keys", "values"), enumerate(layers)):
+        feeds[f"text_{side}_{layer}"] = np.zeros((1, config["kv_heads"] - len(kept), 512, d), np.float32)
+        lead = memory["memories_per_chunk"] * max(kept, default=0)
+        feeds[f"memory_{side}_{layer}"] = np.zeros((1, len(kept), lead + 512, d), np.float32)
+    feeds = {name: array for name, array in feeds.items() if array.size}
+    read_tokens, with_memory = 0, False
+
+    def step(tokens: Sequence[int], position: int) -> np.ndarray:
+        nonlocal read_tokens
+        for number, size in enumerate(slots):
+            feeds[f"memory_rows_{number}"] = np.array([read_tokens + with_memory * size])
+        found = session.run(None, {
+            **feeds, "token_ids": np.array([tokens]), "position_ids": position + np.arange(len(tokens))[None],
+            "output_rows": np.array([len(tokens) - 1]), "text_rows": np.array([read_tokens]),
+        })  # fmt: skip
+        named = {output.name: array for output, array in zip(session.get_outputs(), found, strict=True)}
+        feeds.update({name.removesuffix("_out"): array for name, array in named.items() if name != "logits"})
+        read_tokens += len(tokens)
+        return np.asarray(named["logits"][0])
+
+    def inject(payloads: Sequence[bytes]) -> None:
+        for number, kept in enumerate(layouts):
+            shape = (1, 1 if len({*kept}) == 1 else len(kept), slots[number])
+            feeds[f"memory_mask_{number}"] = np.full(shape, -np.inf if with_memory else 0, np.float32)
+        for place, sides in enumerate(map(decompressed, payloads)):
+            first = 0
+            for layer, kept in enumerate(layers):
+                for head, tokens in enumerate(kept):
+                    valid = int(np.isfinite(sides[0, first : first + tokens, 0]).sum())
+                    rows = slice(place * max(kept), place * max(kept) + valid)
+                    mask = feeds[f"memory_mask_{layouts.index(tuple(kept))}"]
+                    mask[0, min(head, mask.shape[1] - 1), rows] = 0
+                    for name, vectors in zip(("keys", "values"), sides, strict=True):
+                        feeds[f"memory_{name}_{layer}"][0, head, rows] = vectors[first : first + valid]
+                    first += tokens
+
+    def begin(_: Sequence[int], memory: bool) -> None:
+        nonlocal with_memory
+        with_memory = memory
+        inject([])
+        step(prefix, 0)
+
+    return Client(begin, lambda tokens: step(tokens, memory["reference_tokens"] + read_tokens), inject)
+
+
 def same(found: Any, expected: Any, at: str = "") -> None:
     """Equal but for the last digits of floats."""
     if isinstance(expected, dict):
@@ -82,7 +171,7 @@ def same(found: Any, expected: Any, at: str = "") -> None:
         assert found == expected, at
 
 
-@pytest.mark.parametrize("engine", ["standard", "fused", "torch"])
+@pytest.mark.parametrize("engine", ["standard", "fused", "torch", "document"])
 @pytest.mark.parametrize("number", range(6))
 def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, engine: str, number: int) -> None:
     bundled = FOLDER / "bundle" / "decoder.onnx"
@@ -92,8 +181,9 @@ def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, e
         client = onnx_client(tmp_path / "decoder.onnx")
     else:
         assert fused_path(bundled).is_file()
-        client = torch_client() if engine == "torch" else onnx_client(bundled)
-    tolerance = TOLERANCE if engine == "torch" else COMPILED_TOLERANCE
+        others = {"torch": torch_client, "document": document_client}
+        client = others[engine]() if engine in others else onnx_client(bundled)
+    tolerance = TOLERANCE if engine in ("torch", "document") else COMPILED_TOLERANCE
     case, payloads = cases()["cases"][number], [bytes.fromhex(m["payload"]) for m in cases()["memories"]]
     client.begin(case["prompt"]["tokens"], case["memory"])
     for chunk in case["chunks"]:
@@ -114,6 +204,29 @@ def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, e
         logits = client.read([token])
         if step:
             np.testing.assert_allclose(logits, step["logits"], atol=tolerance, rtol=0)
+
+
+def test_queries_follow_from_the_document_alone() -> None:
+    tokenizer, size = Tokenizer.from_file(str(FOLDER / "bundle" / "tokenizer.json")), 16
+    own, both, mixed = (np.array(vector) for vector in cases()["mixing"].values())
+    found = 0.4 * own + 0.6 * both
+    np.testing.assert_allclose(found / np.linalg.norm(found), mixed, atol=TOLERANCE)
+    for row in cases()["asking"]:
+        assert row["after_tokens"] == [n for n in range(1, 65) if (n + min(row["lead_tokens"], size - 1)) % size == 0]
+    for case in cases()["cases"]:
+        told = list(zip(case["prompt"]["tokens"], case["prompt"]["content"], strict=True))
+        for chunk in case["chunks"]:
+            start, end, query = chunk["start"], chunk["start"] + len(chunk["tokens"]), None
+            runs = [[t for t, _ in run] for said, run in itertools.groupby(told[:end], lambda one: one[1]) if said][-3:]
+            if any(said for _, said in told[start:end]):
+                last = runs[-1][-size:]
+                before = runs[0][max(len(runs[0]) - size + len(last), 0) :] if len(runs) > 1 else []
+                query = {"text": tokenizer.decode(last).strip(), "before": tokenizer.decode(before).strip()}
+            assert chunk["query"] == query
+        for step in (step for step in case["steps"] if "query" in step):
+            last = [*(token for token, said in told if said), *case["tokens"][: step["after_tokens"]]][-size:]
+            assert step["query"] == {"text": tokenizer.decode(last).strip(), "before": ""}
+            assert step["after_tokens"] % size == 0
 
 
 def test_the_cases_are_those_of_the_production_code() -> None:

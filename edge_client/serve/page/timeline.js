@@ -3,12 +3,8 @@
 import { byId, h, memories, plain, round } from "./dom.js";
 
 const MEANINGS = {
-  fetched: "from the service",
-  held: "were on the device already",
-  late: "came after the chunk had begun",
-  offline: "from this device itself",
-  failed: "could not be had",
-  skipped: "not asked for",
+  fetched: "from the service", held: "were on the device already", late: "came after the chunk had begun",
+  offline: "from this device itself", failed: "could not be had", skipped: "not asked for",
 };
 
 export const stateOf = (chunk) => (chunk.error && chunk.state !== "skipped" ? "failed" : chunk.state);

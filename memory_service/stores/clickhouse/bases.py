@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from memory_model.errors import Memory3Error
+from memory_model.printable import counted
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, WriterIdentity, name_taken, problem_text, unknown_knowledge_base
 from memory_service.stores.clickhouse.engine import Engine
@@ -224,7 +225,7 @@ def _differences(engine: Engine, base: KnowledgeBase) -> list[str]:
             problems.append(f"table {name} cannot be read: {error}")
             continue
         if (found, their_digest) != (count, digest):
-            problems.append(f"table {name} holds {found} memories of the {count} that its documents name")
+            problems.append(f"table {name} holds {counted(found, 'memory')} of the {count:,} that its documents name")
     return problems
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memory_model.printable import counted
 from memory_model.words import text_words
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Written, deleted_meanwhile, require_sound
@@ -98,8 +99,8 @@ class Writes:
             self._insert_references(base, fresh, versions, token)
             if time.monotonic() - started > self._sweep_after_s / 2:
                 raise StoreUnavailable(
-                    f"writing {len(fresh)} documents took longer than {self._sweep_after_s / 2:.0f} s, half of the"
-                    " sweep's age: write fewer at once"
+                    f"writing {counted(len(fresh), 'document')} took longer than {self._sweep_after_s / 2:.0f} s, half"
+                    " of the sweep's age: write fewer at once"
                 )
             commit = [
                 {

@@ -86,7 +86,7 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object]
     for said in ("Memories read", "reused", "there is no command /what; there are: /kb, /memory, ", "/save FILE",
                  "CONTEXT_FULL", "user> and Paris?", "stored: ", "/add needs a file: /add FILE", "a new conversation",
                  "there is no question to take back", "there is no answer to continue", "mine: note",
-                 f"mine: {note}, memories: ", f"forgotten: {note}", "there is no it",
+                 f"mine: {note}, ", f"forgotten: {note}", "there is no it",
                  "system> Be brief."):  # fmt: skip
         assert said in result.stderr
     assert "user> and Rome?" not in result.stderr
@@ -98,16 +98,8 @@ def test_chat_switches_and_compares_memory_and_lists_and_chooses_bases(
     places: list[object], service: FakeService
 ) -> None:
     lines = [
-        "/kb",
-        "/memory off",
-        "hello",
-        "/memory compare",
-        "hello",
-        "/memory maybe",
-        "/kb towns",
-        "hi",
-        "/kb nosuch",
-    ]
+        "/kb", "/memory off", "hello", "/memory compare", "hello", "/memory maybe", "/kb towns", "hi", "/kb nosuch",
+    ]  # fmt: skip
     said = run("chat", *places, "--max-tokens", 3, stdin="\n".join(lines)).stderr
     for each in ("* default", "  towns", "without memory", "with memory", "there is no knowledge base 'nosuch'",
                  "/memory takes overlap, exact, off or compare, not 'maybe'"):  # fmt: skip

@@ -86,11 +86,12 @@ def test_ask_fails_where_memories_are_refused_for_a_reason_that_lasts(
     places: list[object], service: FakeService
 ) -> None:
     service.abort = (grpc.StatusCode.NOT_FOUND, "there is no knowledge base 'default'")
-    result = run("ask", QUESTION, *places, "--max-tokens", 2)
-    assert result.exit_code == 3
-    assert result.stdout.strip(), "the answer is given all the same"
-    assert "none will be until this is mended: " in result.stderr
-    assert "there is no knowledge base" in result.stderr.splitlines()[-1]
+    for question, options in ((QUESTION, []), (QUESTION * 9, []), (QUESTION, ["--json"])):
+        result = run("ask", question, *places, "--max-tokens", 2, *options)
+        assert result.exit_code == 3
+        assert result.stdout.strip(), "the answer is given all the same"
+        assert "none will be until this is mended" in result.stderr
+        assert result.stderr.count("INVALID_REQUEST: ") == 1, "it is said once"
 
 
 def test_ask_reads_standard_input_and_the_environment(
@@ -119,15 +120,12 @@ def test_a_damaged_bundle_is_named_in_one_line(tiny: Bundle, tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("question", "options", "code", "said"),
     [
-        ("x", ["--bundle", "/nowhere"], 1, "memory-model export"),
-        ("x" * 3000, [], 1, "CONTEXT_FULL"),
-        ("  ", [], 1, "empty"),
-        ("x", ["--temperature", "nan"], 1, "temperature"),
-        ("x", ["--max-tokens", "0"], 1, "max_tokens"),
-        ("x", ["--max-tokens", "many"], 2, "--max-tokens"),
+        ("x", ["--bundle", "/nowhere"], 1, "memory-model export"), ("x" * 3000, [], 1, "CONTEXT_FULL"),
+        ("  ", [], 1, "empty"), ("x", ["--temperature", "nan"], 1, "temperature"),
+        ("x", ["--max-tokens", "0"], 1, "max_tokens"), ("x", ["--max-tokens", "many"], 2, "--max-tokens"),
         ("x", ["--service", "http://127.0.0.1:7430"], 1, "must be host:port, such as 127.0.0.1:7430"),
     ],
-)
+)  # fmt: skip
 def test_wrong_input_exits_as_documented_and_says_what(
     tiny: Bundle, question: str, options: list[str], code: int, said: str
 ) -> None:

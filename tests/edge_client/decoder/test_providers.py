@@ -120,11 +120,10 @@ def test_the_cache_of_a_read_only_bundle_lies_in_the_users_folder(
 @pytest.mark.parametrize(
     "error",
     [
-        MemoryError(),
-        RuntimeError("Exception during initialization: std::bad_alloc"),
+        MemoryError(), RuntimeError("Exception during initialization: std::bad_alloc"),
         RuntimeError("CUDA failure 2: out of memory ; GPU=0"),
     ],
-)
+)  # fmt: skip
 def test_out_of_memory_is_called_so(error: Exception) -> None:
     with pytest.raises(ProviderError, match="not enough memory for it") as caught, named_errors("it"):
         raise error

@@ -140,7 +140,7 @@ for one in remember(base, writer, read_documents(Path("notes/book.txt"))):
     base.close()
     outcome = remembered(tiny, notes / "book.txt")
     whole = int(outcome.split()[-2])
-    assert outcome == f"1 documents: 1 stored; {whole} memories"
+    assert outcome == f"1 document: 1 stored; {whole} memories"
     assert whole == len(base_of(tiny)) > stored
     found = {hit.memory_id for hit in base_of(tiny).retrieve(np.eye(1, 16, dtype=np.float32), k=whole).hits[0]}
     assert {hit.memory_id for hit in kept} < found  # they were not written again

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import pytest
@@ -17,6 +18,7 @@ from edge_client import EdgeModel, RetrievalError
 from edge_client.serve.completions import Answering, Queue
 from edge_client.serve.refusals import ApiError
 from edge_client.serve.requests import ChatRequest
+from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
@@ -146,20 +148,18 @@ def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None
             assert others.result(60) == expected
 
 
+@pytest.mark.parametrize(("started", "named"), [({}, {"knowledge_base": "typo"}), ({"knowledge_base": "typo"}, {})])
 def test_a_knowledge_base_that_nobody_could_look_up_is_looked_up_again(
-    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch, started: dict[str, str], named: dict[str, str]
 ) -> None:
-    answering = Answering(model, "default", Queue(1, 0))
-    request = ChatRequest.model_validate({"messages": MESSAGES, "memory": {"knowledge_base": "typo"}})
+    answering = Answering(model, EdgeSettings(**started), Queue(1, 0))
+    request, off = (ChatRequest(messages=MESSAGES, memory={**named, **more}) for more in ({}, {"mode": "off"}))
+    answering.prepare(off).close()
     with monkeypatch.context() as away:
-        away.setattr(model.recaller.client, "knowledge_bases", lambda: called(RetrievalError("away")))
+        away.setattr(model.recaller.client, "knowledge_bases", Mock(side_effect=RetrievalError("away")))
         answering.prepare(request).close()
     with pytest.raises(ApiError, match="'typo'"):
         answering.prepare(request)
-
-
-def called(error: Exception) -> None:
-    raise error
 
 
 # Documents that the device remembers by the page's interface, read with and without a service; nothing is sent.

@@ -220,11 +220,10 @@ def test_a_begun_answer_goes_on_where_it_was_cut(client: OpenAI) -> None:
 def test_a_conversation_with_tools_and_null_content_is_read(client: OpenAI) -> None:
     call: Any = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Oslo"}'}}
     messages: list[Any] = [
-        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
-        *MESSAGES,
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, *MESSAGES,
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "rain"},
-    ]
+    ]  # fmt: skip
     answer = client.chat.completions.create(model="any", messages=messages, tools=TOOLS, max_tokens=4)
     assert answer.choices[0].message.content
     assert not answer.choices[0].message.tool_calls
@@ -321,11 +320,10 @@ def test_a_stream_says_the_same_piece_by_piece_and_counts_at_its_end(server: App
 @pytest.mark.parametrize(
     ("memory", "read"),
     [
-        ({"mode": "off"}, set()),
-        ({"knowledge_base": "atlas"}, {"atlas"}),
+        ({"mode": "off"}, set()), ({"knowledge_base": "atlas"}, {"atlas"}),
         ({"knowledge_base": "towns,atlas"}, {"atlas", "towns"}),
     ],
-)
+)  # fmt: skip
 def test_a_request_chooses_what_is_read(
     server: AppProcess, memories: FakeService, memory: dict[str, str], read: set[str]
 ) -> None:

@@ -100,12 +100,10 @@ def test_tls_with_the_authority_s_file_and_another_name_where_that_is_said(place
 @pytest.mark.parametrize(
     ("names", "days", "ca", "said"),
     [
-        (("127.0.0.1",), -1, "ours", "has expired"),
-        (("memories.example",), 30, "ours", "for another name"),
-        (("127.0.0.1",), 30, "another", "issuer is unknown"),
-        (("127.0.0.1",), 30, "system", "issuer is unknown"),
+        (("127.0.0.1",), -1, "ours", "has expired"), (("memories.example",), 30, "ours", "for another name"),
+        (("127.0.0.1",), 30, "another", "issuer is unknown"), (("127.0.0.1",), 30, "system", "issuer is unknown"),
     ],
-)
+)  # fmt: skip
 def test_a_certificate_that_cannot_be_trusted_is_named(
     place: Place, names: tuple[str, ...], days: int, ca: str, said: str
 ) -> None:

@@ -45,10 +45,9 @@ def test_reason_help_and_pause_come_from_the_details() -> None:
     retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=1, nanos=500_000_000))
     link = error_details_pb2.Help.Link(description="read this", url="https://docs.example")
     details = [
-        error_details_pb2.ErrorInfo(reason="OVERLOADED", domain="memory.v1"),
-        error_details_pb2.Help(links=[link]),
+        error_details_pb2.ErrorInfo(reason="OVERLOADED", domain="memory.v1"), error_details_pb2.Help(links=[link]),
         retry,
-    ]
+    ]  # fmt: skip
     error = call_error(Failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", details), "host:1", 2.0)
     assert error.unavailable
     assert (error.reason, error.retry_after_s) == ("OVERLOADED", 1.5)

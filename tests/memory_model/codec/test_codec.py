@@ -134,11 +134,10 @@ def test_a_damaged_file_is_refused_or_the_same(tmp_path_factory: pytest.TempPath
 @pytest.mark.parametrize(
     ("factory", "vectors", "named"),
     [
-        ("OPQ20x80,PQ8", 20000, "could not parse"),
-        ("IVF16,Flat", 20000, "IndexIVFFlat"),
+        ("OPQ20x80,PQ8", 20000, "could not parse"), ("IVF16,Flat", 20000, "IndexIVFFlat"),
         ("OPQ20_80,Residual2x14,PQ8x10", 16383, "16,384 vectors"),
     ],
-)
+)  # fmt: skip
 def test_a_factory_that_cannot_be_fitted_is_refused_before_any_writing(factory: str, vectors: int, named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         check_factory(factory, 80, vectors)

@@ -65,17 +65,13 @@ def answers(batch: Batch) -> list[str]:
     return [tokenizer.decode(ids[: ids.index(tokenizer.end_of_turn_id)]) for ids in learned]
 
 
-def read_by(batch: Batch) -> list[set[int]]:
-    return [{n for n in slots[0].tolist() if n >= 0} for slots in batch.memories]
-
-
 @pytest.mark.parametrize("make", [hard, articles, dialogues])
 def test_a_refusal_is_followed_by_a_question_that_the_same_references_answer(make) -> None:  # type: ignore[no-untyped-def]
     refused = 0
     source = make()
     for _ in range(6):
         batch = source.next()
-        said, read = answers(batch), read_by(batch)
+        said, read = answers(batch), [{n for n in slots[0].tolist() if n >= 0} for slots in batch.memories]
         for number, answer in enumerate(said[:-1]):
             if answer.startswith(REFUSAL):
                 refused += 1

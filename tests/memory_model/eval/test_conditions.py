@@ -130,7 +130,7 @@ def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: Loa
 def test_wrong_conditions_and_rows_are_refused_by_name(loaded: LoadedModel) -> None:
     with pytest.raises(InvalidInput, match="no condition is called memoryy: choose from none, memory"):
         parse_conditions("none, memoryy")
-    with pytest.raises(InvalidInput, match="--knowledge-base"):
+    with pytest.raises(InvalidInput, match="--kb"):
         evaluation(loaded, ("memory_retrieved",))
     with pytest.raises(InvalidInput, match="distractors must be 0 to 4"):
         evaluation(loaded, (), distractors=5)
@@ -166,14 +166,10 @@ def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_ser
 @pytest.mark.parametrize(
     ("answer", "right", "same", "f1"),
     [
-        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0),
-        ("28,748 sq km", "28748 sq. km", 1.0, 1.0),
-        ("red and blue", "blue", 0.0, 0.5),
-        ("no", "yes", 0.0, 0.0),
-        ("", "", 1.0, 1.0),
-        ("", "yes", 0.0, 0.0),
+        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0), ("28,748 sq km", "28748 sq. km", 1.0, 1.0),
+        ("red and blue", "blue", 0.0, 0.5), ("no", "yes", 0.0, 0.0), ("", "", 1.0, 1.0), ("", "yes", 0.0, 0.0),
     ],
-)
+)  # fmt: skip
 def test_scores_of_known_answers(answer: str, right: str, same: float, f1: float) -> None:
     assert exact_match(answer, right) == same
     assert token_f1(answer, right) == pytest.approx(f1)

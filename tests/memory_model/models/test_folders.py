@@ -355,18 +355,15 @@ LLAMA = {
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"model_type": "gemma3"}, "gemma3"),
-        ({"hidden_act": "gelu"}, "gelu"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"model_type": "gemma3"}, "gemma3"), ({"hidden_act": "gelu"}, "gelu"), ({"mlp_bias": True}, "mlp_bias"),
+        ({"attention_bias": True}, "attention_bias"), ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"num_attention_heads": 3, "num_key_value_heads": 2}, "evenly"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         config_of({**LLAMA, **changes}, "x")

@@ -19,15 +19,13 @@ from tests.memory_model.models.published import LLAMA2, SPECIAL, add_tokenizer, 
 
 LLAMA = SpecialTokens(bos=1, eos=2, end_of_turn=2)
 KINDS = {
-    "byte level": (byte_level(SPECIAL), TEMPLATE, None),
-    "SentencePiece": (sentence_piece(), LLAMA2, LLAMA),
+    "byte level": (byte_level(SPECIAL), TEMPLATE, None), "SentencePiece": (sentence_piece(), LLAMA2, LLAMA),
     "unigram": (sentence_piece(unigram=True), LLAMA2, LLAMA),
-}
+}  # fmt: skip
 CONVERSATION = [
-    {"role": "user", "content": "Is Paris in France?"},
-    {"role": "assistant", "content": "Yes, it is."},
+    {"role": "user", "content": "Is Paris in France?"}, {"role": "assistant", "content": "Yes, it is."},
     {"role": "user", "content": "And Berlin?"},
-]
+]  # fmt: skip
 
 
 @pytest.fixture(params=list(KINDS))

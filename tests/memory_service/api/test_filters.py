@@ -92,12 +92,10 @@ def test_documents_are_deleted_by_filter_and_no_others(client: Client) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {},
-        {"filter": Filter()},
-        {"filter": joined("none_of", joined("any_of"))},
+        {}, {"filter": Filter()}, {"filter": joined("none_of", joined("any_of"))},
         {"filter": within("colour", ["red"]), "document_keys": ["d01"]},
     ],
-)
+)  # fmt: skip
 def test_a_deletion_that_does_not_say_what_deletes_nothing(client: Client, more: dict[str, Any]) -> None:
     request = ingestion_pb2.DeleteRequest(knowledge_base="kb", **more)
     assert refused(lambda: client.ingestion.Delete(request, timeout=60)).reason == "INVALID_ARGUMENT"

@@ -124,11 +124,9 @@ def test_who_writes_administers_or_is_refused_is_logged(tmp_path: Path, capsys: 
     lines = [json.loads(line) for line in said.splitlines() if '"event": "call"' in line]
     shown = [(line["method"].rpartition("/")[2], line["code"], line.get("key")) for line in lines]
     assert shown == [
-        ("Ingest", "OK", secret.split("_")[1]),
-        ("DeleteKnowledgeBase", "PERMISSION_DENIED", reader.split("_")[1]),
-        ("ListKnowledgeBases", "UNAUTHENTICATED", None),
-        ("DeleteKnowledgeBase", "OK", secret.split("_")[1]),
-    ]
+        ("Ingest", "OK", secret.split("_")[1]), ("DeleteKnowledgeBase", "PERMISSION_DENIED", reader.split("_")[1]),
+        ("ListKnowledgeBases", "UNAUTHENTICATED", None), ("DeleteKnowledgeBase", "OK", secret.split("_")[1]),
+    ]  # fmt: skip
     assert (lines[0]["tenant"], lines[0]["documents"]) == ("acme", {"stored": 1, "failed": 1})
     assert lines[1]["reason"] == "SCOPE_TOO_SMALL"
     assert (lines[3]["request_id"], lines[3]["knowledge_base"]) == ("by-me-1", "kb")

@@ -58,21 +58,16 @@ def test_a_filter_passes_what_it_says(message: Filter, passing: list[str | None]
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (Filter(), "filter"),
-        (joined("all_of"), "filter.all_of.filters"),
+        (Filter(), "filter"), (joined("all_of"), "filter.all_of.filters"),
         (joined("none_of", Filter(exists="a"), joined("any_of")), "filter.none_of.filters[1].any_of.filters"),
-        (within("a", []), "filter.is_in.values"),
-        (between(), "filter.range"),
-        (between(above=Filter.Bound()), "filter.range.above"),
-        (between(below=math.nan), "filter.range.below"),
-        (between(at_most=math.inf), "filter.range.at_most"),
-        (between(at_least=1.0, below="2"), "filter.range"),
+        (within("a", []), "filter.is_in.values"), (between(), "filter.range"),
+        (between(above=Filter.Bound()), "filter.range.above"), (between(below=math.nan), "filter.range.below"),
+        (between(at_most=math.inf), "filter.range.at_most"), (between(at_least=1.0, below="2"), "filter.range"),
         (nested(9), "filter" + ".none_of.filters[0]" * 7 + ".none_of"),
-        (joined("any_of", *[Filter(exists="a")] * 65), "filter"),
-        (within("a", ["b"] * 1001), "filter"),
+        (joined("any_of", *[Filter(exists="a")] * 65), "filter"), (within("a", ["b"] * 1001), "filter"),
         (within("a", ["b" * 65536]), "filter"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_a_filter_is_named(message: Filter, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         read_filter(message)
