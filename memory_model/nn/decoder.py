@@ -55,6 +55,7 @@ class MemoryBatch:
 class Rows:
     """Rows of one length in a packed batch: `count` rows of `length` tokens, one after the other.
 
+    shared: of the tokens in front, so many are computed with another row that begins alike.
     memory: leading dimensions [count, C, m]; chunk_BT [count, length], as in `Decoder.hidden`; where there are
     several chunks they are runs of tokens, the same in every row.
     """
@@ -63,6 +64,7 @@ class Rows:
     length: int
     memory: MemoryBatch | None = None
     chunk_BT: Tensor | None = None
+    shared: int = 0
 
     @cached_property
     def chunks(self) -> list[tuple[int, int, int]]:
@@ -138,24 +140,24 @@ class Attention(nn.Module):
 
     def forward(
         self, x_ND: Tensor, cos_Nd: Tensor, sin_Nd: Tensor, parts: Sequence[Rows],
-        memories: Sequence[MemoryBatch | None], shared: int = 0, needed: Tensor | None = None,
+        memories: Sequence[MemoryBatch | None], spread: Tensor | None = None, needed: Tensor | None = None,
         projected: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part.
 
-        shared: as many tokens, which all rows begin with, stand once in front of the rows' other tokens. needed: int64
-        [K], the tokens whose output is returned, [K, D]. projected: what `project` gave for x_ND, if called already.
+        spread: int64, which of the N every token of the rows is, where tokens are shared. needed: int64 [K], the tokens
+        whose output is returned, [K, D]. projected: what `project` gave for x_ND, if called already.
         """
         q_HNd, k_KNd, v_KNd = projected or self.project(x_ND)
         q_HNd, k_KNd = (self.rotate(x, cos_Nd, sin_Nd) for x in (q_HNd, k_KNd))
-        sizes = [shared, *(part.count * (part.length - shared) for part in parts)]
-        before, *rest = zip(*(x.split(sizes, dim=1) for x in (q_HNd, k_KNd, v_KNd)), strict=True)
-        q, k_before, v_before = (x[None] for x in before)
-        outs = [fused.attend(q, k_before, v_before, None)[0].transpose(0, 1).flatten(1)] if shared else []
-        for part, memory, own in zip(parts, memories, rest, strict=True):
-            q, k, v = (x.unflatten(1, (part.count, part.length - shared)).transpose(0, 1) for x in own)
-            if shared:
-                k, v = (torch.cat((x.expand(part.count, -1, -1, -1), y), 2) for x, y in ((k_before, k), (v_before, v)))
+        if spread is not None:
+            k_KNd, v_KNd = k_KNd.index_select(1, spread), v_KNd.index_select(1, spread)
+        keys = [part.count * part.length for part in parts]
+        queries = [size - part.count * part.shared for size, part in zip(keys, parts, strict=True)]
+        outs: list[Tensor] = []
+        split = zip(q_HNd.split(queries, 1), k_KNd.split(keys, 1), v_KNd.split(keys, 1), strict=True)
+        for part, memory, own in zip(parts, memories, split, strict=True):
+            q, k, v = (x.unflatten(1, (part.count, -1)).transpose(0, 1) for x in own)
             if memory is None or memory.valid.shape[1] == 1:
                 out_BHTd = self._attended(q, k, v, memory, part.chunk_BT)
             else:
@@ -163,8 +165,7 @@ class Attention(nn.Module):
                 for chunk, start, end in part.chunks:
                     here = part.chunk_BT[:, start:end].clamp_max(0) if part.chunk_BT is not None else None
                     seen = read[chunk] if chunk >= 0 else None
-                    queries = q[:, :, start:end]
-                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], seen, here))
+                    spans.append(self._attended(q[:, :, start:end], k[:, :, :end], v[:, :, :end], seen, here))
                 out_BHTd = torch.cat(spans, dim=2)
             outs.append(out_BHTd.transpose(1, 2).flatten(0, 1).flatten(1))
         out = torch.cat(outs)
@@ -283,10 +284,11 @@ class Decoder(nn.Module):
         """Normed hidden states [N, D] of rows of different lengths, packed without padding.
 
         Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
-        What all rows begin with is computed once, up to the first layer in which they read memories.
+        What rows begin with alike is computed once, up to the first layer in which they read memories.
         needed: int64 [K], the tokens whose states are returned, [K, D].
         """
-        kept, spread, shared = _shared_once(ids_N, positions_N, parts)
+        lower, kept, spread = _shared_once(ids_N, positions_N, parts)
+        sharing = len(kept) < len(spread)
         with self.computing(ids_N.device):
             x_ND = self.embed_tokens(ids_N[kept]).float()
             cos, sin = self.rotary(positions_N[kept])
@@ -294,11 +296,15 @@ class Decoder(nn.Module):
             own = [part.memory.by_layer(table) if part.memory is not None else {} for part in parts]
             for i, layer in enumerate(self.blocks):
                 memories = [memory.get(i) for memory in own]
-                if shared and any(memories):
+                if sharing and any(memories):
                     x_ND, cos, sin = (x.index_select(0, spread) for x in (x_ND, cos, sin))
-                    spread, shared = torch.arange(len(spread), device=spread.device), 0
-                only = (spread if needed is None else spread[needed]) if i == len(self.layers) - 1 else None
-                attended = layer.self_attn(layer.input_layernorm(x_ND), cos, sin, parts, memories, shared, only)
+                    sharing = False
+                only = needed if i == len(self.layers) - 1 else None
+                if sharing and i == len(self.layers) - 1:
+                    only = spread if needed is None else spread[needed]
+                rows, seen = (lower, [None] * len(lower)) if sharing else (parts, memories)
+                normed, of = layer.input_layernorm(x_ND), spread if sharing else None
+                attended = layer.self_attn(normed, cos, sin, rows, seen, of, only)
                 x_ND = (x_ND if only is None else x_ND[only]) + attended
                 x_ND = x_ND + layer.mlp(layer.post_attention_layernorm(x_ND))
             return cast(Tensor, self.norm(x_ND))
@@ -313,13 +319,26 @@ class Decoder(nn.Module):
         return F.linear(hidden.to(self.head_weight.dtype), self.head_weight)
 
 
-def _shared_once(ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> tuple[Tensor, Tensor, int]:
-    """Which tokens are computed, number of each of the N among these, and how many all rows begin with."""
+def _shared_once(ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> tuple[list[Rows], Tensor, Tensor]:
+    """Rows that share what an earlier one begins with, which tokens are computed, and which of these each of N is."""
     length_R = [part.length for part in parts for _ in range(part.count)]
-    rows = torch.stack((ids_N, positions_N)).split(length_R, 1)
-    start_2RC = torch.cat([row[:, None, : min(length_R) - 1] for row in rows], 1)
-    shared = int((start_2RC == start_2RC[:, :1]).flatten(0, 1).all(0).cumprod(0).sum()) if len(rows) > 1 else 0
-    column_N = torch.cat([torch.arange(length, device=ids_N.device) for length in length_R])
-    kept_N = column_N >= shared
-    kept_N[:shared] = True
-    return kept_N.nonzero()[:, 0], torch.where(kept_N, kept_N.cumsum(0) - 1, column_N), shared
+    tokens = (ids_N << 32 | positions_N).split(length_R)
+    token_RC = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=-1)
+    alike = [(token_RC[:r] == token_RC[r]).long().cumprod(1).sum(1).max(0) for r in range(1, len(length_R))]
+    most_R = [[0, 0], *(torch.stack([torch.stack(x) for x in alike]).tolist() if alike else [])]
+    lower: list[Rows] = []
+    kept: list[Tensor] = []
+    spread: list[Tensor] = []
+    row = computed = start = 0
+    for part in [Rows(1, length_R[0]), Rows(parts[0].count - 1, length_R[0]), *parts[1:]]:
+        of = range(row, row + part.count)
+        shared = min([most_R[r][0] for r in of] + [part.length - 1])
+        own = part.length - shared
+        for r in of:
+            before = [x[:shared] for x in spread[most_R[r][1] :][:1]]
+            spread.append(torch.cat([*before, torch.arange(computed, computed + own)]))
+            kept.append(torch.arange(start + shared, start + part.length))
+            computed, start = computed + own, start + part.length
+        lower += [Rows(part.count, part.length, shared=shared)][: part.count]
+        row += part.count
+    return lower, torch.cat(kept).to(ids_N.device), torch.cat(spread).to(ids_N.device)

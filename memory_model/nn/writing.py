@@ -76,12 +76,18 @@ def write_memories(
     """
     P, last, device = len(prefix), model.config.memory.memory_layers[-1], ids_NR.device
     own = [(ids_NR[part, : int(lengths_N[part].max())], lengths_N[part]) for part in parts] or [(ids_NR, lengths_N)]
-    rows = [Rows(len(ids), P + ids.shape[1]) for ids, _ in own]
+    rows = [Rows(len(ids), P + ids.shape[1], shared=P) for ids, _ in own]
     real = [torch.arange(ids.shape[1], device=device)[None] < lengths[:, None] for ids, lengths in own]
     ids = torch.cat((torch.tensor(prefix, dtype=torch.long, device=device), *(ids.flatten() for ids, _ in own)))
+    places = torch.arange(P, len(ids)).split([mask.numel() for mask in real])
+    whole = [F.pad(x.view(mask.shape), (P, 0)) for x, mask in zip(places, real, strict=True)]
+    for x in whole:
+        x[:, :P] = torch.arange(P)
+    spread = torch.cat([torch.arange(P), *(x.flatten() for x in whole)]).to(device)
     positions = [torch.arange(P), *(torch.arange(P, part.length).repeat(part.count) for part in rows)]
     cos, sin = model.rotary(torch.cat(positions).to(device))
     written: list[list[MemoryBatch]] = [[] for _ in own]
+    rows.insert(0, Rows(1, P))
 
     def references(x_hNd: Tensor) -> list[Tensor]:  # of all tokens -> [n, h, R, d] of each part, the prefix left out
         split = x_hNd[:, P:].split([mask.numel() for mask in real], dim=1)
@@ -100,7 +106,7 @@ def write_memories(
                     q_own = q_own.unflatten(1, (model.config.kv_heads, -1))[:, heads]
                     into.append(sparsify(q_own, k_own, turned, v_own, mask, attention.filled_Ht))
             if i < last:
-                x = x + attention(normed, cos, sin, rows, [None] * len(rows), P, projected=projected)
+                x = x + attention(normed, cos, sin, rows, [None] * len(rows), spread, projected=projected)
                 x = x + layer.mlp(layer.post_attention_layernorm(x))
     keys, values, valid = (
         torch.cat([torch.cat([getattr(layer, side) for layer in found], dim=1) for found in written])

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from typing import TypeVar, cast
 
@@ -90,9 +90,14 @@ def batch_gradients(
     writes and reads memories of its own (paper 6.2).
     An original model as teacher counts in full whatever `distillation` is: it is the only loss of such a batch.
     coding: gradients pass through it as through the identity. most_tokens: of one pass, padding included. threads:
-    share the rows, each with one core, which takes less time than all cores at every product.
+    share the rows, each with one core, which takes less time than all cores at every product. References that no text
+    reads are not written.
     """
     done = Pass()
+    used, index = batch.memories.unique(return_inverse=True)
+    empty = int((used < 0).sum())
+    ids, lengths_N = (x[used[empty:]] for x in (batch.reference_ids, batch.reference_lengths))
+    batch = replace(batch, reference_ids=ids, reference_lengths=lengths_N, memories=index - empty)
     parameters = [p for p in model.parameters() if p.requires_grad]
     written: list[tuple[MemoryBatch, list[int]]] = []
     leaf = start_B = None
@@ -118,7 +123,7 @@ def batch_gradients(
         slope_P = weight * beta * torch.sigmoid(-beta * margin_P) / len(margin_P)
         answer_weight_B = torch.stack((slope_P, -slope_P), 1).flatten()
     teacher_weight = weight * (1.0 if teacher and teacher.original else distillation) / max(1, matched)
-    lengths = _lengths(batch.ids, batch.lengths)
+    lengths = _lengths(len(batch.ids), row, column)
     inputs = parameters if leaf is None else [*parameters, leaf.keys, leaf.values]
 
     def learn(rows: list[int], own: Pass) -> list[Tensor | None]:
@@ -287,7 +292,7 @@ def _seen(
     threads: int, memory: MemoryBatch | None = None,
 ) -> Tensor:  # fmt: skip
     """Hidden states [K, D] of the tokens at (row, column) of a teacher's texts, or of a batch that reads memory."""
-    lengths, device = _lengths(texts.ids, texts.lengths), texts.ids.device
+    lengths, device = _lengths(len(texts.ids), *places_K2.T), texts.ids.device
     found = torch.empty(len(places_K2), model.config.hidden, dtype=model.head_weight.dtype, device=device)
     row, column = places_K2.T
     reads = [False] * len(lengths)
@@ -372,8 +377,9 @@ def _read_packed(
     return here, model.packed(torch.cat(ids), torch.cat(positions), packed, (start_B[row_K] + column_K)[here])
 
 
-def _lengths(ids_BT: Tensor, lengths_B: Tensor | None) -> list[int]:
-    return [ids_BT.shape[1]] * len(ids_BT) if lengths_B is None else list(lengths_B.tolist())
+def _lengths(rows: int, row_K: Tensor, column_K: Tensor) -> list[int]:
+    """Tokens of each row up to the last at (row, column), behind which nothing is needed."""
+    return list(row_K.new_ones(rows).scatter_reduce(0, row_K, column_K + 1, "amax").tolist())
 
 
 def read_loss(model: Decoder, batch: Batch, prefix: Sequence[int], memory: MemoryBatch | None) -> Tensor:
