@@ -4,7 +4,7 @@
     decoder.onnx(.data)       the decoder with memory slots, standard operators
     decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
     writer.onnx               writes memories on the device, over the same weights file
-    embedder.onnx, embedder_tokenizer.json, embedder.json
+    embedder.onnx(.data), embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
     cache/                    made by the device for itself, in no manifest: TensorRT's engine, number of threads
 

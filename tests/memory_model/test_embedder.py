@@ -19,7 +19,7 @@ from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, Inva
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from memory_model.tokenizer import SpecialTokens
-from memory_model.words import lexical_scores, order, query_words, text_words
+from memory_model.words import lexical_scores, query_words, ranked, text_words
 from tests.edge_client.tiny_bundle import edit_manifest, tiny_bert, tiny_bundle, tiny_config, tiny_loaded
 
 TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grüße 🎉", "Oslo"]
@@ -235,10 +235,9 @@ def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_
     counts, titles = [text_words(t) for t in texts], [query_words(t.split("\n")[0]) for t in texts]
     asked = query_words("How many airports does Benin have?")
     cosines = [0.7, 0.65, 0.6]
-    assert order(asked, cosines, counts, titles) == [1, 2, 0]
-    assert order(asked, cosines, counts, titles, drop=0.1) == [1, 2]
-    assert order(asked, cosines, counts, titles, drop=0.0) == [1]
-    assert order([], [], [], [], drop=0.1) == []
+    for drop, order in ((None, [1, 2, 0]), (0.1, [1, 2]), (0.0, [1])):
+        assert [place for place, _ in ranked(asked, cosines, counts, titles, drop)] == order
+    assert ranked([], [], [], [], drop=0.1) == []
 
 
 def _by_definition(words: list[int], candidates: list[list[int]]) -> list[float]:
