@@ -110,13 +110,14 @@ class EdgeModel:
         opened = Bundle.open(settings.bundle)
         if settings.minimum_score is None:
             settings = settings.model_copy(update={"minimum_score": opened.manifest.minimum_score})
+        local = _local(opened, settings)  # refused before weights are loaded
         decoder = Decoder.open(
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,
         )  # fmt: skip
         embedder = opened.embedder(threads=settings.embedder_threads)
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
-        return cls._reading(opened, decoder, embedder, cache, _local(opened, settings), settings)
+        return cls._reading(opened, decoder, embedder, cache, local, settings)
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
         """The same model with another knowledge base of the same service, or several ("atlas,firm").

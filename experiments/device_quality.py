@@ -27,8 +27,8 @@ from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, console, progress_bar
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.data import factbook
+from memory_model.data.rows import Row, open_rows
 from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores
-from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.subject import Subject
 from memory_model.export.bundle import export_bundle
 from memory_model.export.weights import Precision

@@ -20,14 +20,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiments.corpus.preparing import write_rows
 from memory_model.cli import options
-from memory_model.cli.evaluation import PrecisionOption, computed_in, open_knowledge_base, scored, show
+from memory_model.cli.evaluation import PrecisionOption, open_knowledge_base, scored, show
 from memory_model.cli.options import console, open_embedder, progress_bar, write_json
 from memory_model.data import factbook
+from memory_model.data.rows import Row, open_rows
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import EVALUATOR, PAIRS, Evaluation, Scores, compared, result_of
 from memory_model.eval.retrieval import CANDIDATES
-from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.models.folder import ModelFolder
@@ -272,7 +272,7 @@ def quality(
     about = subject.about()
     opened = cache(lambda: open_embedder(None, ModelFolder.open(model).embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
-    with computed_in(precision, subject) as computed:
+    with subject.computing(precision) as computed:
         settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": computed}
         for section in todo:
             rows, base, started = section.read(data, limit), None, time.monotonic()

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from memory_model.cli.options import ModelOption, console, open_embedder
 from memory_model.config import parse_budget
+from memory_model.data.rows import Row, open_rows
 from memory_model.eval.retrieval import KnowledgeBase
-from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.models.folder import ModelFolder
@@ -90,7 +90,7 @@ def self_retrieval(
     texts = [text for text in texts if subject.loaded.tokenizer.count(text) <= 128]
     base = KnowledgeBase.of(texts, search)
     console.print(f"recall@5 of {len(texts)}: sparse, attention, vectors, vectors and words")
-    with subject.as_tuned():
+    with subject.computing():
         memory = stack_memories([subject.loaded.writer.write(texts)], subject.loaded.config)
         memory = MemoryBatch(memory.keys[0, 0], memory.values[0, 0], memory.valid[0, 0])
         for name, every in sets.items():

@@ -4,7 +4,7 @@
     decoder.onnx(.data)       the decoder with memory slots, standard operators
     decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
     writer.onnx               writes memories on the device, over the same weights file
-    embedder.onnx, embedder_tokenizer.json, embedder.json
+    embedder.onnx(.data), embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
     cache/                    made by the device for itself, in no manifest: TensorRT's engine, number of threads
 
@@ -28,8 +28,8 @@ from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.payload import Identity, MemoryFormat
 from memory_model.config import ModelConfig
 from memory_model.digest import file_sha256
-from memory_model.embedder import Embedder
-from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
+from memory_model.embedder import CONFIG, Embedder, EmbedderConfig
+from memory_model.errors import CodecMismatch, CorruptFile, EmbedderMismatch, FormatMismatch, InvalidInput, MissingFile
 from memory_model.refusal import Refusal
 from memory_model.tokenizer import SpecialTokens, Tokenizer
 
@@ -115,7 +115,7 @@ class Bundle:
         return bundle
 
     def verify(self) -> None:
-        """Compare every file with the manifest; raises CorruptFile, FormatMismatch."""
+        """Compare the files with the manifest, ids before anything large; raises CorruptFile, IdentityMismatch."""
         files, remedy = self.manifest.files, "copy or export the bundle again"
         if missing := [name for name in REQUIRED if name not in files]:
             raise CorruptFile(f"{MANIFEST} does not list {', '.join(missing)}: {remedy}")
@@ -127,10 +127,16 @@ class Bundle:
                 raise CorruptFile(f"the bundle's {name} is missing: {remedy}")
             if path.stat().st_size != entry.bytes:
                 raise CorruptFile(f"{name} has {path.stat().st_size} bytes, not {entry.bytes}: {remedy}")
-            if file_sha256(path) != entry.sha256:
-                raise CorruptFile(f"{name} is not the file that was exported (SHA-256 differs): {remedy}")
         if self.manifest.memory_format_id != self.manifest.config.memory_format_id:
             raise FormatMismatch(self.manifest.memory_format_id, self.manifest.config.memory_format_id, remedy)
+        for names in (CONFIG, "codec.npz"), files:  # ids are compared before anything large is read
+            for name in names:
+                if file_sha256(self.folder / name) != files[name].sha256:
+                    raise CorruptFile(f"{name} is not the file that was exported (SHA-256 differs): {remedy}")
+            embedder_id = EmbedderConfig.read(self.folder / CONFIG).embedder_id
+            if embedder_id != self.manifest.embedder_id:
+                raise EmbedderMismatch(embedder_id, self.manifest.embedder_id, remedy, subject=f"{CONFIG} is of")
+            _ = self.memory_format
 
     @property
     def config(self) -> ModelConfig:
@@ -165,10 +171,10 @@ class Bundle:
 
     @cached_property
     def memory_format(self) -> MemoryFormat:
-        """Payloads to memories; raises CodecMismatch if `codec.npz` is not the manifest's."""
+        """Payloads to memories; raises CodecMismatch or InvalidInput if `codec.npz` is not the manifest's."""
         codec = MemoryCodec.load(self.folder / "codec.npz")
         if codec.codec_id != self.manifest.codec_id:
-            raise CodecMismatch(codec.codec_id, self.manifest.codec_id, "export the bundle again")
+            raise CodecMismatch(codec.codec_id, self.manifest.codec_id, "export it again", subject="codec.npz is")
         return MemoryFormat(self.config, self.manifest.model_id, codec)
 
     def embedder(self, *, threads: int = 1) -> Embedder:

@@ -11,8 +11,11 @@ heads of a layer keep. Layers of equal layout share one mask over the slots and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from memory_model.config import ModelConfig
 
@@ -92,6 +95,12 @@ def rows_name(layout: int) -> str:
 def fused_path(decoder: Path) -> Path:
     """Where the spelling for ONNX Runtime's CPU provider lies: `decoder.cpu.onnx` beside `decoder.onnx`."""
     return decoder.with_name(f"{decoder.stem}.cpu{decoder.suffix}")
+
+
+def projection_rows(config: ModelConfig, heads: Sequence[int], group: int) -> np.ndarray:
+    """The rows of a projection that belong to these KV heads, `group` heads for each."""
+    numbers = np.asarray(heads)[:, None] * group + np.arange(group)
+    return (numbers.reshape(-1, 1) * config.head_dim + np.arange(config.head_dim)).reshape(-1)
 
 
 def cache_layout(config: ModelConfig) -> CacheLayout:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.tokenizer import read_backend, well_formed, without_word_cache
@@ -61,7 +61,9 @@ class EmbedderConfig:
 
     @classmethod
     def read(cls, path: Path) -> EmbedderConfig:
-        """Inverse of `to_json`; raises CorruptFile."""
+        """Inverse of `to_json`; raises MissingFile, CorruptFile."""
+        if not path.is_file():
+            raise MissingFile(f"no embedder in {path.parent}, {path.name} is missing: make it by `memory-model export`")
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
@@ -135,20 +137,16 @@ class Embedder:
         clean = [well_formed(t[:limit]) for t in texts]
         # A single text needs none of the library's threads, where something of every tokenizer stays for good.
         encodings = map(self._tokenizer.encode, clean) if len(clean) < 2 else self._tokenizer.encode_batch(clean)
-        tokens = [encoding.ids for encoding in encodings]
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
-        for start in range(0, len(order), BATCH_TEXTS):
-            rows = order[start : start + BATCH_TEXTS]
-            vectors[rows] = self._run([tokens[i] for i in rows])
+        texts_by_length = sorted(enumerate(encodings), key=lambda pair: len(pair[1]))
+        for start in range(0, len(texts_by_length), BATCH_TEXTS):
+            rows, batch = zip(*texts_by_length[start : start + BATCH_TEXTS], strict=True)
+            vectors[list(rows)] = self._run(batch)
         return vectors
 
-    def _run(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
-        width = max(map(len, tokens))
-        ids = np.full((len(tokens), width), self._pad_id, np.int64)
-        mask = np.zeros((len(tokens), width), np.int64)
-        for row, text in enumerate(tokens):
-            ids[row, : len(text)] = text
-            mask[row, : len(text)] = 1
+    def _run(self, batch: Sequence[Encoding]) -> np.ndarray:
+        for encoding in batch:
+            encoding.pad(len(batch[-1]), pad_id=self._pad_id)  # the last one is the longest
+        ids, mask = (np.array([getattr(e, name) for e in batch], np.int64) for name in ("ids", "attention_mask"))
         feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
             feeds["token_type_ids"] = np.zeros_like(ids)

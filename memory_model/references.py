@@ -7,6 +7,7 @@ cut only when it alone is longer than a reference.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from memory_model.errors import InvalidInput
@@ -99,12 +100,10 @@ def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: in
     pieces = []
     rest = sentence
     while count_tokens(head + rest) > limit:
-        low, high = 1, len(rest)
-        while low < high:  # the longest prefix that fits
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if count_tokens(head + rest[:middle]) <= limit else (low, middle - 1)
-        space = rest.rfind(" ", 1, low + 1)
-        cut = space if space > low // 2 else low
+        ends = range(1, len(rest) + 1)
+        longest = max(1, bisect_right(ends, limit, key=lambda end: count_tokens(head + rest[:end])))
+        space = rest.rfind(" ", 1, longest + 1)
+        cut = space if space > longest // 2 else longest
         pieces.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip()
     return [*pieces, rest] if rest else pieces

@@ -39,11 +39,10 @@ class SpecialTokens:
         """Those of the usual spellings (ChatML, Llama); raises InvalidInput where there are none."""
 
         def first(*names: str) -> int:
-            for name in names:
-                token = backend.token_to_id(name)
-                if token is not None:
-                    return int(token)
-            raise InvalidInput(f"the tokenizer has none of the special tokens {names}")
+            found = [token for name in names if (token := backend.token_to_id(name)) is not None]
+            if not found:
+                raise InvalidInput(f"the tokenizer has none of the special tokens {names}")
+            return int(found[0])
 
         return cls(
             bos=first("<|im_start|>", "<s>", "<|begin_of_text|>"),

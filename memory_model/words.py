@@ -64,35 +64,22 @@ def lexical_scores(words: Sequence[int], candidates: Sequence[np.ndarray]) -> np
     return np.asarray(saturated @ rarity)
 
 
-def named(words: Sequence[int], titles: Sequence[Sequence[int]]) -> np.ndarray:
-    """Whether the query has all words of each title (and the title has any), float64 [n] of 0 and 1."""
-    asked = set(words)
-    return np.array([float(bool(title) and asked.issuperset(title)) for title in titles])
-
-
 def ranked(
     words: Sequence[int], cosines: Sequence[float], candidates: Sequence[np.ndarray],
     titles: Sequence[Sequence[int]] = (), drop: float | None = None,
 ) -> list[tuple[int, float]]:  # fmt: skip
     """Places of the candidates with their scores, best first; equal ones keep their order by vector.
 
-    titles: the words of each candidate's title, or nothing. drop: candidates that score lower than the best by
-    more are left out; None keeps all.
+    titles: the words of each candidate's title, or nothing; a query may have all of them. drop: candidates that score
+    lower than the best by more are left out; None keeps all.
     """
     scores = np.asarray(cosines, dtype=np.float64) + WEIGHT * lexical_scores(words, candidates)
     if titles:
-        scores = scores + TITLE_WEIGHT * named(words, titles)
+        asked = set(words)
+        scores = scores + [TITLE_WEIGHT * (bool(title) and asked.issuperset(title)) for title in titles]
     places = np.argsort(-scores, kind="stable")
     best = list(zip(places.tolist(), scores[places].tolist(), strict=True))
     return best if drop is None else [one for one in best if one[1] >= best[0][1] - drop]
-
-
-def order(
-    words: Sequence[int], cosines: Sequence[float], candidates: Sequence[np.ndarray],
-    titles: Sequence[Sequence[int]] = (), drop: float | None = None,
-) -> list[int]:  # fmt: skip
-    """As `ranked`, without the scores."""
-    return [place for place, _ in ranked(words, cosines, candidates, titles, drop)]
 
 
 def order_texts(
@@ -100,4 +87,5 @@ def order_texts(
 ) -> list[int]:  # fmt: skip
     """Places of the texts that are to be read, best first: without those far below the best. titles: "" for none."""
     title_words = {title: query_words(title) for title in set(titles)}
-    return order(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], LARGEST_DROP)
+    best = ranked(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], LARGEST_DROP)
+    return [place for place, _ in best]

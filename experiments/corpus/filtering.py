@@ -26,8 +26,8 @@ from memory_model.cli.options import EmbedderOption, console, open_embedder, pro
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import Passage, corpus_files, read_rows
 from memory_model.data.retrieved import overlaps
+from memory_model.data.rows import open_rows
 from memory_model.errors import InvalidInput
-from memory_model.eval.rows import open_rows
 from memory_model.models.folder import ModelFolder
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer

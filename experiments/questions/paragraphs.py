@@ -23,7 +23,7 @@ from memory_model.errors import CorruptFile
 from memory_model.references import split
 
 RowData = dict[str, Any]
-"""A row of an evaluation file (`memory_model.eval.rows.Row`)."""
+"""A row of an evaluation file (`memory_model.data.rows.Row`)."""
 PARTS = ("training", "dev", "test")
 _BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
 _PART_TOKENS = 110  # of a paragraph's part, so that it fits a reference of 128 tokens with its title

@@ -28,5 +28,5 @@ app = typer.Typer(
     """,
 )  # fmt: skip
 
-for command in (rank_heads, adapt, fit_codec, evaluate, calibrate, new, export, pretrain, cost):
+for command in (new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain, cost):
     app.command("eval" if command is evaluate else None)(command)

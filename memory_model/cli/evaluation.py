@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from memory_model.eval.subject import Subject
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
-CandidatesOption = Annotated[int, options.amount("--candidates", help="Nearest by vector to rerank by words; 0: none.")]
 PrecisionOption = Annotated[
     Literal["float32", "auto"],
     typer.Option("--precision", help="Of products: float32, or auto: bfloat16 if supported."),
@@ -44,7 +42,6 @@ def evaluate(
         Path | None, typer.Option("--kb", "--knowledge-base", help=f"JSONL of documents; default: {FACTBOOK}.")
     ] = None,
     embedder: options.EmbedderOption = None,
-    candidates: CandidatesOption = 50,
     seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,
     precision: PrecisionOption = "float32",
     threads: options.ThreadsOption = 0,
@@ -56,25 +53,22 @@ def evaluate(
     retrieved from the knowledge base). NAME_error is the standard error of a mean.
     For the base model before tuning: --adapter none --conditions none,rag,rag_five.
     """
+    from memory_model.data.rows import open_rows
     from memory_model.digest import file_sha256
     from memory_model.eval.conditions import EVALUATOR, Evaluation, parse_conditions, result_of
-    from memory_model.eval.rows import open_rows
     from memory_model.eval.subject import Subject
     from memory_model.models.folder import ModelFolder
 
     use_threads(threads)
     rows = open_rows(data, limit)
     chosen = conditions or _GIVEN + (",memory_retrieved,rag_retrieved" if knowledge_base else "")
-    names, base, started = parse_conditions(chosen), None, time.monotonic()
+    names, started = parse_conditions(chosen), time.monotonic()
     retrieved = any(name.endswith("_retrieved") for name in names)
     opened = open_embedder(embedder, ModelFolder.open(model).embedder) if retrieved else None
     subject = Subject.open(model, adapter, codec)
-    if opened is not None:
-        base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened)
-    with computed_in(precision, subject) as computed:
-        run = Evaluation(
-            subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base, candidates=candidates
-        )  # fmt: skip
+    base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened) if opened else None
+    with subject.computing(precision) as computed:
+        run = Evaluation(subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base)
         result = result_of(scored(run, data.stem), rows)
     key = {"evaluator": EVALUATOR, "data": file_sha256(data)[:16], "seed": seed, "distractors": distractors}
     about = {**subject.about(), **key, "precision": computed}
@@ -84,7 +78,7 @@ def evaluate(
 
 
 def calibrate(
-    data: Annotated[list[Path], typer.Option(help="Files of answerable and unanswerable development questions.")],
+    data: Annotated[list[Path], typer.Option(help="JSON list of development questions; may be repeated.")],
     most_wrong: Annotated[float, options.share(help="Largest share of wrong refusals in any file.")] = 0.05,
     out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="JSON file for all biases.")] = None,
     save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
@@ -100,10 +94,10 @@ def calibrate(
     The bias is added to the first token of the refusal, at the beginning of answers that read memories. Unanswerable
     questions have `"answerable": false`. Use development questions, so that the test questions stay unseen.
     """
+    from memory_model.data.rows import open_rows
     from memory_model.errors import InvalidInput
     from memory_model.eval import refusing
     from memory_model.eval.conditions import Evaluation
-    from memory_model.eval.rows import open_rows
     from memory_model.eval.subject import Subject
     from memory_model.models.folder import ModelFolder
 
@@ -115,7 +109,7 @@ def calibrate(
     if len(sets) < len(data):
         raise InvalidInput("two files of questions have one name: give each its own")
     subject = Subject.open(model, adapter, codec)
-    with computed_in(precision, subject):
+    with subject.computing(precision):
         for name, rows in sets.items():
             run = Evaluation(subject, rows, ["memory"])
             with progress_bar(f"{name}: first tokens", len(rows)) as advance:
@@ -141,19 +135,11 @@ def scored(run: Evaluation, name: str) -> dict[str, Scores]:
         return run.run(advance)
 
 
-@contextmanager
-def computed_in(precision: str, subject: Subject) -> Iterator[str]:
-    """The precision of matrix products that a command line names; gives the type that it is on this machine."""
-    with subject.as_tuned() if precision == "auto" else nullcontext():
-        yield str(subject.loaded.writer.precision).removeprefix("torch.")
-
-
 def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> KnowledgeBase:
     """All references of a JSONL file of documents, embedded, with a progress bar."""
     from memory_model.eval.retrieval import KnowledgeBase, references_of
 
-    limit = subject.loaded.config.memory.reference_tokens
-    references = references_of(documents, subject.loaded.tokenizer, limit)
+    references = references_of(documents, subject.loaded.tokenizer, subject.loaded.config.memory.reference_tokens)
     with progress_bar(f"embedding {documents.name}", len(references)) as advance:
         return KnowledgeBase.of(references, embedder, advance)
 

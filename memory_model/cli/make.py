@@ -35,7 +35,7 @@ def new(
     from memory_model.errors import MissingFile
     from memory_model.models.folder import ModelFolder
 
-    if embedder != "minilm" and not Path(embedder).is_dir():
+    if embedder != "minilm" and not (embedder and Path(embedder).is_dir()):
         raise MissingFile(f"no embedder at {embedder}: give minilm, or the folder of a BERT or XLM-R")
     with progress_bars() as progress:
         task = progress.add_task("hashing", total=None)
@@ -62,7 +62,7 @@ def export(
     embedder_precision: Annotated[str, typer.Option(help="int8: smaller, twice as fast; or float32.")] = "int8",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="JSONL of questions for int4 calibration; default: the model folder's, if any.")
+        str | None, typer.Option(help='JSONL of questions for int4 calibration, "" for none; default: the model\'s.')
     ] = None,
 ) -> None:
     """Write the bundle for devices: ONNX decoder and embedder, tokenizer, codec, chat template, manifest.

@@ -38,8 +38,9 @@ def rank_heads(
     use_threads(threads)
     loaded = load_model(model, adapter)
     loaded.model.to(product_type("cpu"))
-    sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0)
-    maker = facts_of(loaded, data, seed=77, sizes=sizes)
+    longest = loaded.config.memory.reference_tokens
+    sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0, longest=longest)
+    maker = facts_of(loaded, data, 77, sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
     with progress_bar("heads", len(ruler.heads) + select) as advance:
         found = rank(ruler, select, advance)

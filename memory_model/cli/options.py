@@ -23,7 +23,7 @@ EMBEDDER = Path("build/embedder")
 
 count, amount, share = partial(typer.Option, min=1), partial(typer.Option, min=0), partial(typer.Option, min=0, max=1)
 """Options of 1 or more, of 0 or more, and from 0 to 1."""
-DataOption = Annotated[Path, typer.Option("--data", help="Documents to tune on: JSONL of {key, title, text}.")]
+DataOption = Annotated[Path, typer.Option("--data", help="JSONL of documents {key, title, text}.")]
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,17 @@ def training_documents(data: Path) -> list[dict[str, Any]]:
     return documents
 
 
-def facts_of(loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True, hard: bool = False) -> Any:
+def facts_of(loaded: Any, data: Path, seed: int, sizes: Any, *, hard: bool = False) -> Any:
     """Conversations about a knowledge base of facts, the held-out documents left out; or the hard ones."""
     from memory_model.data.alike import HardFacts
     from memory_model.data.conversations import FactConversations, references_of
 
-    limit = loaded.config.memory.reference_tokens
-    references = references_of(training_documents(data), loaded.tokenizer, limit)
-    kind = HardFacts if hard else FactConversations
-    return kind(references, loaded.chat, seed, sizes, distil=distil, longest=limit)
+    references = references_of(training_documents(data), loaded.tokenizer, sizes.longest)
+    return (HardFacts if hard else FactConversations)(references, loaded.chat, seed, sizes)
 
 
 def mixture_of(
-    weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
+    weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, sizes: Any, *,
     sequence: int = 512, rows: int = 2, embedder: Path | None = None, questions: Path = QUESTIONS,
     unread: Callable[[Any], Mapping[str, str]] = lambda _: {},
 ) -> Any:  # fmt: skip
@@ -51,52 +49,50 @@ def mixture_of(
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, embedder: of the
     tasks continual and warmup. questions: of articles. unread: wrong answers without memory (`unread_answers`).
     """
-    from memory_model.data.alike import Articles, read_questions
+    from memory_model.data.alike import Articles
     from memory_model.data.batches import Mixture, parse_weights
-    from memory_model.data.conversations import AskedConversations, Sizes
+    from memory_model.data.conversations import AskedConversations
     from memory_model.data.dialogue import Dialogues
     from memory_model.data.passages import ASKED, Asked, read_rows
     from memory_model.data.preferences import Preferences
+    from memory_model.data.rows import open_rows
     from memory_model.data.running_text import ContinualBatches, KeepingBatches
     from memory_model.errors import InvalidInput
 
     shares = parse_weights(weights, TASKS.split(", "))
-    sizes, passages = sizes or Sizes(), []
+    sizes, passages = replace(sizes, longest=loaded.config.memory.reference_tokens), []
     if needing := [task for task in shares if task not in _WITHOUT_CORPUS]:
         if corpus is None:
             raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
         passages = training_passages(corpus, data)
     folder = corpus or Path()
-    sequences = functools.cache(
-        lambda: prepared_sequences(loaded.config.memory, loaded.tokenizer, folder, data, sequence, embedder)
-    )
-    options: dict[str, Any] = {"distil": distil, "longest": loaded.config.memory.reference_tokens}
+    people = partial(open_rows, questions, advice="`python -m experiments split-questions` makes it")
 
     def source(task: str) -> Any:
         if task in ("facts", "hard"):
             hard = task == "hard"
-            return facts_of(loaded, data, seed + 5 * hard, sizes, distil=distil, hard=hard)
+            return facts_of(loaded, data, seed + 5 * hard, sizes, hard=hard)
         if task == "articles":
-            return Articles(read_questions(questions), loaded.chat, seed + 6, sizes, **options)
+            return Articles(people(), loaded.chat, seed + 6, sizes)
         if task == "preferences":
-            people = read_questions(questions)
-            facts = facts_of(loaded, data, seed + 8, sizes, distil=False, hard=True)
-            articles = Articles(people, loaded.chat, seed + 9, sizes, longest=options["longest"])
-            return Preferences(facts, articles, unread(people), seed + 10)
+            facts = facts_of(loaded, data, seed + 8, sizes, hard=True)
+            articles = Articles(people(), loaded.chat, seed + 9, sizes)
+            return Preferences(facts, articles, unread(people()), seed + 10)
         if task == "dialogue":
-            return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, **options)
+            return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes)
         if task == "keeping":
             small_talk = factbook.read_jsonl(REQUESTS, ("request", "answer")) if REQUESTS.is_file() else []
             talk = [(row["request"], row["answer"]) for row in small_talk]
-            return KeepingBatches(passages, loaded.tokenizer, seed + 2, requests=talk, chat=loaded.chat)
+            return KeepingBatches(passages, loaded.chat, seed + 2, requests=talk)
         if task == "asked":
             known = {(p.source, p.key) for p in passages}
             files = [folder / ASKED, *([INTRODUCTIONS] if INTRODUCTIONS.is_file() else [])]
             asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
             console.print(f"{counted(len(asked), 'question')} that people asked about these passages")
             # A small model learns from unanswerable ones to refuse what it is unsure of.
-            return AskedConversations(asked, loaded.chat, seed + 4, replace(sizes, unanswerable=0.0), **options)
-        return ContinualBatches(sequences(), seed + 3, rows=rows, warmup=task == "warmup")
+            return AskedConversations(asked, loaded.chat, seed + 4, replace(sizes, unanswerable=0.0))
+        prepared = prepared_sequences(loaded.config.memory, loaded.tokenizer, folder, data, sequence, embedder)
+        return ContinualBatches(prepared, seed + 3, rows=rows, warmup=task == "warmup")
 
     return Mixture({task: (share, source(task)) for task, share in shares.items()}, seed)
 
@@ -106,11 +102,8 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
 
     Raises InvalidInput without a start: preferences come after tuning.
     """
-    from memory_model.codec.codec import ExactCodec
-    from memory_model.codec.payload import MemoryFormat
     from memory_model.errors import InvalidInput
     from memory_model.eval.conditions import Evaluation
-    from memory_model.eval.rows import read_rows
     from memory_model.eval.subject import Subject
     from memory_model.models.load import load_model
     from memory_model.models.tensor_files import read_json
@@ -118,10 +111,10 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
     if start is None:
         raise InvalidInput("task preferences needs --start: the adapter that it improves")
     if not file.is_file():
-        loaded, rows = load_model(folder, start), [row for row in rows if row["answerable"]]
-        subject = Subject.of(loaded, MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim)))
-        run = Evaluation(subject, read_rows(random.Random(0).sample(rows, min(_UNREAD, len(rows)))), ["none"])
-        with subject.as_tuned(), progress_bar("answers without memory", len(run.rows)) as advance:
+        loaded, rows = load_model(folder, start), [row for row in rows if row.answerable]
+        subject = Subject.of(loaded)
+        run = Evaluation(subject, random.Random(0).sample(rows, min(_UNREAD, len(rows))), ["none"])
+        with subject.computing(), progress_bar("answers without memory", len(run.rows)) as advance:
             found = run.run(advance)["none"]
         said = zip(run.rows, found.answers, found.f1, found.refused, strict=True)
         write_json(file, {row.question: answer for row, answer, f1, no in said if answer and f1 < 0.3 and not no})
@@ -166,16 +159,17 @@ def prepared_sequences(
 
 def codec_texts(loaded: Any, data: Path, corpus: Path | None, references: int, seed: int) -> tuple[Any, list[str]]:
     """What the codec is fitted to: batches that read memories, and the texts of as many references."""
+    from memory_model.data.conversations import Sizes
     from memory_model.data.passages import ASKED
     from memory_model.references import split
 
     tasks = "facts:1,asked:2" if corpus and (corpus / ASKED).is_file() else "facts"
-    mixture = mixture_of(tasks, loaded, data, corpus, seed, distil=False)
+    mixture = mixture_of(tasks, loaded, data, corpus, seed, Sizes(taught=0.0))
     rng, facts = random.Random(seed), [r.text for r in mixture.sources["facts"][1].references]
-    if corpus is None:
-        return mixture, rng.sample(facts, min(references, len(facts)))
     # Prose is less alike than facts and loses more.
-    chosen = rng.sample(facts, min(references // 3, len(facts)))
+    chosen = rng.sample(facts, min(references // 3 if corpus else references, len(facts)))
+    if corpus is None:
+        return mixture, chosen
     passages, limit = training_passages(corpus, data), loaded.config.memory.reference_tokens
     while len(chosen) < references:
         passage = rng.choice(passages)

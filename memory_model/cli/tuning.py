@@ -65,6 +65,7 @@ def adapt(
     """
     from memory_model.codec.codec import MemoryCodec
     from memory_model.config import parse_budget
+    from memory_model.data.batches import parse_weights
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
@@ -79,6 +80,7 @@ def adapt(
         raise InvalidInput("the packaged model is not written to: give --out, or --model (see `memory-model new`)")
     if first_layer >= (layers := folder.config().layers):
         raise InvalidInput(f"--first-layer {first_layer} leaves nothing to tune: the model has {layers} layers")
+    parse_weights(mixture, TASKS.split(", "))  # raises before anything large is loaded
     run = out or folder.path / "adapt"
     use_threads(threads)
     writing_device(device)  # raises where there is none
@@ -97,15 +99,15 @@ def adapt(
         sizes = Sizes(
             written=conversations, conversations=conversations, unanswerable=unanswerable, refused=refused,
             refused_articles=refused_articles, all_as_text=all_as_text, ramp=ramp,
+            taught=Sizes.taught if distillation else 0.0,
         )  # fmt: skip
         with first_process_first():
             source = mixture_of(
-                mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
-                sequence=sequence, rows=rows, embedder=embedder, questions=questions,
-                unread=partial(unread_answers, folder, start, run / "unread.json"),
+                mixture, loaded, data, corpus, seed, sizes, sequence=sequence, rows=rows, embedder=embedder,
+                questions=questions, unread=partial(unread_answers, folder, start, run / "unread.json"),
             )  # fmt: skip
         tuner = Tuner(
-            loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,
+            loaded.model, loaded.writer.prefix, source, plan, run, folder.base_id, start=begun, device=device,
             checkpoint=checkpoint_layers, most_tokens=pass_tokens, codec=codec,
         )  # fmt: skip
         follow(tuner, minutes)

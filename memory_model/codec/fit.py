@@ -45,7 +45,8 @@ def fit_tables(
     codewords = np.zeros((parts, 1 << bits, width), np.float32)
     for part in range(parts):
         used = int(axes[:, part].any(axis=0).sum())
-        codewords[part, :, :used] = _codewords(projected[:, part, :used], bits, iterations, seed)
+        if used:
+            codewords[part, :, :used] = _codewords(projected[:, part, :used], bits, iterations, seed)
         progress(1)
     return ProductCodec(ProductTables(mean, basis, _half(codewords), None, into, together))
 
@@ -53,8 +54,6 @@ def fit_tables(
 def _codewords(points: np.ndarray, bits: int, iterations: int, seed: int) -> np.ndarray:
     """k-means of float32 points [n, k]: codewords [2^bits, k]."""
     words, k = 1 << bits, points.shape[1]
-    if k == 0:
-        return np.zeros((words, 0), np.float32)
     limits = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
     kmeans = faiss.Kmeans(k, words, niter=iterations, seed=seed + 1, **limits)
     start = None

@@ -93,16 +93,5 @@ def unpack_bits(codes: np.ndarray, bits: int, count: int) -> np.ndarray:
     """`count` numbers of `bits` bits each, int64 [n, count], from little-endian bit strings uint8 [n, bytes]."""
     if bits == 8:
         return codes[:, :count].astype(np.int64)
-    # Words of 64 bits that begin at a byte, as few as hold every number whole.
-    n, size = codes.shape
-    padded = np.zeros((n, size + 8), np.uint8)
-    padded[:, :size] = codes
-    result = np.empty((n, count), np.int64)
-    word, first = np.empty(n, np.int64), -64
-    for number in range(count):
-        if (number + 1) * bits > first + 63:  # 63: a sign bit would be shifted in
-            first = number * bits // 8 * 8
-            word[:] = padded[:, first // 8 : first // 8 + 8].copy().view("<i8")[:, 0]
-        np.right_shift(word, number * bits - first, out=result[:, number])
-    result &= (1 << bits) - 1
-    return result
+    spread = np.unpackbits(codes, axis=1, count=count * bits, bitorder="little")
+    return np.asarray(spread.reshape(len(codes), count, bits) @ (1 << np.arange(bits)))

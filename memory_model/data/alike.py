@@ -7,11 +7,8 @@ know." where nothing read answers has a twin: a question that one of the same re
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from memory_model.chat import ChatTemplate
 from memory_model.data.conversations import (
@@ -24,11 +21,11 @@ from memory_model.data.conversations import (
     field_of,
 )
 from memory_model.data.factbook import Question, refers_to
-from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.data.rows import Row
+from memory_model.errors import InvalidInput
 
 _WHOLE = 0.25  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
-
 
 Unanswered = tuple[list[int], str]
 """References that are read (places in the batch), and a question that none of them answers."""
@@ -90,10 +87,10 @@ class HardFacts(AlikeConversations, FactConversations):
     task = "hard"
     on_topic = 1.0
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
         """As FactConversations. Raises InvalidInput where no field is held by a dozen documents."""
-        super().__init__(*arguments, **options, whole=_WHOLE)
-        self.refused_share = self.sizes.refused
+        super().__init__(references, chat, seed, sizes, _WHOLE)
+        self.refused_share = sizes.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
         if not self.topics:
             raise InvalidInput(f"task hard needs a field that {_LEAST_FAMILIES} documents hold: drop it from --mixture")
@@ -153,29 +150,23 @@ class Articles(AlikeConversations):
 
     task = "articles"
 
-    def __init__(
-        self, rows: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128,
-    ) -> None:  # fmt: skip
-        """rows: {knowledge, question, right_answer, title, answerable, plausible}, as `split-questions` writes them.
-
-        plausible: what seems to answer an unanswerable question.
-        """
-        super().__init__(chat, seed, sizes, distil=distil)
-        self.refused_share = self.sizes.refused_articles
-        self.plausible = {row["question"]: row["plausible"] for row in rows if row.get("plausible")}
+    def __init__(self, rows: Sequence[Row], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
+        """rows: as `split-questions` writes them. Raises InvalidInput where no article has enough of them."""
+        super().__init__(chat, seed, sizes)
+        self.refused_share = sizes.refused_articles
+        self.plausible = {row.question: row.plausible for row in rows if row.plausible}
         asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
         for row in rows:
-            answers, refused = asked.setdefault((row["title"], row["knowledge"]), ([], []))
-            if row["answerable"]:
-                answers.append([Question(row["question"], row["right_answer"], row["knowledge"])])
+            answers, refused = asked.setdefault((row.title, row.knowledge), ([], []))
+            if row.answerable:
+                answers.append([Question(row.question, row.right_answer, row.knowledge)])
             else:
-                refused.append(row["question"])
+                refused.append(row.question)
         self.articles: dict[str, list[tuple[Reference, list[str]]]] = {}
         for number, ((title, text), (answers, refused)) in enumerate(asked.items()):
             headed = f"{title}\n{text}"
             ids = chat.tokenizer.encode(headed)
-            if answers and len(ids) <= longest:
+            if answers and len(ids) <= sizes.longest:
                 self.articles.setdefault(title, []).append((Reference(number, headed, ids, answers), refused))
         self.articles = {name: held for name, held in self.articles.items() if len(held) >= 4}
         if not self.articles:
@@ -207,13 +198,3 @@ class Articles(AlikeConversations):
         others = rng.sample([n for n in range(len(written)) if n != number], min(4, len(written) - 1))
         read = rng.sample([number, *others], len(others) + 1)
         return read, rng.choice(self.refused[number])
-
-
-def read_questions(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file of `split-questions`; raises CorruptFile."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        needed = ("knowledge", "question", "right_answer", "title", "answerable")
-        return [{k: row[k] for k in needed} | {"plausible": row.get("plausible", "")} for row in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(f"{path} has no questions: `python -m experiments split-questions` makes them") from error

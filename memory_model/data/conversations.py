@@ -49,7 +49,7 @@ class Sizes:
     Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead of a
     memory; taught, that is compared with a teacher. Of references that are alike (`data.alike`): refused and
     refused_articles, which nothing read answers, beside as many twins; all_as_text, with everything that is read as
-    text. ramp: batches until all the memories of a chunk are read, 0 from the first.
+    text. ramp: batches until all the memories of a chunk are read, 0 from the first. longest: tokens of a reference.
     """
 
     written: int = 10
@@ -63,6 +63,7 @@ class Sizes:
     refused_articles: float = 0.12
     all_as_text: float = 0.2
     ramp: int = 150
+    longest: int = 128
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class Conversations(ABC):
 
     task = "questions"
 
-    def __init__(self, chat: ChatTemplate, seed: int, sizes: Sizes | None = None, *, distil: bool = True) -> None:
-        self.chat, self.sizes, self.distil = chat, sizes or Sizes(), distil
+    def __init__(self, chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
+        self.chat, self.sizes = chat, sizes
         self.random, self.drawn = random.Random(seed), 0
 
     @abstractmethod
@@ -129,11 +130,10 @@ class Conversations(ABC):
         for _ in range(1 if as_text else rng.randint(1, sizes.turns)):
             number = rng.choice(read)
             question = self.ask(written[number])
-            if not as_text and rng.random() < sizes.unanswerable:
-                foreign = self._foreign(written, read)
-                if foreign is not None:
-                    turns.append((foreign.question, REFUSAL))
-                    continue
+            unanswerable = not as_text and rng.random() < sizes.unanswerable
+            if unanswerable and (foreign := self._foreign(written, read)) is not None:
+                turns.append((foreign.question, REFUSAL))
+                continue
             turns.append((question.question, question.answer))
             asked.append(number)
         return self._as_text(written, asked, turns) if as_text else self._row(written, read, turns, asked)
@@ -147,7 +147,7 @@ class Conversations(ABC):
         """A conversation that reads memories; a teacher may see the texts of what is asked for."""
         ids, labels = conversation_tokens(self.chat, turns)
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
-        if not self.distil or not asked or self.random.random() >= self.sizes.taught:
+        if not asked or not self.sizes.taught or self.random.random() >= self.sizes.taught:
             return Conversation(ids, labels, slots)
         teacher, teacher_labels = conversation_tokens(self.chat, _with_texts(written, asked, turns))
         shift = len(teacher) - len(ids)  # the text stands before everything that is matched
@@ -208,7 +208,7 @@ class FactConversations(Conversations):
 
     A batch has a topic, a field that one to many of its references hold for different documents, and most questions
     ask for it: only the document's name tells them apart. whole: the share of references that are read as they are
-    split; the others keep some of their lines, half of them as prose. longest: in tokens.
+    split; the others keep some of their lines, half of them as prose.
     """
 
     task = "facts"
@@ -216,12 +216,10 @@ class FactConversations(Conversations):
     """Share of the questions that ask for the batch's field, where the reference holds it."""
 
     def __init__(
-        self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, whole: float = 0.7, longest: int = 128,
-    ) -> None:  # fmt: skip
-        super().__init__(chat, seed, sizes, distil=distil)
-        self.references = [r for r in references if r.questions]
-        self.whole, self.longest = whole, longest
+        self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes, whole: float = 0.7
+    ) -> None:
+        super().__init__(chat, seed, sizes)
+        self.references, self.whole = [r for r in references if r.questions], whole
         self.families: dict[int, list[int]] = {}
         self.fields: dict[str, list[int]] = {}
         for number, reference in enumerate(self.references):
@@ -275,7 +273,7 @@ class FactConversations(Conversations):
         else:
             text = " ".join(factbook.sentence(title, line, rng) for line in kept)
         ids = self.chat.tokenizer.encode(text)
-        return reference if len(ids) > self.longest else Reference(reference.family, text, ids, asks)
+        return reference if len(ids) > self.sizes.longest else Reference(reference.family, text, ids, asks)
 
 
 def field_of(question: Question) -> str:
@@ -288,18 +286,15 @@ class AskedConversations(Conversations):
 
     task = "asked"
 
-    def __init__(
-        self, asked: Sequence[Asked], chat: ChatTemplate, seed: int, sizes: Sizes | None = None, *,
-        distil: bool = True, longest: int = 128,
-    ) -> None:  # fmt: skip
-        super().__init__(chat, seed, sizes, distil=distil)
+    def __init__(self, asked: Sequence[Asked], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
+        super().__init__(chat, seed, sizes)
         by_text: dict[str, list[Asked]] = {}
         for row in asked:
             by_text.setdefault(row.text, []).append(row)
         self.asked: list[Reference] = []
         for number, (text, rows) in enumerate(by_text.items()):
             ids = chat.tokenizer.encode(text)
-            if len(ids) <= longest:
+            if len(ids) <= sizes.longest:
                 asks = [[Question(r.question, r.answer, text)] for r in rows]
                 self.asked.append(Reference(number, text, ids, asks))
         if not self.asked:

@@ -50,13 +50,10 @@ class Dialogues(AlikeConversations):
 
     task = "dialogue"
 
-    def __init__(
-        self, documents: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128,
-    ) -> None:  # fmt: skip
-        """longest: in tokens, at least some 40. Raises InvalidInput where no field has a dozen short values."""
-        super().__init__(chat, seed, sizes, distil=distil)
-        self.longest, self.refused_share = longest, self.sizes.refused
+    def __init__(self, documents: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
+        """sizes: references of at least some 40 tokens. Raises InvalidInput where no field has a dozen short values."""
+        super().__init__(chat, seed, sizes)
+        self.refused_share = sizes.refused
         self.documents = [d for d in documents if factbook.questions(d["title"], d["text"])]
         values: dict[str, dict[str, None]] = {field: {} for field in _FIELDS}
         for document in documents:
@@ -115,7 +112,7 @@ class Dialogues(AlikeConversations):
         return self._reference(number, [("user", asked.question), ("assistant", answer)], [questions])
 
     def _reference(self, number: int, turns: Sequence[tuple[str, str]], questions: list[list[Question]]) -> Reference:
-        text = turn_references(turns, self.chat.tokenizer.count, self.longest)[0]
+        text = turn_references(turns, self.chat.tokenizer.count, self.sizes.longest)[0]
         held = [ways for ways in questions if ways[0].line in text]
         return Reference(number, text, self.chat.tokenizer.encode(text), held)
 

@@ -56,8 +56,7 @@ class HeldOutTitles:
         fields = (field for document in kept for field in facts(document["text"]))
         values = (value for name, value, _ in fields if name.startswith("Country name - "))
         self.names = {document["title"] for document in kept}.union(*map(_names, values))
-        self._words = {frozenset(_name_words(name)) for name in self.names}
-        self._words = {words for words in self._words if words - _COMMON}
+        self._words = {words for words in map(frozenset, map(_name_words, self.names)) if words - _COMMON}
 
     def __contains__(self, title: object) -> bool:
         words = set(_name_words(str(title)))
@@ -101,6 +100,8 @@ def read_jsonl(path: str | Path, fields: Sequence[str] = ("key", "title", "text"
             if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in fields):
                 raise CorruptFile(f"{path}, line {number}: expected an object of texts {form}")
             result.append(row)
+    if not result:
+        raise CorruptFile(f"{path} is empty: it has an object {form} in every line")
     return result
 
 

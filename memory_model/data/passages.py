@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +97,7 @@ class PassageFiles(Sequence[Passage]):
     """The passages that training may see, file by file in their order.
 
     without: titles whose passages are left out beside those that are held out. Raises CorruptFile with the
-    line's number, and InvalidInput where nothing is left. Safe to use after a fork.
+    line's number, and InvalidInput where nothing is left. One thread at a time.
     """
 
     def __init__(self, files: Sequence[Path], without: HeldOutTitles | None = None) -> None:
@@ -110,18 +109,12 @@ class PassageFiles(Sequence[Passage]):
         self._start = np.array([start for found in starts for start in found], np.int64)
         if not len(self._start):
             raise InvalidInput("the corpus has no passage to train on: docs/data.md says what it is")
-        self._handles = [os.open(path, os.O_RDONLY) for path in files]
+        self._files = [path.open("rb") for path in files]
 
     def __len__(self) -> int:
         return len(self._start)
 
     def __getitem__(self, number: int) -> Passage:  # type: ignore[override]
-        handle, start = self._handles[self._file[number]], int(self._start[number])
-        line = b""
-        while b"\n" not in line and (more := os.pread(handle, 8192, start + len(line))):
-            line += more
-        return Passage(**json.loads(line.partition(b"\n")[0]))
-
-    def __del__(self) -> None:
-        for handle in getattr(self, "_handles", ()):
-            os.close(handle)
+        file = self._files[self._file[number]]
+        file.seek(self._start[number])
+        return Passage(**json.loads(file.readline()))

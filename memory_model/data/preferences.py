@@ -27,7 +27,7 @@ class Preferences(Conversations):
     task = "preferences"
 
     def __init__(self, facts: HardFacts, articles: Articles, unread: Mapping[str, str], seed: int) -> None:
-        super().__init__(facts.chat, seed, facts.sizes, distil=False)
+        super().__init__(facts.chat, seed, facts.sizes)
         self.sources: tuple[AlikeConversations, ...] = (facts, articles)
         self.source: AlikeConversations = facts
         self.unread, self.plausible = unread, articles.plausible

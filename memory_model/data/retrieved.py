@@ -139,12 +139,9 @@ def _cut(
     stream: list[np.ndarray] = []
     references: list[list[int]] = []
     bodies: list[int] = []
-    tokens = number = 0
     for number, (title, text) in enumerate(found):
         title = " ".join(title.split())
-        ids = tokenizer.encode(f"{title}\n{text}\n\n")
-        stream.append(np.array(ids, np.int32))
-        tokens += len(ids)
+        stream.append(np.array(tokenizer.encode(f"{title}\n{text}\n\n"), np.int32))
         head = tokenizer.count(f"{title}\n") if title else 0
         if head > plan.reference_tokens // 2:
             title, head = "", 0
@@ -154,8 +151,8 @@ def _cut(
         bodies += [min(head, len(reference) - 1) for reference in encoded]
         if number % 256 == 0:
             report("cutting sequences and references", number, len(found))
-    report("cutting sequences and references", number + 1, number + 1)
-    own = plan.tokens - 1  # behind the context BOS
+    report("cutting sequences and references", len(found), len(found))
+    tokens, own = sum(map(len, stream)), plan.tokens - 1  # behind the context BOS
     whole = tokens // own
     if not whole:
         raise InvalidInput(f"the corpus has {tokens} tokens, one sequence {own}: give more text or shorter sequences")

@@ -19,7 +19,6 @@ from memory_model.data.batches import IGNORE, Batch, Teacher, conversation_token
 from memory_model.data.passages import Passage
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.nn.writing import pad_ids
-from memory_model.tokenizer import Tokenizer
 
 
 class ContinualBatches:
@@ -79,15 +78,13 @@ class KeepingBatches:
     """
 
     task = "keeping"
+    rows, window, matched = 4, 256, 96
 
     def __init__(
-        self, passages: Sequence[Passage], tokenizer: Tokenizer, seed: int, *, rows: int = 4, window: int = 256,
-        matched: int = 96, requests: Sequence[tuple[str, str]] = (), chat: ChatTemplate | None = None,
-    ) -> None:  # fmt: skip
-        """requests: what users ask that needs no knowledge, with answers; `chat` spells them."""
-        self.passages, self.tokenizer = passages, tokenizer
-        self.requests, self.chat = requests, chat
-        self.rows, self.window, self.matched = rows, window, matched
+        self, passages: Sequence[Passage], chat: ChatTemplate, seed: int, requests: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """requests: what users ask that needs no knowledge, with answers."""
+        self.passages, self.chat, self.requests = passages, chat, requests
         self.random = random.Random(seed)
 
     def next(self) -> Batch:
@@ -104,7 +101,7 @@ class KeepingBatches:
 
     def _row(self) -> list[int]:
         ids: list[int] = []
-        if self.chat is not None and self.requests and self.random.random() < 0.5:
+        if self.requests and self.random.random() < 0.5:
             turns: list[tuple[str, str]] = []
             while len(ids) < self.window:
                 turns.append(self.random.choice(self.requests))
@@ -112,7 +109,7 @@ class KeepingBatches:
             return ids[: self.window]
         number = self.random.randrange(len(self.passages))
         while len(ids) < self.window:
-            ids += self.tokenizer.encode(self.passages[number % len(self.passages)].text + "\n\n")
+            ids += self.chat.tokenizer.encode(self.passages[number % len(self.passages)].text + "\n\n")
             number += 1
         return ids[: self.window]
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from memory_model.data.rows import Row
 from memory_model.errors import InvalidInput
-from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, query_of
-from memory_model.eval.rows import Row
+from memory_model.eval.retrieval import KnowledgeBase, query_of
 from memory_model.eval.scores import Mean, Paired, exact_match, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.decoder import MemoryBatch
@@ -103,14 +103,13 @@ def compared(scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PA
 class Evaluation:
     """Holds the model and the data; `run` scores one condition after the other.
 
-    distractors: references beside the right one. knowledge_base: what the retrieved conditions search; candidates:
-    how many of its references are put in order by their words too, 0 for none. Raises InvalidInput for conditions
-    that a plain model cannot have, or that need a knowledge base.
+    distractors: references beside the right one. knowledge_base: what the retrieved conditions search. Raises
+    InvalidInput for conditions that a plain model cannot have, or that need a knowledge base.
     """
 
     def __init__(
         self, subject: Subject, rows: Sequence[Row], conditions: Sequence[str], *, distractors: int = 4,
-        seed: int = 0, batch: int = 10, knowledge_base: KnowledgeBase | None = None, candidates: int = CANDIDATES,
+        seed: int = 0, batch: int = 10, knowledge_base: KnowledgeBase | None = None,
     ) -> None:  # fmt: skip
         if not subject.prefix and any(c.startswith("memory") for c in conditions):
             raise InvalidInput("the plain model reads no memories: use --conditions none,rag,rag_five")
@@ -119,7 +118,7 @@ class Evaluation:
         self.subject, self.rows, self.conditions = subject, list(rows), list(conditions)
         self.loaded, self.bank = subject.loaded, subject.bank
         self.bank.keeps_exact |= "memory_exact" in conditions
-        self.batch, self.knowledge_base, self.candidates = batch, knowledge_base, candidates
+        self.batch, self.knowledge_base = batch, knowledge_base
         self.memories = self.loaded.config.memory.memories_per_chunk
         if not 0 <= distractors < self.memories:
             raise InvalidInput(f"distractors must be 0 to {self.memories - 1}, got {distractors}")
@@ -155,7 +154,7 @@ class Evaluation:
         base, memory = self.knowledge_base, self.loaded.config.memory
         assert base is not None
         queries = [query_of(r.question, self.loaded.tokenizer, memory.chunk_tokens) for r in self.rows]
-        found = base.nearest(queries, self.memories, candidates=self.candidates)
+        found = base.nearest(queries, self.memories)
         return [[base.references[n] for n in numbers] for numbers in found]
 
     def reads(self, condition: str) -> list[list[str]]:

@@ -17,7 +17,6 @@ from memory_model.words import LARGEST_DROP, query_words, ranked, text_words
 CANDIDATES = 50
 """Nearest by vector that the query's words put in order: the service's default (decision 0007)."""
 _BLOCK_REFERENCES = 256
-_QUERIES_AT_ONCE = 256
 
 
 class KnowledgeBase:
@@ -48,18 +47,15 @@ class KnowledgeBase:
         far one may score below the best; None: always k.
         """
         found: list[list[int]] = []
-        for start in range(0, len(queries), _QUERIES_AT_ONCE):
-            batch = list(queries[start : start + _QUERIES_AT_ONCE])
-            cosines = self.embedder.embed(batch) @ self.vectors.T
-            near = np.argsort(-cosines, axis=1, kind="stable")[:, : max(k, candidates)]
-            for query, row, numbers in zip(batch, cosines, near.tolist(), strict=True):
-                if not candidates:
-                    found.append(numbers[:k])
-                    continue
+        for query, vector in zip(queries, self.embedder.embed(queries), strict=True):
+            cosines = self.vectors @ vector
+            numbers = np.argsort(-cosines, kind="stable")[: max(k, candidates)].tolist()
+            if candidates:
                 texts = [text_words(self.references[n]) for n in numbers]
                 titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
-                best = ranked(query_words(query), row[numbers].tolist(), texts, titles, drop)
-                found.append([numbers[place] for place, _ in best[:k]])
+                best = ranked(query_words(query), cosines[numbers].tolist(), texts, titles, drop)
+                numbers = [numbers[place] for place, _ in best]
+            found.append(numbers[:k])
         return found
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from memory_model.codec.codec import ExactCodec, MemoryCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
@@ -67,10 +69,10 @@ class Subject:
     refusal: Refusal = field(default_factory=Refusal)
 
     @classmethod
-    def of(cls, loaded: LoadedModel, memory_format: MemoryFormat) -> Subject:
-        """A model that reads memories."""
-        refusal = loaded.folder.refusal if loaded.folder else Refusal()
-        return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), refusal)
+    def of(cls, loaded: LoadedModel, codec: MemoryCodec | None = None) -> Subject:
+        """A model that reads memories; without a codec they are as they were written."""
+        memory_format = MemoryFormat(loaded.config, loaded.model_id, codec or ExactCodec(loaded.config.head_dim))
+        return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), loaded.folder.refusal)
 
     @classmethod
     def open(cls, model: Path | None = None, adapter: Path | str | None = None, codec: Path | None = None) -> Subject:
@@ -80,12 +82,9 @@ class Subject:
         """
         folder = ModelFolder.open(model)
         if str(adapter) == PLAIN:
-            loaded = load_base(folder)
-            exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
-            return cls(MemoryBank(loaded, exact), ())
+            return cls(cls.of(load_base(folder)).bank, ())
         encoder = MemoryCodec.load(codec or folder.need_codec())
-        loaded = load_model(folder, adapter, codec=encoder)
-        return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
+        return cls.of(load_model(folder, adapter, codec=encoder), encoder)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -97,18 +96,19 @@ class Subject:
         return self.loaded.chat.prompt([{"role": "user", "content": question}]).ids
 
     @contextmanager
-    def as_tuned(self) -> Iterator[None]:
-        """Products, writing's too, in the type that tuning computes in; the layers' weights stay so afterwards.
+    def computing(self, precision: str = "auto") -> Iterator[str]:
+        """Products, writing's too, in float32, or with auto in the type that tuning computes in; gives its name.
 
-        Autocast alone would convert every weight for every token that is generated.
+        The layers' weights stay so: autocast alone would convert every weight for every token that is generated.
         """
-        kind = product_type("cpu")
-        for block in self.loaded.model.blocks:
+        tuned = precision == "auto"
+        kind = product_type("cpu") if tuned else torch.float32
+        for block in self.loaded.model.blocks if tuned else []:
             block.self_attn.to(kind)
             block.mlp.to(kind)
         self.loaded.writer.precision = kind
-        with products("cpu"):
-            yield
+        with products("cpu") if tuned else nullcontext():
+            yield str(kind).removeprefix("torch.")
 
     def about(self) -> dict[str, Any]:
         """What a result follows from: ids, template and the bytes of codes in a full memory."""

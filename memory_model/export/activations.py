@@ -9,17 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from memory_model.cache_layout import cache_layout
+from memory_model.cache_layout import cache_layout, projection_rows
 from memory_model.chat import prefix_ids
-from memory_model.data.factbook import read_jsonl
-from memory_model.errors import CorruptFile
 from memory_model.nn.generate import read
 from memory_model.nn.writing import stack_memories
 
@@ -31,18 +28,10 @@ PLAIN = 0.5
 """Weight of plain text beside questions, in moments of equal trace."""
 TEXTS = 48
 """References that are read as text: some 6,000 tokens."""
-_AT_ONCE = 16
-_KEYS = ("knowledge", "question", "right_answer")
+KEYS = ("knowledge", "question", "right_answer")
 
 Row = Mapping[str, str]
 """{knowledge, question, right_answer}, as `memory-model eval` reads them; the knowledge fits a reference."""
-
-
-def read_rows(path: str | Path) -> Sequence[Row]:
-    """Rows of a JSONL file; raises MissingFile, CorruptFile."""
-    if not (rows := read_jsonl(path, _KEYS)):
-        raise CorruptFile(f"{path} has no rows: give questions, or an empty --calibration")
-    return rows
 
 
 @torch.inference_mode()
@@ -54,11 +43,8 @@ def second_moments(
     progress: called with (rows read, rows). A model without memory reads the references as text only.
     """
     memory = loaded.config.memory
-    limit = memory.reference_tokens
-    references = [loaded.tokenizer.encode(row["knowledge"])[:limit] for row in rows]
-    written: list[ExplicitMemory] = []
-    for start in range(0, len(rows) if memory.heads else 0, _AT_ONCE):
-        written += loaded.writer.write([row["knowledge"] for row in rows[start : start + _AT_ONCE]])
+    references = [loaded.tokenizer.encode(row["knowledge"])[: memory.reference_tokens] for row in rows]
+    written = loaded.writer.write([row["knowledge"] for row in rows]) if memory.heads else []
     asked: dict[str, Tensor] = {}
     plain: dict[str, Tensor] = {}
     rng = random.Random(0)
@@ -108,9 +94,7 @@ def _listening(loaded: LoadedModel, sums: dict[str, Tensor]) -> Iterator[None]:
 
     for number, block in enumerate(loaded.model.blocks):
         at, attention = f"layers.{number}", block.self_attn
-        heads = torch.tensor(layout.head_order(number))
-        queries = (heads[:, None] * config.group + torch.arange(config.group)).reshape(-1, 1)
-        columns = (queries * config.head_dim + torch.arange(config.head_dim)).reshape(-1)
+        columns = torch.from_numpy(projection_rows(config, layout.head_order(number), config.group))
         hear(attention.q_proj, f"{at}.qkv")
         hear(attention.o_proj, f"{at}.o", columns)
         hear(block.mlp.gate_proj, f"{at}.gate_up")

@@ -32,7 +32,7 @@ class Attention:
         self.g, self.lay, self.config, self.layout = g, lay, config, layout
         self._positions = places
         self._shape = g.op("Shape", ids)  # [B, S]
-        self._count = g.op("Slice", self._shape, g.constant([1]), g.constant([2]))  # [S]
+        self._count = g.op("Slice", self._shape, [1], [2])  # [S]
         angles: list[int | str] = ["P", config.head_dim // 2]
         self._cos = g.input("rotary_cos", np.float32, angles)
         self._sin = g.input("rotary_sin", np.float32, angles)
@@ -57,7 +57,7 @@ class Attention:
 
     def widened(self, *rest: int) -> str:
         """The shape [B, S, …] as a tensor."""
-        return self.g.op("Concat", self._shape, self.g.constant(list(rest)), axis=0)
+        return self.g.op("Concat", self._shape, list(rest), axis=0)
 
 
 class StandardAttention(Attention):
@@ -65,21 +65,21 @@ class StandardAttention(Attention):
 
     def _prepare(self) -> None:
         g, layout, positions = self.g, self.layout, self._positions
-        batch = g.op("Unsqueeze", g.input("batch_ids", np.int64, ["B"]), g.constant([1, 2, 3]))
+        batch = g.op("Unsqueeze", g.input("batch_ids", np.int64, ["B"]), [1, 2, 3])
         columns = g.input("columns", np.int64, ["T"])
-        first = g.op("Slice", positions, g.constant([0]), g.constant([1]), g.constant([1]))
+        first = g.op("Slice", positions, [0], [1], [1])
         after_first = g.op("Sub", positions, first)  # [B, S]: 0, 1, 2, …
         self._masks: dict[int, str] = {}
         self._ends: dict[int, str] = {}
         self._indices: dict[tuple[int, int], str] = {}
         for number in layout.numbers:
-            rows = g.op("Add", g.op("Unsqueeze", self._rows[number], g.constant([1])), after_first)
-            rows = g.op("Unsqueeze", rows, g.constant([1, 3]))  # [B, 1, S, 1]
+            rows = g.op("Add", g.op("Unsqueeze", self._rows[number], [1]), after_first)
+            rows = g.op("Unsqueeze", rows, [1, 3])  # [B, 1, S, 1]
             for heads in sorted({len(t.heads) for t in layout.tensors if t.layout == number}):
                 # [B, h, S, 3]: for every token the sequence's number, the head's and the row.
-                zero = g.op("Mul", rows, g.constant(0))
-                head = g.op("Add", zero, g.constant(np.arange(heads, dtype=np.int64).reshape(1, -1, 1, 1)))
-                zero = g.op("Mul", head, g.constant(0))
+                zero = g.op("Mul", rows, 0)
+                head = g.op("Add", zero, np.arange(heads, dtype=np.int64).reshape(1, -1, 1, 1))
+                zero = g.op("Mul", head, 0)
                 index = g.op("Concat", g.op("Add", batch, zero), head, g.op("Add", rows, zero), axis=3)
                 self._indices[number, heads] = index
             self._masks[number], self._ends[number] = self._mask(number, rows, columns)
@@ -93,8 +93,8 @@ class StandardAttention(Attention):
         else:
             slots, lead = self.layout.slots(number), self.layout.lead(number)
             before = self._causal(g.constant(np.arange(slots, dtype=np.int64)), rows)
-            columns = g.op("Add", columns, g.constant(slots))
-            memory = g.op("Unsqueeze", self._memory_masks[number], g.constant([2]))
+            columns = g.op("Add", columns, slots)
+            memory = g.op("Unsqueeze", self._memory_masks[number], [2])
             text = self._causal(columns, rows)
             text = g.op("Concat", *[text] * lead, axis=1) if lead > 1 else text
             mask = g.op("Concat", g.op("Add", before, memory), text, axis=3)
@@ -105,7 +105,7 @@ class StandardAttention(Attention):
         """[B, 1, S, columns]: 0 for the columns up to each token's row, else -inf."""
         g = self.g
         seen = g.op("LessOrEqual", columns, rows)
-        return g.op("Where", seen, g.constant(0.0), g.constant(float("-inf")))
+        return g.op("Where", seen, 0.0, float("-inf"))
 
     def _turns(self) -> str:
         """[B, S, d, d]: the rotary turn of each token as a matrix, so that a layer rotates by one MatMul."""
@@ -113,47 +113,50 @@ class StandardAttention(Attention):
 
         def angle(table: str) -> str:
             half = g.op("Gather", table, self._positions)
-            return g.op("Unsqueeze", g.op("Concat", half, half, axis=2), g.constant([2]))
+            return g.op("Unsqueeze", g.op("Concat", half, half, axis=2), [2])
 
         turn = np.zeros((d, d), np.float32)
         half = np.arange(d // 2)
         turn[half + d // 2, half], turn[half, half + d // 2] = -1.0, 1.0
-        straight = g.op("Mul", g.constant(np.eye(d, dtype=np.float32)), angle(self._cos))
-        return self.lay.narrow(g.op("Add", straight, g.op("Mul", g.constant(turn), angle(self._sin))))
+        straight = g.op("Mul", np.eye(d, dtype=np.float32), angle(self._cos))
+        return self.lay.narrow(g.op("Add", straight, g.op("Mul", turn, angle(self._sin))))
 
     def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
         """Attend; qkv [B S, h (G + 2) d], returns [B S, h G d]."""
         g, group, heads, d = self.g, self.config.group, len(tensor.heads), self.config.head_dim
         turning = heads * (group + 1)
         qkv = g.op("Reshape", qkv, self.widened(turning + heads, d))
-        qk, v = g.ops("Split", qkv, g.constant([turning, heads]), out=2, axis=2)
+        qk, v = g.ops("Split", qkv, [turning, heads], out=2, axis=2)
         if norm is not None:
             qk = self.lay.narrow(normed(g, self.lay.wide(qk), norm, self.config.norm_epsilon))
         if tensor.layer not in self.config.plain_layers:
             qk = g.op("MatMul", qk, self._rotation)
-        q, k = g.ops("Split", qk, g.constant([heads * group, heads]), out=2, axis=2)
+        q, k = g.ops("Split", qk, [heads * group, heads], out=2, axis=2)
         # The query heads of a group are rows of one product: [B, h, G S, d].
         q = g.op("Transpose", g.op("Reshape", q, self.widened(heads, group, d)), perm=[0, 2, 3, 1, 4])
-        q = g.op("Reshape", q, g.constant([0, heads, -1, d]))
+        q = g.op("Reshape", q, [0, heads, -1, d])
         seen = []
         for cache, new in zip(self._caches(tensor), (k, v), strict=True):
             new = g.op("Transpose", new, perm=[0, 2, 1, 3])  # [B, h, S, d]
             index = self._indices[tensor.layout, heads]
             written = g.op("ScatterND", cache, index, new, out=f"{cache}_out")
-            seen.append(g.op("Slice", written, g.constant([0]), self._ends[tensor.layout], g.constant([2])))
+            seen.append(g.op("Slice", written, [0], self._ends[tensor.layout], [2]))
         scores = self.lay.wide(g.op("MatMul", q, g.op("Transpose", seen[0], perm=[0, 1, 3, 2])))
         weights = g.op("Softmax", g.op("Add", scores, self._masks[tensor.layout]), axis=-1)
         found = g.op("MatMul", self.lay.narrow(weights), seen[1])
-        apart = g.op("Concat", g.constant([0, heads, group]), self._count, g.constant([d]), axis=0)
+        apart = g.op("Concat", [0, heads, group], self._count, [d], axis=0)
         found = g.op("Transpose", g.op("Reshape", found, apart), perm=[0, 3, 1, 2, 4])
-        return g.op("Reshape", found, g.constant([-1, heads * group * d]))
+        return g.op("Reshape", found, [-1, heads * group * d])
 
 
-def normed(g: Graph, qk: str, weight: np.ndarray, epsilon: float) -> str:
-    """RMSNorm over d of queries and keys float32 [B, S, heads, d], with weights [heads, d]."""
-    mean = g.op("ReduceMean", g.op("Pow", qk, g.constant(2.0)), g.constant([-1]), keepdims=1)
-    root = g.op("Sqrt", g.op("Add", mean, g.constant(float(epsilon))))
-    return g.op("Mul", g.op("Div", qk, root), g.constant(weight.astype(np.float32)))
+def normed(g: Graph, x: str, weight: np.ndarray, epsilon: float) -> str:
+    """RMSNorm over the last dimension of x float32, spelled as the runtime's fusion expects it.
+
+    weight: [D] of hidden states [N, D], [heads, d] of queries and keys [B, S, heads, d].
+    """
+    mean = g.op("ReduceMean", g.op("Pow", x, 2.0), [-1], keepdims=1)
+    root = g.op("Sqrt", g.op("Add", mean, float(epsilon)))
+    return g.op("Mul", g.op("Div", x, root), weight.astype(np.float32))
 
 
 class FusedAttention(Attention):
@@ -165,22 +168,22 @@ class FusedAttention(Attention):
         self._bias: dict[int, str] = {TEXT: ""}
         for number in layout.numbers:
             end = g.op("Add", self._rows[number], self._count)  # [B]: rows that a sequence's last token sees
-            total = g.op("ReduceMax", end, g.constant([0]), keepdims=1)
+            total = g.op("ReduceMax", end, [0], keepdims=1)
             if number != TEXT:  # the mask is as long as the node's total, how far a token sees is `last` all the same
-                total = g.op("Max", total, g.constant([layout.slots(number)]))
+                total = g.op("Max", total, [layout.slots(number)])
                 self._bias[number] = self._mask(number, total)
-            last = g.op("Cast", g.op("Sub", end, g.constant(1)), to=TensorProto.INT32)
+            last = g.op("Cast", g.op("Sub", end, 1), to=TensorProto.INT32)
             self._seen[number] = last, g.op("Cast", total, to=TensorProto.INT32)
 
     def _mask(self, number: int, total: str) -> str:
         """The mask as the node reads it, [B, 1 or h G, S, total]: the slots', then zeros over the text."""
         g, group, lead = self.g, self.config.group, self.layout.lead(number)
         slots = self.layout.slots(number)
-        pads = g.op("Concat", g.constant([0] * 5), g.op("Sub", total, g.constant([slots])), axis=0)
-        mask = g.op("Unsqueeze", g.op("Pad", self._memory_masks[number], pads), g.constant([2]))
+        pads = g.op("Concat", [0] * 5, g.op("Sub", total, [slots]), axis=0)
+        mask = g.op("Unsqueeze", g.op("Pad", self._memory_masks[number], pads), [2])
         if lead > 1:  # every query head has its own
-            mask = g.op("Reshape", g.op("Concat", *[mask] * group, axis=2), g.constant([0, lead * group, 1, -1]))
-        shape = g.op("Concat", g.constant([1, 1]), self._count, g.constant([1]), axis=0)
+            mask = g.op("Reshape", g.op("Concat", *[mask] * group, axis=2), [0, lead * group, 1, -1])
+        shape = g.op("Concat", [1, 1], self._count, [1], axis=0)
         return g.op("Expand", mask, shape)
 
     def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
@@ -204,9 +207,8 @@ class FusedAttention(Attention):
         """RMSNorm of every query and key head of [B, S, h (G + 2) d]."""
         g, heads, d = self.g, len(tensor.heads), self.config.head_dim
         turning = heads * (self.config.group + 1)
-        apart = g.op("Reshape", qkv, g.constant([0, 0, turning + heads, d]))
-        qk, v = g.ops("Split", apart, g.constant([turning, heads]), out=2, axis=2)
-        one = g.constant(np.ones(d, np.float32))
-        qk = g.op("SimplifiedLayerNormalization", qk, one, axis=-1, epsilon=float(self.config.norm_epsilon))
-        qk = g.op("Mul", qk, g.constant(weight.astype(np.float32)))
-        return g.op("Reshape", g.op("Concat", qk, v, axis=2), g.constant([0, 0, (turning + heads) * d]))
+        apart = g.op("Reshape", qkv, [0, 0, turning + heads, d])
+        qk, v = g.ops("Split", apart, [turning, heads], out=2, axis=2)
+        qk = g.op("SimplifiedLayerNormalization", qk, np.ones(d, np.float32), axis=-1, epsilon=self.config.norm_epsilon)
+        qk = g.op("Mul", qk, weight.astype(np.float32))
+        return g.op("Reshape", g.op("Concat", qk, v, axis=2), [0, 0, (turning + heads) * d])

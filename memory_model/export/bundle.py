@@ -11,14 +11,13 @@ from rich.progress import Progress
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.payload import MemoryFormat
-from memory_model.errors import InvalidInput
-from memory_model.export.activations import read_rows, second_moments
+from memory_model.data.factbook import read_jsonl
+from memory_model.export.activations import KEYS, second_moments
 from memory_model.export.decoder import export_decoder
-from memory_model.export.embedder import MINILM, export_embedder
+from memory_model.export.embedder import export_embedder
 from memory_model.export.weights import BITS, Precision
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model, open_adapter
-from memory_model.refusal import Refusal
 
 # Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
 DEFAULT_PRECISION = "int4-64-table-int8"
@@ -41,28 +40,20 @@ def export_bundle(
     chosen = precision if isinstance(precision, Precision) else Precision.parse(precision)
     check_place(out)
     loaded, folder = (model, model.folder) if isinstance(model, LoadedModel) else (None, ModelFolder.open(model))
-    if folder is not None:
-        calibration = folder.calibration if calibration is None else calibration
-        codec = codec or folder.need_codec()
-    if not codec:
-        raise InvalidInput("a model without a folder needs a codec")
+    calibration = folder.calibration if calibration is None else calibration
     rounded = 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights])
-    rows = read_rows(calibration) if rounded and calibration else []
-    memory_codec = MemoryCodec.load(codec)
+    rows = read_jsonl(calibration, KEYS) if rounded and calibration else []
+    memory_codec = MemoryCodec.load(codec or folder.need_codec())
     # What does not fit is refused before anything large is read.
-    if loaded is not None:
-        MemoryFormat(loaded.config, "", memory_codec)
-    elif folder is not None:
-        MemoryFormat(folder.config(), "", memory_codec)
+    MemoryFormat(loaded.config if loaded else folder.config(), "", memory_codec)
+    if loaded is None:
         open_adapter(folder)
-    if folder is not None:
-        folder.verify_base()
+        folder.verify(folder.checkpoint)
     staging = staging_folder(out)
     try:
         with Progress(console=Console(stderr=True), disable=quiet) as progress:
             steps = progress.add_task("embedder", total=4)
-            named = embedder or (folder.embedder if folder else MINILM)
-            embedder_id = export_embedder(named, staging, embedder_precision).embedder_id
+            embedder_id = export_embedder(embedder or folder.embedder, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="loading the model")
             loaded = loaded or load_model(folder)
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
@@ -81,9 +72,9 @@ def export_bundle(
             memory_codec.save(staging / "codec.npz")
             manifest = Manifest(
                 loaded.config.name, loaded.model_id, memory_codec.codec_id, loaded.config.memory_format_id,
-                embedder_id, chosen.label, loaded.licence, loaded.config,
-                special_tokens=loaded.tokenizer.special, refusal=folder.refusal if folder else Refusal(),
-                minimum_score=folder.minimum_score if folder and not embedder else None,
+                embedder_id, chosen.label, folder.licence, loaded.config,
+                special_tokens=loaded.tokenizer.special, refusal=folder.refusal,
+                minimum_score=None if embedder else folder.minimum_score,
             )  # fmt: skip
             bundle = write_bundle(out, staging, manifest)
             progress.update(steps, advance=1, description="done")

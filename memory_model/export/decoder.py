@@ -31,9 +31,9 @@ import numpy as np
 from torch import Tensor
 
 from memory_model.bundle import WRITER_FILE
-from memory_model.cache_layout import CacheTensor, cache_layout, fused_path
+from memory_model.cache_layout import CacheTensor, cache_layout, fused_path, projection_rows
 from memory_model.config import ModelConfig
-from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention
+from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention, normed
 from memory_model.export.graph import Graph, save_together
 from memory_model.export.weights import Precision, Weights
 from memory_model.export.writer import WritingAttention, writer_weights
@@ -84,8 +84,7 @@ def decoder_graphs(
     for name in spellings:
         graph = Graph(config.name, shared.g)
         if name == WRITER:
-            lay = shared.rounded(graph, writer_weights(precision), "writer.")
-            exporters[name] = _WriterExporter(weights, config, lay)
+            exporters[name] = _WriterExporter(weights, config, shared.beside(graph, writer_weights(precision)))
         else:
             exporters[name] = _DecoderExporter(weights, config, shared.beside(graph), name == "fused")
     for layer in range(config.layers):  # side by side, so that each weight is rounded once
@@ -115,7 +114,7 @@ class _Exporter:
 
     def _embed(self, ids: str) -> None:
         """Lay the token table; the tokens of all sequences are rows."""
-        flat = self.g.op("Reshape", ids, self.g.constant([-1]))
+        flat = self.g.op("Reshape", ids, [-1])
         tied = "lm_head.weight" not in self.weights
         self._x, self._head = self.lay.table(flat, self._weight("embed_tokens.weight"), tied)
         self._delta = ""
@@ -151,15 +150,15 @@ class _Exporter:
         qkv = self.lay.linear(x, lambda: self._projections(layer, tensors, "weight").T, f"layers.{layer}.qkv")
         if config.attention_bias:
             bias = self._projections(layer, tensors, "bias")
-            qkv = g.op("Add", qkv, g.constant(bias.astype(self.lay.dtype)))
+            qkv = g.op("Add", qkv, bias.astype(self.lay.dtype))
         parts = [qkv]
         if len(tensors) > 1:
             widths = [len(t.heads) * (config.group + 2) * d for t in tensors]
-            parts = g.ops("Split", qkv, g.constant(widths), out=len(widths), axis=-1)
+            parts = g.ops("Split", qkv, widths, out=len(widths), axis=-1)
         norms = [self._head_norms(layer, len(t.heads)) for t in tensors]
         read = [self.attention.read(*part) for part in zip(tensors, parts, norms, strict=True)]
         joined = read[0] if len(read) == 1 else g.op("Concat", *read, axis=-1)
-        columns = self._rows(self.layout.head_order(layer), config.group)
+        columns = projection_rows(config, self.layout.head_order(layer), config.group)
         return self.lay.linear(
             joined, lambda: self._weight(f"layers.{layer}.self_attn.o_proj.weight")[:, columns].T, f"layers.{layer}.o"
         )
@@ -169,13 +168,13 @@ class _Exporter:
 
         The softmax's 1 / sqrt(d) goes into the queries, or into their norm where they have one.
         """
-        at, d = f"layers.{layer}.self_attn", self.config.head_dim
+        at, config = f"layers.{layer}.self_attn", self.config
         part = {p: self._weight(f"{at}.{p}_proj.{kind}") for p in ("q", "k", "v")}
-        scale = np.float32(1.0 if self.config.qk_norm else d**-0.5)
+        scale = np.float32(1.0 if config.qk_norm else config.head_dim**-0.5)
         found = []
         for tensor in tensors:
-            found.append(part["q"][self._rows(tensor.heads, self.config.group)] * scale)
-            found.extend(part[p][self._rows(tensor.heads, 1)] for p in ("k", "v"))
+            found.append(part["q"][projection_rows(config, tensor.heads, config.group)] * scale)
+            found.extend(part[p][projection_rows(config, tensor.heads, 1)] for p in ("k", "v"))
         return np.concatenate(found)
 
     def _head_norms(self, layer: int, heads: int) -> np.ndarray | None:
@@ -186,11 +185,6 @@ class _Exporter:
         q = q * np.float32(self.config.head_dim**-0.5)
         return np.concatenate([np.tile(q, (heads * self.config.group, 1)), np.tile(k, (heads, 1))])
 
-    def _rows(self, heads: Sequence[int], group: int) -> np.ndarray:
-        """The rows of a projection that belong to these KV heads, `group` heads for each."""
-        numbers = np.asarray(heads)[:, None] * group + np.arange(group)
-        return (numbers.reshape(-1, 1) * self.config.head_dim + np.arange(self.config.head_dim)).reshape(-1)
-
     def _summed(self) -> str:
         """Hidden states with what the last part added."""
         if self._delta:
@@ -199,21 +193,16 @@ class _Exporter:
 
     def _norm(self, name: str) -> str:
         """RMSNorm in float32 of the hidden states, after adding what the last part found."""
-        g, weight = self.g, self.g.constant(self._weight(f"{name}.weight"))
-        epsilon = float(self.config.norm_epsilon)
+        weight, epsilon = self._weight(f"{name}.weight"), float(self.config.norm_epsilon)
         if self.fused and self._delta:
-            normed, x = f"normed_{name}", f"x_{name}"
-            g.ops(
+            out, x = f"normed_{name}", f"x_{name}"
+            self.g.ops(
                 "SkipSimplifiedLayerNormalization", self._x, self._delta, weight,
-                out=[normed, "", "", x] if name != "norm" else [normed], domain=CONTRIB, epsilon=epsilon,
+                out=[out, "", "", x] if name != "norm" else [out], domain=CONTRIB, epsilon=epsilon,
             )  # fmt: skip
             self._x, self._delta = x, ""
-            return normed
-        # Spelled as the runtime's fusion expects it.
-        x = self._summed()
-        mean = g.op("ReduceMean", g.op("Pow", x, g.constant(2.0)), g.constant([-1]), keepdims=1)
-        root = g.op("Sqrt", g.op("Add", mean, g.constant(epsilon)))
-        return self.lay.narrow(g.op("Mul", g.op("Div", x, root), weight))
+            return out
+        return self.lay.narrow(normed(self.g, self._summed(), weight, epsilon))
 
 
 class _DecoderExporter(_Exporter):
@@ -236,7 +225,7 @@ class _DecoderExporter(_Exporter):
         """Lay the last norm and the head; the graph is then complete."""
         g = self.g
         if self.fused:  # norms of one row cost less than a sum of their own before the rows are chosen
-            x = g.op("Reshape", self._norm("norm"), g.constant([-1, self.config.hidden]))
+            x = g.op("Reshape", self._norm("norm"), [-1, self.config.hidden])
             x = g.op("Gather", x, self._wanted, axis=0)
         else:
             self._x = g.op("Gather", self._summed(), self._wanted, axis=0)

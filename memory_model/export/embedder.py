@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import shutil
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +32,14 @@ from memory_model.models.encoder import (
     pooling_of,
     read_encoder,
 )
-from memory_model.models.tensor_files import LAYOUTS, has_weights, read_json, weight_files
+from memory_model.models.tensor_files import LAYOUTS, found_layout, read_json, weight_files
 
 MINILM = "minilm"
-PRECISIONS = {"float32": 32, "int8": 8}
-"""Bits of a weight."""
+PRECISIONS = ("float32", "int8")
 TOKEN_LIMIT = 512
 """Longer texts are cut: a reference has at most 128 tokens of the LLM, other tokenizers seldom need twice that."""
 ROWS_AT_ONCE = 4096
 """Rows of the word table rounded together: bounds memory for a large vocabulary."""
-EXTERNAL_BYTES = 1 << 30
-"""Larger weights get a file of their own: a model file holds less than 2 GB."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +58,7 @@ def export_embedder(name: str | Path, folder: str | Path, precision: str = "floa
     if not source.is_dir():
         raise MissingFile(f"no embedder at {source}: expected a Hugging Face folder of a BERT or XLM-R")
     graph = next((p for p in (source / "onnx" / "model.onnx", source / "model.onnx") if p.is_file()), None)
-    if graph is not None and not has_weights(source):
+    if graph is not None and found_layout(source) is None:
         config = _copy_graph(source, graph, folder, precision)
     else:
         if graph is not None:
@@ -91,10 +87,8 @@ def _export_weights(called: str, source: Path, folder: Path, precision: str) -> 
     label = f"{first.name} and {len(more)} more" if more else first.name
     graph.metadata["embedder_id"] = embedder_id = encoder.identity(tokenizer)
     config = EmbedderConfig(encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, label)
-    size = sum(map(prod, encoder.tensors.shapes.values())) * PRECISIONS[precision] // 8
-    del encoder  # and what it has read
     folder.mkdir(parents=True, exist_ok=True)
-    graph.save(folder / MODEL, external=size > EXTERNAL_BYTES)
+    graph.save(folder / MODEL)
     shutil.copyfile(tokenizer, folder / TOKENIZER)
     return config
 
@@ -109,74 +103,66 @@ def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
     ids = g.input("input_ids", np.int64, ["texts", "tokens"])
     mask = g.input("attention_mask", np.int64, ["texts", "tokens"])
     g.output("sentence_embedding", np.float32, ["texts", dim])
-    product = _int8_product if precision == "int8" else _product
 
     def norm(x: str, name: str) -> str:
         scale, bias = g.constant(read(f"{name}.weight")), g.constant(read(f"{name}.bias"))
         return g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=encoder.epsilon)
 
     def linear(x: str, *names: str) -> str:
-        weight = np.concatenate([read(f"{name}.weight") for name in names])
-        return product(g, x, weight, np.concatenate([read(f"{name}.bias") for name in names]))
+        weight, bias = (np.concatenate([read(f"{name}.{kind}") for name in names]) for kind in ("weight", "bias"))
+        return _int8_product(g, x, weight, bias) if precision == "int8" else g.op("Gemm", x, weight, bias, transB=1)
 
     shape = g.op("Shape", ids)
     positions = read(POSITIONS)[encoder.first_position : encoder.first_position + max_tokens]
     positions = positions + read(TYPES)[0]  # every token is of type 0, whose row is added to the table once
-    width = g.op("Slice", shape, g.constant([1]), g.constant([2]))
-    x = g.op("Slice", g.constant(positions), g.constant([0]), width, g.constant([0]))
+    width = g.op("Slice", shape, [1], [2])
+    x = g.op("Slice", positions, [0], width, [0])
     x = norm(g.op("Add", _rows(g, ids, read(WORDS), precision), x), "embeddings.LayerNorm")
-    flat = g.constant([-1, dim])
-    x = g.op("Reshape", x, flat)
-    split = g.op("Concat", shape, g.constant([3, heads, dim // heads]), axis=0)
+    x = g.op("Reshape", x, [-1, dim])
+    split = g.op("Concat", shape, [3, heads, dim // heads], axis=0)
     seen = g.op("Cast", mask, to=TensorProto.FLOAT)
-    hidden = g.op("Mul", g.op("Sub", seen, g.constant(1.0)), g.constant(1e9))
-    hidden = g.op("Unsqueeze", hidden, g.constant([1, 2]))
+    hidden = g.op("Unsqueeze", g.op("Mul", g.op("Sub", seen, 1.0), 1e9), [1, 2])
 
     for layer in range(encoder.layers):
         at = f"encoder.layer.{layer}"
         qkv = linear(x, *(f"{at}.attention.self.{part}" for part in ("query", "key", "value")))
         qkv = g.op("Transpose", g.op("Reshape", qkv, split), perm=[2, 0, 3, 1, 4])
-        q, k, v = (g.op("Gather", qkv, g.constant(np.asarray(i, np.int64)), axis=0) for i in range(3))
+        q, k, v = (g.op("Gather", qkv, np.asarray(i, np.int64), axis=0) for i in range(3))
         scores = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
-        scores = g.op("Add", g.op("Mul", scores, g.constant((dim // heads) ** -0.5)), hidden)
+        scores = g.op("Add", g.op("Mul", scores, (dim // heads) ** -0.5), hidden)
         attended = g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
-        attended = g.op("Reshape", g.op("Transpose", attended, perm=[0, 2, 1, 3]), flat)
+        attended = g.op("Reshape", g.op("Transpose", attended, perm=[0, 2, 1, 3]), [-1, dim])
         attended = linear(attended, f"{at}.attention.output.dense")
         x = norm(g.op("Add", x, attended), f"{at}.attention.output.LayerNorm")
         inner = linear(g.op("Gelu", linear(x, f"{at}.intermediate.dense")), f"{at}.output.dense")
         x = norm(g.op("Add", x, inner), f"{at}.output.LayerNorm")
 
-    x = g.op("Reshape", x, g.op("Concat", shape, g.constant([dim]), axis=0))
+    x = g.op("Reshape", x, g.op("Concat", shape, [dim], axis=0))
     if encoder.pooling == "cls":
-        x = g.op("Gather", x, g.constant(np.asarray(0, np.int64)), axis=1)
+        x = g.op("Gather", x, np.asarray(0, np.int64), axis=1)
     else:
-        part = g.op("Unsqueeze", seen, g.constant([2]))
-        total = g.op("ReduceSum", g.op("Mul", x, part), g.constant([1]), keepdims=0)
-        x = g.op("Div", total, g.op("ReduceSum", part, g.constant([1]), keepdims=0))
+        part = g.op("Unsqueeze", seen, [2])
+        total = g.op("ReduceSum", g.op("Mul", x, part), [1], keepdims=0)
+        x = g.op("Div", total, g.op("ReduceSum", part, [1], keepdims=0))
     g.op("LpNormalization", x, out="sentence_embedding", axis=-1, p=2)
     return g
 
 
-def _product(g: Graph, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
-    """X [n, in] times weight [out, in], plus bias [out]."""
-    return g.op("Gemm", x, g.constant(weight), g.constant(bias), transB=1)
-
-
 def _int8_product(g: Graph, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
-    """As _product with int8 weights, one scale an output, and rows of x rounded to uint8, one scale a row.
+    """X [n, in] times weight [out, in] in int8, one scale an output, plus bias [out]; x in uint8, one scale a row.
 
     A scale a row keeps one outlying token from costing the others their bits, and a text's vector apart from its
     batch. Weights use 7 of the 8 bits: processors without VNNI add two products in 16 bits, which would overflow.
     """
     scales = _scales(weight, 63)
     codes = np.rint(weight / scales).astype(np.int8).T
-    largest = g.op("ReduceMax", g.op("Abs", x), g.constant([1]), keepdims=1)
-    step = g.op("Mul", g.op("Max", largest, g.constant(1e-9)), g.constant(1 / 127))
-    rounded = g.op("Add", g.op("Round", g.op("Div", x, step)), g.constant(128.0))
+    largest = g.op("ReduceMax", g.op("Abs", x), [1], keepdims=1)
+    step = g.op("Mul", g.op("Max", largest, 1e-9), 1 / 127)
+    rounded = g.op("Add", g.op("Round", g.op("Div", x, step)), 128.0)
     rounded = g.op("Cast", rounded, to=TensorProto.UINT8)
-    sums = g.op("MatMulInteger", rounded, g.constant(codes), g.constant(np.asarray(128, np.uint8)))
+    sums = g.op("MatMulInteger", rounded, codes, np.asarray(128, np.uint8))
     sums = g.op("Mul", g.op("Cast", sums, to=TensorProto.FLOAT), step)
-    return g.op("Add", g.op("Mul", sums, g.constant(scales[:, 0])), g.constant(bias))
+    return g.op("Add", g.op("Mul", sums, scales[:, 0]), bias)
 
 
 def _rows(g: Graph, ids: str, table: np.ndarray, precision: str) -> str:

@@ -7,7 +7,6 @@ weights give the same bytes: the identity of an embedder is the hash of its file
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,22 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from onnx.external_data_helper import set_external_data
 
 OPSET = 21
 IR_VERSION = 10
 EXTERNAL_BYTES = 1024
 """Weights above this size go to the external data file, which the runtime maps instead of copying."""
 PAGE_BYTES = 4096
+Value = np.ndarray | Sequence[int] | int | float
 
 
 class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
 
-    Equal constants are stored once. `metadata` becomes the file's key-value properties. Every method returns names of
-    tensors. A graph made `beside` another shares its constants; its file lists those that its nodes read.
+    Inputs of nodes are names of tensors, or values, which become constants. Equal constants are stored once. `metadata`
+    becomes the file's key-value properties. Every method returns names of tensors. A graph made `beside`
+    another shares its constants; its file lists those that its nodes read.
     """
 
     def __init__(self, name: str, beside: Graph | None = None) -> None:
@@ -50,7 +52,7 @@ class Graph:
         self._outputs.append(helper.make_tensor_value_info(name, _kind(dtype), list(shape)))
         return name
 
-    def constant(self, value: np.ndarray | Sequence[int] | int | float, name: str = "") -> str:
+    def constant(self, value: Value, name: str = "") -> str:
         """Store an array; Python ints become int64, floats float32."""
         if not isinstance(value, np.ndarray):
             value = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
@@ -72,15 +74,16 @@ class Graph:
             self._known[key] = name
         return self._known[key]
 
-    def op(self, kind: str, *inputs: str, out: str = "", **attributes: Any) -> str:
+    def op(self, kind: str, *inputs: str | Value, out: str = "", **attributes: Any) -> str:
         """Add a node with one output and return its name (`out`, or a fresh one)."""
         return self.ops(kind, *inputs, out=[out] if out else 1, **attributes)[0]
 
-    def ops(self, kind: str, *inputs: str, out: Sequence[str] | int, **attributes: Any) -> list[str]:
+    def ops(self, kind: str, *inputs: str | Value, out: Sequence[str] | int, **attributes: Any) -> list[str]:
         """Add a node with several outputs: their names, or how many."""
         self._count += 1
         names = [f"{kind}_{self._count}_{i}" for i in range(out)] if isinstance(out, int) else list(out)
-        node = helper.make_node(kind, list(inputs), names, name=f"{kind}_{self._count}", **attributes)
+        tensors = [x if isinstance(x, str) else self.constant(x) for x in inputs]
+        node = helper.make_node(kind, tensors, names, name=f"{kind}_{self._count}", **attributes)
         self._nodes.append(node)
         return names
 
@@ -99,16 +102,9 @@ class Graph:
         read = {name for node in self._nodes for name in node.input}
         return [tensor for name, tensor in self._constants.items() if name in read]
 
-    def save(self, path: str | Path, *, external: bool = False) -> list[Path]:
-        """Write the model to `path`, with `external` weights in `<path>.data`; return the files written.
-
-        Each file appears whole or not at all. Weights of more than 2 GB need `external`.
-        """
-        path = Path(path)
-        if external:
-            return save_together({path: self}, path.with_name(path.name + ".data"))
-        _replace(path, self.model().SerializeToString(deterministic=True))
-        return [path]
+    def save(self, path: Path) -> None:
+        """Write the model to `path` and its weights to `<path>.data`; see `save_together`."""
+        save_together({path: self}, path.with_name(path.name + ".data"))
 
 
 def packed_int4(values: np.ndarray) -> np.ndarray:
@@ -127,17 +123,10 @@ def save_together(graphs: Mapping[Path, Graph], data: Path) -> list[Path]:
     What several of them read is written once. Each file appears whole or not at all.
     """
     constants = {t.name: t for graph in graphs.values() for t in graph._initializers()}
-    _save_weights(list(constants.values()), data)
-    for path, graph in graphs.items():
-        _replace(path, graph.model().SerializeToString(deterministic=True))
-    return [*graphs, data]
-
-
-def _save_weights(constants: Sequence[onnx.TensorProto], data: Path) -> None:
     partial = data.with_name(data.name + ".partial")
-    places: dict[str, dict[str, str]] = {}
+    places: dict[str, tuple[int, int]] = {}
     with partial.open("wb") as file:
-        for tensor in constants:
+        for tensor in constants.values():
             assert tensor.data_location != TensorProto.EXTERNAL, "weights leave the graph when they are saved"
             if len(tensor.raw_data) < EXTERNAL_BYTES:
                 continue
@@ -146,21 +135,16 @@ def _save_weights(constants: Sequence[onnx.TensorProto], data: Path) -> None:
             digest = hashlib.sha256(tensor.raw_data).hexdigest()
             if digest not in places:
                 file.write(b"\0" * (-file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
-                start, size = file.tell(), len(tensor.raw_data)
-                places[digest] = {"offset": str(start), "length": str(size)}
+                places[digest] = start, size = file.tell(), len(tensor.raw_data)
                 if not any(tensor.raw_data[:PAGE_BYTES]):
                     rest = hashlib.sha256(tensor.raw_data[PAGE_BYTES:]).hexdigest()
-                    places[rest] = {"offset": str(start + PAGE_BYTES), "length": str(size - PAGE_BYTES)}
+                    places[rest] = start + PAGE_BYTES, size - PAGE_BYTES
                 file.write(tensor.raw_data)
-            place = places[digest]
+            set_external_data(tensor, data.name, *places[digest])
             tensor.ClearField("raw_data")
-            tensor.data_location = TensorProto.EXTERNAL
-            for key, value in {"location": data.name, **place}.items():
-                tensor.external_data.add(key=key, value=value)
-    os.replace(partial, data)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+    partial.replace(data)
+    for path, graph in graphs.items():
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(graph.model().SerializeToString(deterministic=True))
+        partial.replace(path)
+    return [*graphs, data]

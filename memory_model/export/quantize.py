@@ -74,7 +74,11 @@ def _calibrated(weight: np.ndarray, bits: int, block: int, moment: np.ndarray) -
         rows = np.asarray(weight[row : row + block], np.float32)
         scales[number] = _best_scale(rows, bits, activity[row : row + block].astype(np.float32))
     order = np.argsort(-activity, kind="stable")
-    factor = _correction(moment, activity, order)
+    damped = moment.astype(np.float64)
+    np.fill_diagonal(damped, activity)
+    inverse = np.linalg.inv(damped[np.ix_(order, order)])
+    # The upper Cholesky factor of the inverse moments, in the order of rounding: row i spreads the error of i.
+    factor = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
     rest = np.array(weight[order], np.float32)
     codes = np.empty((inputs, outputs), np.int8)
     for start in range(0, inputs, INPUTS_AT_ONCE):
@@ -88,14 +92,6 @@ def _calibrated(weight: np.ndarray, bits: int, block: int, moment: np.ndarray) -
             rest[i + 1 : end] -= np.outer(factor[i, i + 1 : end], errors[i - start])
         rest[end:] -= factor[start:end, end:].T @ errors
     return Quantized(codes, scales, bits, block)
-
-
-def _correction(moment: np.ndarray, activity: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Upper Cholesky factor of the inverse moments, in the order of rounding: row i spreads the error of i."""
-    damped = moment.astype(np.float64)
-    np.fill_diagonal(damped, activity)
-    inverse = np.linalg.inv(damped[np.ix_(order, order)])
-    return np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
 
 
 def _best_scale(rows: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:

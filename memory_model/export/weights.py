@@ -74,36 +74,24 @@ class Precision:
 class Weights:
     """Lays the weights of one graph; moments: of the inputs by layer name (`export.activations`), for int4."""
 
-    def __init__(
-        self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None, prefix: str = ""
-    ) -> None:  # fmt: skip
-        """prefix: of the constants' names, where another one's weights lie in the same file."""
+    def __init__(self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None) -> None:
         self.g = graph
-        self._prefix = prefix
-        self._stored: dict[str, tuple[str, str]] = {}
-        self._tables: dict[str, Quantized] = {}
+        self._stored: dict[tuple[str, int], tuple[str, str]] = {}  # by name and bits
+        self._tables: list[Quantized] = []
         self.precision = precision
         self.block = precision.block
         self._moments = moments or {}
         self.dtype = COMPUTE[precision.compute]
         self.kind = TensorProto.FLOAT16 if self.dtype == np.float16 else TensorProto.FLOAT
 
-    def beside(self, graph: Graph) -> Weights:
-        """The same weights for another graph that shares this one's constants: each is rounded once."""
-        twin = Weights(graph, self.precision, self._moments)
-        twin._stored, twin._tables = self._stored, self._tables
-        return twin
+    def beside(self, graph: Graph, weights: str = "") -> Weights:
+        """The same for another graph that shares this one's constants: each is rounded once.
 
-    def rounded(self, graph: Graph, weights: str, prefix: str) -> Weights:
-        """The same token table for another graph, whose other weights are rounded to `weights` and named by prefix.
-
-        They are the same constants where they are rounded alike.
+        weights: how those that are not of the token table are rounded, by default alike.
         """
-        if weights == self.precision.weights:
-            return self.beside(graph)
-        twin = Weights(graph, replace(self.precision, weights=weights, table=self._table), prefix=prefix)
-        twin._stored = {name: stored for name, stored in self._stored.items() if name == "embed_tokens"}
-        twin._tables = self._tables
+        precision = replace(self.precision, weights=weights or self.precision.weights, table=self._table)
+        twin = Weights(graph, precision, self._moments)
+        twin._stored, twin._tables = self._stored, self._tables
         return twin
 
     @property
@@ -113,9 +101,12 @@ class Weights:
     def linear(self, x: str, weight: Callable[[], np.ndarray], name: str, bits: int = 0) -> str:
         """Tensor x […, inputs] times a weight [inputs, outputs], which is made when it is met first."""
         bits = bits or BITS[self.precision.weights]
-        if name not in self._stored:
-            self._store(name, weight(), bits)
-        codes, scales = self._stored[name]
+        if (name, bits) not in self._stored and bits >= 16:
+            stored = np.asarray(weight(), np.float16 if bits == 16 else np.float32)
+            self._stored[name, bits] = self.g.constant(stored, f"{name}.float{bits}"), ""
+        elif (name, bits) not in self._stored:
+            self._store_codes(name, self._quantized(name, weight(), bits))
+        codes, scales = self._stored[name, bits]
         if bits >= 16:
             return self.g.op("MatMul", x, self._computed(codes, bits))
         return self._product(x, codes, scales)
@@ -125,15 +116,15 @@ class Weights:
         bits = BITS[self._table]
         if not tied:
             bits = max(bits, 8)  # one row is read for each token: a table without head costs no time
-        lay = self._float_table if bits >= 16 else self._code_table
-        return lay(ids, table, bits, tied)
+        rows, head = (self._float_table if bits >= 16 else self._code_table)(ids, table, bits)
+        return rows, head if tied else None
 
     def head(self, x: str, weight: np.ndarray, out: str) -> None:
         """Logits [N, V] float32 by a head of its own [V, D]."""
         bits = BITS[self._table]
         self._logits(self.linear(x, lambda: weight.T, "lm_head", bits), out)
 
-    def _float_table(self, ids: str, table: np.ndarray, bits: int, tied: bool) -> tuple[str, Head | None]:
+    def _float_table(self, ids: str, table: np.ndarray, bits: int) -> tuple[str, Head]:
         g = self.g
         stored = g.constant(table.astype(np.float16) if bits == 16 else table, "embed_tokens")
         rows = g.op("Gather", stored, ids, axis=0)
@@ -143,9 +134,9 @@ class Weights:
             # Gemm reads the table as it lies, so it is stored once.
             self._logits(g.op("Gemm", x, self._computed(stored, bits), transB=1), out)
 
-        return rows, head if tied else None
+        return rows, head
 
-    def _code_table(self, ids: str, table: np.ndarray, bits: int, tied: bool) -> tuple[str, Head | None]:
+    def _code_table(self, ids: str, table: np.ndarray, bits: int) -> tuple[str, Head]:
         """A quantized table lies as the head reads it, [D, V]; V is padded to whole words.
 
         TensorRT takes int8 and int4 constants for nothing but matrix weights, so the input reads the same
@@ -154,42 +145,44 @@ class Weights:
         g, (vocabulary, width) = self.g, table.shape
         in_word = 32 // bits
         padded = np.pad(table, ((0, -vocabulary % in_word), (0, 0)))
-        if "table" not in self._tables:
-            self._tables["table"] = self._quantized("table", padded.T, bits)
-        q = self._tables["table"]
+        if not self._tables:
+            self._tables.append(self._quantized("table", padded.T, bits))
+        q = self._tables[0]
         # An empty page in front, so that the words have an address of their own (see `Graph.save`).
         ahead = PAGE_BYTES // 4
         words = g.constant(np.pad(_words(q.codes, bits), (ahead, 0)), "embed_tokens.words")
-        if "embed_tokens" not in self._stored:  # after the words, whose bytes in the file these are
+        if ("embed_tokens", bits) not in self._stored:  # after the words, whose bytes in the file these are
             self._store_codes("embed_tokens", q)
         # A shape of its own keeps it apart from the head's scales, which the runtime takes into its kernel.
         scales = g.constant(q.scales.astype(self.dtype)[None], "embed_tokens.rows.scale")
-        word = g.op("Div", ids, g.constant(in_word))
-        place = g.op("Sub", ids, g.op("Mul", word, g.constant(in_word)))
+        word = g.op("Div", ids, in_word)
+        place = g.op("Sub", ids, g.op("Mul", word, in_word))
         first = g.constant(np.arange(width) * (len(padded) // in_word) + ahead)
-        found = g.op("Gather", words, g.op("Add", g.op("Unsqueeze", word, g.constant([1])), first), axis=0)
+        found = g.op("Gather", words, g.op("Add", g.op("Unsqueeze", word, [1]), first), axis=0)
         # Field number `place` of a word, from -half to half - 1. The word is made positive by 2^31, which
         # already moves its last field by half; the others are moved before the modulus.
         half, field = 1 << (bits - 1), np.arange(in_word)
-        divisor = g.op("Gather", g.constant(1 << (bits * field)[:, None]), place, axis=0)
-        move = g.op("Gather", g.constant(np.where(field < in_word - 1, half, 0)[:, None]), place, axis=0)
-        found = g.op("Add", g.op("Cast", found, to=TensorProto.INT64), g.constant(1 << 31))
-        found = g.op("Mod", g.op("Add", g.op("Div", found, divisor), move), g.constant(2 * half))
-        codes = g.op("Sub", g.op("Cast", found, to=TensorProto.FLOAT), g.constant(float(half)))
+        divisor = g.op("Gather", 1 << (bits * field)[:, None], place, axis=0)
+        move = g.op("Gather", np.where(field < in_word - 1, half, 0)[:, None], place, axis=0)
+        found = g.op("Add", g.op("Cast", found, to=TensorProto.INT64), 1 << 31)
+        found = g.op("Mod", g.op("Add", g.op("Div", found, divisor), move), 2 * half)
+        codes = g.op("Sub", g.op("Cast", found, to=TensorProto.FLOAT), float(half))
         factor = g.op("Transpose", g.op("Gather", scales, ids, axis=2), perm=[2, 1, 0])
-        factor = g.op("Gather", self.wide(factor), g.constant(np.arange(width) // q.block), axis=1)
+        factor = g.op("Gather", self.wide(factor), np.arange(width) // q.block, axis=1)
         rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
 
         def head(x: str, out: str) -> None:
-            self._logits(self._product(x, *self._stored["embed_tokens"]), out, vocabulary, len(padded) - vocabulary)
+            self._logits(
+                self._product(x, *self._stored["embed_tokens", bits]), out, vocabulary, len(padded) - vocabulary
+            )
 
-        return rows, head if tied else None
+        return rows, head
 
     def _logits(self, product: str, out: str, vocabulary: int = 0, padded: int = 0) -> None:
         """The head's product [N, padded V] as float32 logits [N, V]."""
         g, product = self.g, self.wide(product)
         if padded:
-            g.op("Slice", product, g.constant([0]), g.constant([vocabulary]), g.constant([1]), out=out)
+            g.op("Slice", product, [0], [vocabulary], [1], out=out)
         else:
             g.op("Identity", product, out=out)  # the runtime removes it
 
@@ -198,20 +191,13 @@ class Weights:
         same = (bits == 16) == (self.dtype == np.float16)
         return stored if same else self.g.op("Cast", stored, to=self.kind)
 
-    def _store(self, name: str, weight: np.ndarray, bits: int) -> None:
-        if bits >= 16:
-            stored = weight.astype(np.float16) if bits == 16 else weight
-            self._stored[name] = self.g.constant(stored, self._prefix + name), ""
-        else:
-            self._store_codes(name, self._quantized(name, weight, bits))
-
     def _quantized(self, name: str, weight: np.ndarray, bits: int) -> Quantized:
         return quantize(weight, bits, self.block, self._moments.get(name))
 
     def _store_codes(self, name: str, q: Quantized) -> None:
-        own = self._prefix + name
+        own = f"{name}.int{q.bits}"
         codes = self.g.constant_int4(q.codes, own) if q.bits == 4 else self.g.constant(q.codes, own)
-        self._stored[name] = codes, self.g.constant(q.scales.astype(self.dtype), f"{own}.scale")
+        self._stored[name, q.bits] = codes, self.g.constant(q.scales.astype(self.dtype), f"{own}.scale")
 
     def _product(self, x: str, codes: str, scales: str) -> str:
         weight = self.g.op("DequantizeLinear", codes, scales, axis=0, block_size=self.block)

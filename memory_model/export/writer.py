@@ -36,25 +36,21 @@ class WritingAttention:
         self.ids = g.input("token_ids", np.int64, ["N", "S"])
         lengths = g.input("lengths", np.int64, ["N"])
         self._shape = g.op("Shape", self.ids)
-        S = g.op("Slice", self._shape, g.constant([1]), g.constant([2]))
-        longest = g.op("ReduceMax", lengths, g.constant([0]), keepdims=1)
+        S = g.op("Slice", self._shape, [1], [2])
+        longest = g.op("ReduceMax", lengths, [0], keepdims=1)
         self._prefix, self._longest = g.op("Sub", S, longest), longest
-        most = config.memory.reference_tokens + LONGEST_PREFIX
-        places = np.arange(most)
+        places = np.arange(config.memory.reference_tokens + LONGEST_PREFIX)
         angles = np.outer(places, np.tile(config.frequencies, 2))
-        first = [g.constant([0]), S, g.constant([0])]
         # [S, 1, d], for tensors [N, S, heads, d]
         self._cos, self._sin = (
-            g.op("Slice", g.constant(turn.astype(np.float32)[:, None]), *first)
-            for turn in (np.cos(angles), np.sin(angles))
+            g.op("Slice", turn.astype(np.float32)[:, None], [0], S, [0]) for turn in (np.cos(angles), np.sin(angles))
         )
         causal = np.where(places[:, None] >= places, np.float32(0), np.float32(-np.inf))
-        both = g.op("Concat", S, S, axis=0)
-        self._causal = g.op("Slice", g.constant(causal), g.constant([0, 0]), both, g.constant([0, 1]))  # [S, S]
-        own = g.op("Slice", g.constant(places), g.constant([0]), longest)
-        real = g.op("Less", own, g.op("Unsqueeze", lengths, g.constant([1])))  # [N, R]
+        self._causal = g.op("Slice", causal, [0, 0], g.op("Concat", S, S, axis=0), [0, 1])  # [S, S]
+        own = g.op("Slice", places, [0], longest)
+        real = g.op("Less", own, g.op("Unsqueeze", lengths, [1]))  # [N, R]
         # Padding neither gives nor receives attention.
-        self._receives = g.op("Where", real, g.constant(0.0), g.constant(float("-inf")))
+        self._receives = g.op("Where", real, 0.0, float("-inf"))
         self._gives = g.op("Cast", real, to=1)
         self._kept: tuple[list[str], list[str]] = [], []
 
@@ -62,16 +58,16 @@ class WritingAttention:
         """Attend; qkv [N S, h (G + 2) d], returns [N S, h G d]."""
         g, group, heads, d = self.g, self.config.group, len(tensor.heads), self.config.head_dim
         turning = heads * (group + 1)
-        shape = g.op("Concat", self._shape, g.constant([turning + heads, d]), axis=0)
-        qk, v = g.ops("Split", g.op("Reshape", self.lay.wide(qkv), shape), g.constant([turning, heads]), out=2, axis=2)
+        shape = g.op("Concat", self._shape, [turning + heads, d], axis=0)
+        qk, v = g.ops("Split", g.op("Reshape", self.lay.wide(qkv), shape), [turning, heads], out=2, axis=2)
         if norm is not None:
             qk = normed(g, qk, norm, self.config.norm_epsilon)
         turned = qk if tensor.layer in self.config.plain_layers else self._rotated(qk)
-        apart = g.op("Concat", self._shape, g.constant([heads, group, d]), axis=0)
+        apart = g.op("Concat", self._shape, [heads, group, d], axis=0)
 
         def parts(x: str) -> tuple[str, str]:
             """Queries [N, h, G, S, d] and keys [N, h, S, d]."""
-            q, k = g.ops("Split", x, g.constant([heads * group, heads]), out=2, axis=2)
+            q, k = g.ops("Split", x, [heads * group, heads], out=2, axis=2)
             q = g.op("Transpose", g.op("Reshape", q, apart), perm=[0, 2, 3, 1, 4])
             return q, g.op("Transpose", k, perm=[0, 2, 1, 3])
 
@@ -80,9 +76,9 @@ class WritingAttention:
         if tensor.tokens:
             self._keep(tensor, *(parts(qk) if turned != qk else (q, k)), k, v)
         scores = g.op("Add", self._products(q, k), self._causal)
-        found = g.op("MatMul", g.op("Softmax", scores, axis=-1), g.op("Unsqueeze", v, g.constant([2])))
+        found = g.op("MatMul", g.op("Softmax", scores, axis=-1), g.op("Unsqueeze", v, [2]))
         found = g.op("Transpose", found, perm=[0, 3, 1, 2, 4])
-        return self.lay.narrow(g.op("Reshape", found, g.constant([-1, heads * group * d])))
+        return self.lay.narrow(g.op("Reshape", found, [-1, heads * group * d]))
 
     def finish(self) -> None:
         """Lay the outputs."""
@@ -93,7 +89,7 @@ class WritingAttention:
     def _products(self, q: str, k: str) -> str:
         """[N, h, G, S, S] of queries, which are scaled already, and keys."""
         g = self.g
-        return g.op("MatMul", q, g.op("Unsqueeze", g.op("Transpose", k, perm=[0, 1, 3, 2]), g.constant([2])))
+        return g.op("MatMul", q, g.op("Unsqueeze", g.op("Transpose", k, perm=[0, 1, 3, 2]), [2]))
 
     def _rotated(self, x: str) -> str:
         g = self.g
@@ -104,7 +100,7 @@ class WritingAttention:
     def _own(self, x: str, axis: int) -> str:
         """Without the prefix."""
         g = self.g
-        return g.op("Slice", x, self._prefix, g.constant([np.iinfo(np.int64).max]), g.constant([axis]))
+        return g.op("Slice", x, self._prefix, [np.iinfo(np.int64).max], [axis])
 
     def _keep(self, tensor: CacheTensor, q: str, k: str, rotated: str, v: str) -> None:
         """Choose the sparse tokens of each head by the attention they receive, unrotated and without causal mask."""
@@ -113,22 +109,22 @@ class WritingAttention:
         received = ""
         if any(tokens < full for tokens in tensor.tokens):
             unmasked = self._products(self._own(q, 3), self._own(k, 2))
-            receives = g.op("Unsqueeze", self._receives, g.constant([1, 2, 3]))
+            receives = g.op("Unsqueeze", self._receives, [1, 2, 3])
             weights = g.op("Softmax", g.op("Add", unmasked, receives), axis=-1)
-            weights = g.op("Mul", weights, g.op("Unsqueeze", self._gives, g.constant([1, 2, 4])))
-            received = g.op("ReduceSum", weights, g.constant([2, 3]), keepdims=0)
-            received = g.op("Add", received, g.op("Unsqueeze", self._receives, g.constant([1])))
+            weights = g.op("Mul", weights, g.op("Unsqueeze", self._gives, [1, 2, 4]))
+            received = g.op("ReduceSum", weights, [2, 3], keepdims=0)
+            received = g.op("Add", received, g.op("Unsqueeze", self._receives, [1]))
         for head, tokens in enumerate(tensor.tokens):
-            at = g.constant([head]), g.constant([head + 1]), g.constant([1])
+            at = [head], [head + 1], [1]
             count, index = self._longest, ""
             if tokens < full:
-                count = g.op("Min", self._longest, g.constant([tokens]))
+                count = g.op("Min", self._longest, [tokens])
                 _, best = g.ops("TopK", g.op("Slice", received, *at), count, out=2, axis=-1)
                 index, _ = g.ops("TopK", best, count, out=2, axis=-1, largest=0)  # in order of position
-                index = g.op("Expand", g.op("Unsqueeze", index, g.constant([3])), g.constant([1, 1, 1, d]))
-            missing = g.op("Sub", g.constant([tokens]), count)
-            pads = g.op("Concat", g.constant([0] * 6), missing, g.constant([0]), axis=0)
+                index = g.op("Expand", g.op("Unsqueeze", index, [3]), [1, 1, 1, d])
+            missing = g.op("Sub", [tokens], count)
+            pads = g.op("Concat", [0] * 6, missing, [0], axis=0)
             for kept, x in zip(self._kept, own, strict=True):
                 x = g.op("Slice", x, *at)
                 x = g.op("GatherElements", x, index, axis=2) if index else x
-                kept.append(g.op("Squeeze", g.op("Pad", x, pads), g.constant([1])))
+                kept.append(g.op("Squeeze", g.op("Pad", x, pads), [1]))

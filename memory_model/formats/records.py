@@ -43,15 +43,12 @@ def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, 
     title, metadata = values.get("title") or "", values.get("metadata") or {}
     if not isinstance(title, str) or not isinstance(metadata, Mapping):
         raise ValueError("`title` must be a string and `metadata` an object")
-    named = {str(name): _as_text(value) for name, value in {**others, **metadata}.items() if value is not None}
+    # A value is compared as a string: one that is none as its JSON.
+    given = {str(name): value for name, value in {**others, **metadata}.items() if value is not None}
+    named = {n: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str) for n, v in given.items()}
     for part in (key, text, title, *named, *named.values()):
         part.encode()  # JSON can spell half a surrogate pair, UTF-8 and the wire cannot: UnicodeEncodeError
     return key, title, text, named
-
-
-def _as_text(value: Any) -> str:
-    """A metadata value as the string it is compared as: strings as they are, the rest as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def imported(module: str) -> Any:

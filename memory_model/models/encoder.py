@@ -17,7 +17,7 @@ import numpy as np
 
 from memory_model.digest import file_sha256
 from memory_model.embedder import POOLINGS
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.models.huggingface import read_tokenizer
 from memory_model.models.tensor_files import Weights, open_tensors, read_json
 
@@ -148,8 +148,6 @@ def pooling_of(folder: Path, kind: str) -> str:
 
 def fitting_tokenizer(folders: Sequence[Path], rows: int) -> Path:
     """tokenizer.json whose ids all have one of the word table's rows; raises MissingFile, CorruptFile, InvalidInput."""
-    path = next((p for p in (f / "tokenizer.json" for f in folders) if p.is_file()), None)
-    if path is None:
-        raise MissingFile(f"no tokenizer.json in {folders[0]}: make it with transformers' AutoTokenizer")
+    path = next((p for f in folders if (p := f / "tokenizer.json").is_file()), folders[0] / "tokenizer.json")
     read_tokenizer(path, rows)
     return path

@@ -26,6 +26,7 @@ from memory_model.digest import file_sha256
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
+from memory_model.models.tensor_files import read_json
 from memory_model.refusal import Refusal
 
 MANIFEST = "model.json"
@@ -63,10 +64,8 @@ class ModelFolder:
     def open(cls, path: str | Path | None = None) -> ModelFolder:
         """Read `model.json` of a folder, by default of the packaged one; raises MissingFile, CorruptFile."""
         folder = Path(path) if path else DEFAULT
-        if not (folder / MANIFEST).is_file():
-            raise MissingFile(f"no {MANIFEST} in {folder}: make a folder with `memory-model new BASE --out FOLDER`")
+        data = read_json(folder / MANIFEST, advice="make a folder with `memory-model new BASE --out FOLDER`")
         try:
-            data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             if data.pop("format") != FORMAT:
                 raise CorruptFile(f"{folder / MANIFEST} is of another version of this program")
             base = data.pop("base")
@@ -161,14 +160,11 @@ class ModelFolder:
                 "or make a new model folder of it"
             )
         if sum(self.sizes.values()) <= HASHED_AT_ONCE:
-            self._verify(checkpoint)
+            self.verify(checkpoint)
         return checkpoint
 
-    def verify_base(self) -> None:
-        """Hash a large base too, before it is exported; raises BaseMismatch where it is not what it was."""
-        self._verify(self.checkpoint)
-
-    def _verify(self, checkpoint: Checkpoint) -> None:
+    def verify(self, checkpoint: Checkpoint) -> None:
+        """Hash the base, before an export a large one too; raises BaseMismatch where it is not what it was."""
         if (found := _hashed(checkpoint, lambda _: None)) != self.base_id:
             raise BaseMismatch(self.base_id, found, "make a new model folder of this base, or restore the old one")
 

@@ -13,27 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader
+from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from memory_model.config import ModelConfig
+from memory_model.config import ModelConfig, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.models.tensor_files import Weights
 from memory_model.tokenizer import SpecialTokens
 
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TOP_NAMES = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
 _PRE_TOKENIZERS = {
     "smollm": lambda: [
         pre_tokenizers.Digits(individual_digits=True),
@@ -86,19 +74,20 @@ class GgufFile:
 
     def weights(self) -> Weights:
         """The weights, float32, as Hugging Face's Llama has them; raises CorruptFile, InvalidInput."""
-        tensors = {_hugging_face_name(tensor.name): tensor for tensor in self._reader.tensors}
         config = self.config(self.path.stem)
+        names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.layers)
+        own = {names.get_name(name, (".weight",)): name for name in weight_shapes(config)}
+        tensors = {own.get(tensor.name, tensor.name): tensor for tensor in self._reader.tensors}
         heads = {"q_proj.weight": config.query_heads, "k_proj.weight": config.kv_heads}
 
         def read(name: str) -> torch.Tensor:
             array = dequantize(tensors[name].data, tensors[name].tensor_type)
-            array = array.reshape(weights.shapes[name]).astype(np.float32)
+            array = array.reshape(shapes[name]).astype(np.float32)
             permuted = heads.get(name.rpartition("self_attn.")[2])
             return torch.from_numpy(np.ascontiguousarray(_unpermute(array, permuted) if permuted else array))
 
         shapes = {name: tuple(int(n) for n in reversed(tensor.shape)) for name, tensor in tensors.items()}
-        weights = Weights(shapes, read).check(config, self.path)
-        return weights
+        return Weights(shapes, read).check(config, self.path)
 
     @property
     def chat_template(self) -> str:
@@ -128,17 +117,6 @@ class GgufFile:
         control = [t for t, kind in zip(tokens, types, strict=True) if kind == 3]
         backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
         return json.dumps(json.loads(backend.to_str()), sort_keys=True, ensure_ascii=False)
-
-
-def _hugging_face_name(name: str) -> str:
-    stem, suffix = name.rsplit(".", 1)
-    if stem.startswith("blk."):
-        _, layer, part = stem.split(".", 2)
-        if part in _LAYER_NAMES:
-            return f"layers.{layer}.{_LAYER_NAMES[part]}.{suffix}"
-    elif stem in _TOP_NAMES:
-        return f"{_TOP_NAMES[stem]}.{suffix}"
-    raise InvalidInput(f"tensor {name} does not belong to a Llama-like model")
 
 
 def _unpermute(rows: np.ndarray, heads: int) -> np.ndarray:

@@ -54,11 +54,6 @@ class HuggingFaceFolder:
     def tokenizer_json(self) -> str:
         """The text of `tokenizer.json`; raises InvalidInput where its ids do not fit the embedding."""
         path = self.path / "tokenizer.json"
-        if not path.is_file():
-            raise MissingFile(
-                f"no tokenizer.json in {self.path}: write one with transformers, "
-                "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-            )
         self._backend = read_tokenizer(path, int(self._config.get("vocab_size", 0)))
         return path.read_text(encoding="utf-8")
 
@@ -67,19 +62,16 @@ class HuggingFaceFolder:
         """From tokenizer_config.json and generation_config.json, completed by the usual spellings."""
         assert self.tokenizer_json
         settings = self._optional("tokenizer_config.json")
+        bos, eos = (self._id(settings.get(f"{name}_token")) for name in ("bos", "eos"))
         try:
             usual = SpecialTokens.usual(self._backend)
         except InvalidInput:
-            usual = None
-        bos, eos = (self._id(settings.get(f"{name}_token")) for name in ("bos", "eos"))
-        if eos is None:
-            if usual is None:
-                raise InvalidInput(f"{self.path}: tokenizer_config.json names no eos_token of the tokenizer")
-            eos = usual.end_of_turn
-        if bos is None:  # Qwen has none: documents begin after <|endoftext|>
-            bos = self._backend.token_to_id("<|endoftext|>")
-        if bos is None:
-            bos = usual.bos if usual else eos
+            if eos is None:
+                raise InvalidInput(f"{self.path}: tokenizer_config.json names no eos_token of the tokenizer") from None
+            usual = SpecialTokens(eos, eos, eos)
+        eos = usual.end_of_turn if eos is None else eos
+        # Qwen has no bos: documents begin after <|endoftext|>.
+        bos = next(t for t in (bos, self._id("<|endoftext|>"), usual.bos) if t is not None)
         stop = self._optional("generation_config.json").get("eos_token_id") or []
         return SpecialTokens(bos, eos, eos, tuple(stop) if isinstance(stop, list) else (int(stop),))
 
@@ -105,7 +97,12 @@ class HuggingFaceFolder:
 
 
 def read_tokenizer(path: Path, rows: int) -> Backend:
-    """A `tokenizer.json` whose ids all have one of an embedding's rows; raises CorruptFile, InvalidInput."""
+    """A `tokenizer.json` whose ids all have a row of an embedding; raises MissingFile, CorruptFile, InvalidInput."""
+    if not path.is_file():
+        raise MissingFile(
+            f"no tokenizer.json in {path.parent}: write one with transformers, "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
     backend = read_backend(path)
     highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
     if highest >= rows:

@@ -39,10 +39,7 @@ class LoadedModel:
     config: ModelConfig
     model_id: str
     chat_template: str
-    base_id: str
-    """SHA-256 of the base weights, whatever was tuned on top of them."""
-    licence: str = "Apache-2.0"
-    folder: ModelFolder | None = None
+    folder: ModelFolder
 
     @cached_property
     def chat(self) -> ChatTemplate:
@@ -72,6 +69,13 @@ def open_adapter(folder: ModelFolder, path: Path | str | None = None) -> Adapter
     return found
 
 
+def model_id_of(folder: ModelFolder, config: ModelConfig, adapter: Path | None) -> str:
+    """SHA-256 over what the weights follow from, none of which is loaded."""
+    own = file_sha256(adapter) if adapter else ""
+    sources = [config.to_dict(), folder.base_id, own, folder.checkpoint.tokenizer_json]
+    return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()
+
+
 def load_model(
     model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None, codec: MemoryCodec | None = None
 ) -> LoadedModel:
@@ -81,20 +85,19 @@ def load_model(
     refused where it does not fit, before weights are read. Raises MissingFile, CorruptFile, InvalidInput, BaseMismatch.
     """
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
-    path, found = adapter or folder.adapter, open_adapter(folder, adapter)
-    memory = found.memory if found else folder.memory
-    return _assemble(folder, found, file_sha256(path) if path else "", memory, codec)
+    file, found = Path(adapter) if adapter else folder.adapter, open_adapter(folder, adapter)
+    return _assemble(folder, found.memory if found else folder.memory, found, file, codec)
 
 
 def load_base(
     folder: ModelFolder | None = None, memory: MemoryConfig | None = None, codec: MemoryCodec | None = None
 ) -> LoadedModel:
     """The plain LLM without adapter and, unless `memory` is given, without memory: for tuning and comparison."""
-    return _assemble(folder or ModelFolder.open(), None, "", memory or MemoryConfig(), codec)
+    return _assemble(folder or ModelFolder.open(), memory or MemoryConfig(), None, None, codec)
 
 
 def _assemble(
-    folder: ModelFolder, adapter: Adapter | None, adapter_id: str, memory: MemoryConfig, codec: MemoryCodec | None
+    folder: ModelFolder, memory: MemoryConfig, adapter: Adapter | None, file: Path | None, codec: MemoryCodec | None
 ) -> LoadedModel:
     checkpoint = folder.checkpoint
     config = checkpoint.config(folder.name).with_memory(memory)
@@ -115,10 +118,6 @@ def _assemble(
     model.set_memory(config)  # its tables of rows are values
     model.load_state_dict(state, assign=True, strict=False)
     model.eval().requires_grad_(False)
-    sources = json.dumps([config.to_dict(), folder.base_id, adapter_id, checkpoint.tokenizer_json], sort_keys=True)
-    tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json, checkpoint.special_tokens)
-    model_id = hashlib.sha256(sources.encode()).hexdigest()
-    return LoadedModel(
-        model, tokenizer, checkpoint.tokenizer_json, config, model_id, folder.chat_template, folder.base_id,
-        folder.licence, folder,
-    )  # fmt: skip
+    text, model_id = checkpoint.tokenizer_json, model_id_of(folder, config, file)
+    tokenizer = Tokenizer.from_json(text, checkpoint.special_tokens)
+    return LoadedModel(model, tokenizer, text, config, model_id, folder.chat_template, folder)

@@ -75,27 +75,26 @@ def open_tensors(folder: str | Path) -> Weights:
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """The files of the folder's weights, the first of LAYOUTS that is there; raises MissingFile, CorruptFile."""
-    for name in LAYOUTS:
-        if (folder / name).is_file():
-            return (folder / name,)
-        index = folder / f"{name}.index.json"
-        if not index.is_file():
-            continue
-        try:
-            shards = sorted(set(read_json(index)["weight_map"].values()))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{index} is not an index of shards: {error}: {_REMEDY}") from error
-        missing = [shard for shard in shards if not (folder / shard).is_file()]
-        if missing or not shards:
-            lacks = ", ".join(missing) or "every shard"
-            raise MissingFile(f"{folder} lacks {lacks}, listed in {index.name}: {_REMEDY}")
-        return tuple(folder / shard for shard in shards)
-    raise MissingFile(f"no weights in {folder}: expected one of {', '.join(LAYOUTS)} or its .index.json")
+    found = found_layout(folder)
+    if found is None:
+        raise MissingFile(f"no weights in {folder}: expected one of {', '.join(LAYOUTS)} or its .index.json")
+    if found.name in LAYOUTS:
+        return (found,)
+    try:
+        shards = sorted(set(read_json(found)["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(f"{found} is not an index of shards: {error}: {_REMEDY}") from error
+    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    if missing or not shards:
+        lacks = ", ".join(missing) or "every shard"
+        raise MissingFile(f"{folder} lacks {lacks}, listed in {found.name}: {_REMEDY}")
+    return tuple(folder / shard for shard in shards)
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether one of LAYOUTS is there, or its index."""
-    return any((folder / f"{name}{index}").is_file() for name in LAYOUTS for index in ("", ".index.json"))
+def found_layout(folder: Path) -> Path | None:
+    """The first of LAYOUTS that is there, or its index."""
+    places = (folder / f"{name}{index}" for name in LAYOUTS for index in ("", ".index.json"))
+    return next((path for path in places if path.is_file()), None)
 
 
 def _safetensors(path: Path) -> Weights:
@@ -114,8 +113,7 @@ def _pickled(path: Path) -> Weights:
 
     try:
         # Files older than torch 1.6 are no zip archives and cannot be mapped.
-        mapped = zipfile.is_zipfile(path)
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
     except (RuntimeError, OSError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -151,9 +151,9 @@ class ModelEncoder:
         from memory_model.bundle import Bundle
         from memory_model.codec.codec import MemoryCodec
         from memory_model.codec.payload import MemoryFormat
-        from memory_model.embedder import Embedder
+        from memory_model.embedder import CONFIG, Embedder, EmbedderConfig
         from memory_model.models.folder import ModelFolder
-        from memory_model.models.load import load_model
+        from memory_model.models.load import load_model, model_id_of
         from memory_model.nn.writing import writing_device
 
         folder = ModelFolder.open(settings.model)
@@ -163,21 +163,21 @@ class ModelEncoder:
         embedder = settings.embedder or settings.bundle
         if embedder is None:
             raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")
-        opened = Embedder(embedder, threads=torch.get_num_threads())
-        loaded = load_model(folder, codec=codec)
-        loaded.model.to(writing_device(settings.writing_device))
-        loaded.writer.precision = getattr(torch, settings.writing_precision)
-        encoder = cls(loaded, opened, MemoryFormat(loaded.config, loaded.model_id, codec))
+        config, embeds = folder.config(), EmbedderConfig.read(embedder / CONFIG)
+        memory_format = MemoryFormat(config, model_id_of(folder, config, folder.adapter), codec)
         if made is not None:
             # Devices would fetch a bundle whose every request is refused: better not to start.
-            own = f"--model {settings.model} " if settings.model else ""
+            own, ids = f"--model {settings.model} " if settings.model else "", memory_format.identity
             require_same(
-                WriterIdentity(made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, opened.dim),
-                encoder.description.identity,
+                WriterIdentity(made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, embeds.dim),
+                WriterIdentity(ids.model_id, ids.codec_id, ids.memory_format_id, embeds.embedder_id, embeds.dim),
                 f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
                 "folder that it was exported from",
             )  # fmt: skip
-        return encoder
+        opened, loaded = Embedder(embedder, threads=torch.get_num_threads()), load_model(folder, codec=codec)
+        loaded.model.to(writing_device(settings.writing_device))
+        loaded.writer.precision = getattr(torch, settings.writing_precision)
+        return cls(loaded, opened, memory_format)
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder."""

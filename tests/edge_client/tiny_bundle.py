@@ -13,6 +13,7 @@ from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.export.bundle import export_bundle
+from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel
 from memory_model.tokenizer import Tokenizer as LlmTokenizer
 from tests.memory_model import tiny
@@ -52,7 +53,8 @@ def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel
     tokenizer_json = byte_tokenizer()
     tokenizer = LlmTokenizer.from_json(tokenizer_json)
     model_id = f"{seed:02x}" * 32
-    return LoadedModel(tiny.random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id)
+    folder = ModelFolder(Path("tiny"), "tiny", "", model_id, {}, config.memory, licence="Apache-2.0")
+    return LoadedModel(tiny.random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, folder)
 
 
 def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Path:

@@ -20,9 +20,9 @@ from experiments.corpus.prose import is_prose, sentences
 from experiments.corpus.sources import Package, fetch, introductions
 from experiments.corpus.vocabulary import merged, train_bpe
 from memory_model.data.passages import ASKED, Asked, Passage, corpus_files, read_rows
+from memory_model.data.rows import open_rows
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.eval.rows import open_rows
 
 GARBO = "Greta Garbo was a Swedish and American film actress, who was born in Stockholm in 1905."
 NOBEL = "The prize was given in 1903 to Marie Curie, Pierre Curie and Henri Becquerel for their work on radiation."

@@ -14,8 +14,8 @@ from experiments.questions.paragraphs import (
     write_paragraph_sets,
 )
 from memory_model.data.conversations import REFUSAL
+from memory_model.data.rows import read_rows
 from memory_model.errors import CorruptFile
-from memory_model.eval.rows import read_rows
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 

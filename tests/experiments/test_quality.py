@@ -133,7 +133,7 @@ def test_rows_of_both_kinds_are_read_and_others_refused(label: str, tmp_path: Pa
 @pytest.mark.parametrize("memory", [False, True])
 def test_the_likeliest_choice_is_the_answer(memory: bool) -> None:
     loaded = tiny_loaded()
-    subject = Subject.of(loaded, format_of(loaded))
+    subject = Subject.of(loaded)
     memories = subject.bank.read([[TEXT]]) if memory else None
     prompt = subject.prompt(("" if memory else f"{TEXT}\n\n") + "Which city?")
 
@@ -154,7 +154,7 @@ def test_the_likeliest_choice_is_the_answer(memory: bool) -> None:
 
 def test_the_time_counts_reading_of_memories_and_not_their_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, loaded = [0.0], tiny_loaded()
-    subject = Subject.of(loaded, format_of(loaded))
+    subject = Subject.of(loaded)
 
     def costs(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
         def slower(*given: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.questions.countries import fact_sets, holders, invented_documents, twin_rows, unanswerable_rows
 from memory_model.data import factbook
-from memory_model.eval.rows import read_rows
+from memory_model.data.rows import read_rows
 from memory_model.models.folder import ModelFolder
 from memory_model.tokenizer import Tokenizer
 

@@ -106,7 +106,8 @@ def test_documents_become_memories_read(models: tuple[Made, Made], service: Serv
     assert not finished.without_memory
 
 
-def test_a_service_refuses_the_bundle_of_another_model(models: tuple[Made, Made]) -> None:
+def test_a_service_refuses_another_models_bundle(models: tuple[Made, Made], monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = models
+    monkeypatch.setattr("memory_model.models.load._assemble", lambda *_: pytest.fail("weights were loaded"))
     with pytest.raises(ModelMismatch, match=f"export --model {other.model} --out {one.bundle}"):
         ModelEncoder.open(Settings(model=other.model, bundle=one.bundle))

@@ -15,11 +15,11 @@ from memory_model.bundle import MANIFEST, REQUIRED, Bundle, Manifest, staging_fo
 from memory_model.codec.codec import ExactCodec
 from memory_model.digest import file_sha256
 from memory_model.embedder import Embedder
-from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
+from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, MissingFile
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from memory_model.tokenizer import SpecialTokens
-from memory_model.words import lexical_scores, order, query_words, text_words
+from memory_model.words import lexical_scores, query_words, ranked, text_words
 from tests.edge_client.tiny_bundle import edit_manifest, tiny_bert, tiny_bundle, tiny_config, tiny_loaded
 
 TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grüße 🎉", "Oslo"]
@@ -150,10 +150,7 @@ def test_a_manifest_that_lists_too_little_or_contradicts_itself_is_refused(folde
     edit_manifest(folder, files={k: v for k, v in files.items() if k != "codec.npz"})
     with pytest.raises(CorruptFile, match=r"does not list codec\.npz"):
         Bundle.open(folder)
-    edit_manifest(folder, files=files, memory_format_id="00" * 32)
-    with pytest.raises(FormatMismatch):
-        Bundle.open(folder)
-    edit_manifest(folder, format_version=99)
+    edit_manifest(folder, files=files, format_version=99)
     with pytest.raises(CorruptFile, match="version 99"):
         Bundle.open(folder)
 
@@ -167,14 +164,16 @@ def test_garbage_is_no_manifest(text: str) -> None:
         Manifest.from_json(text)
 
 
-def test_a_codec_of_another_model_is_refused_by_name(folder: Path) -> None:
-    ExactCodec(tiny_config().head_dim, dtype="float16").save(folder / "codec.npz")
-    data = json.loads((folder / MANIFEST).read_text())
-    size = (folder / "codec.npz").stat().st_size
-    data["files"]["codec.npz"] = {"sha256": file_sha256(folder / "codec.npz"), "bytes": size}
-    edit_manifest(folder, files=data["files"])
-    with pytest.raises(CodecMismatch):
-        _ = Bundle.open(folder).memory_format
+@pytest.mark.parametrize("name", ["codec", "embedder", "memory format"])
+def test_an_id_of_another_bundle_is_refused_by_name_before_weights_are_read(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr("memory_model.bundle.file_sha256", lambda path: read.append(path) or file_sha256(path))
+    edit_manifest(folder, **{f"{name.replace(' ', '_')}_id": "00" * 32})
+    with pytest.raises(IdentityMismatch, match=f" {name} .*: (copy or )?export"):
+        Bundle.open(folder)
+    assert {path.name for path in read} <= {"embedder.json", "codec.npz"}
 
 
 def test_an_older_bundle_is_replaced_and_nothing_is_left(made: Bundle, tmp_path: Path) -> None:
@@ -235,10 +234,9 @@ def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_
     counts, titles = [text_words(t) for t in texts], [query_words(t.split("\n")[0]) for t in texts]
     asked = query_words("How many airports does Benin have?")
     cosines = [0.7, 0.65, 0.6]
-    assert order(asked, cosines, counts, titles) == [1, 2, 0]
-    assert order(asked, cosines, counts, titles, drop=0.1) == [1, 2]
-    assert order(asked, cosines, counts, titles, drop=0.0) == [1]
-    assert order([], [], [], [], drop=0.1) == []
+    for drop, order in ((None, [1, 2, 0]), (0.1, [1, 2]), (0.0, [1])):
+        assert [place for place, _ in ranked(asked, cosines, counts, titles, drop)] == order
+    assert ranked([], [], [], [], drop=0.1) == []
 
 
 def _by_definition(words: list[int], candidates: list[list[int]]) -> list[float]:

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
+from memory_model.data.rows import Row
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.refusing import Question, chosen, curve, margins
-from memory_model.eval.rows import Row
 from memory_model.eval.subject import Subject
 from memory_model.refusal import SENTENCE, Refusal, is_refusal
-from tests.edge_client.tiny_bundle import format_of, tiny_loaded
+from tests.edge_client.tiny_bundle import tiny_loaded
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_bias_is_as_high_as_every_file_permits() -> None:
 def test_a_question_is_refused_from_its_margin_on() -> None:
     loaded = tiny_loaded()
     rows = [Row(f"Land{n}\nArea: {n} km", f"Area of Land{n}?", f"{n} km") for n in range(4)]
-    run = Evaluation(Subject.of(loaded, format_of(loaded)), rows, ["memory"])
+    run = Evaluation(Subject.of(loaded), rows, ["memory"])
     for number, question in enumerate(margins(run)):
         for more, begins in ((0.01, True), (-0.01, False)):
             refusal = Refusal(bias=-question.margin + more)

@@ -27,6 +27,7 @@ from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
 from memory_model.config import MEMORY_FORMAT_VERSION, weight_shapes
 from memory_model.export.bundle import export_bundle
+from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel
 from memory_model.nn.decoder import Decoder
 from memory_model.refusal import Refusal
@@ -90,7 +91,8 @@ def loaded() -> LoadedModel:
     model.eval().requires_grad_(False)
     tokenizer = Tokenizer.from_json(byte_tokenizer())
     model_id = hashlib.sha256(b"conformance").hexdigest()
-    return LoadedModel(model, tokenizer, byte_tokenizer(), config, model_id, TEMPLATE, model_id)
+    folder = ModelFolder(Path(), config.name, "", model_id, {}, config.memory, licence="Apache-2.0")
+    return LoadedModel(model, tokenizer, byte_tokenizer(), config, model_id, TEMPLATE, folder)
 
 
 @cache

@@ -17,7 +17,7 @@ from memory_model.eval.subject import Subject
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 loaded = tiny_loaded()
-subject = Subject.of(loaded, format_of(loaded))
+subject = Subject.of(loaded)
 
 def model(**options):
     return Memory3LM(subject=subject, max_tokens=16, **options)

@@ -31,7 +31,7 @@ def built(decoder: Path, config: ModelConfig) -> int:
 def exported(weights: dict[str, np.ndarray], config: ModelConfig, precision: str, folder: Path) -> Path:
     path = folder / "decoder.onnx"
     graphs = decoder_graphs(weights, config, Precision.parse(precision), operators=["standard"])
-    graphs["standard"].save(path, external=True)
+    graphs["standard"].save(path)
     return path
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from deploy.bench.processes import go_first_when_memory_ends
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
-from memory_model.words import order
+from memory_model.words import ranked
 from memory_service.api.retrieval import response_of
 from memory_service.api.server import run
 from memory_service.stores import Found, Retrieved
@@ -48,8 +48,8 @@ def answer_of(searcher: Searcher, request: retrieval_pb2.RetrieveRequest) -> byt
     near = searcher.search(vector, CANDIDATES if request.query_words else k)
     if request.query_words:
         words = request.query_words[0].hashes
-        best = order(words, [score for _, score, _ in near], [found for _, _, found in near])
-        near = [near[place] for place in best[:k]]
+        best = ranked(words, [score for _, score, _ in near], [found for _, _, found in near])
+        near = [near[place] for place, _ in best[:k]]
     read = searcher.read([memory_id for memory_id, _, _ in near])
     return as_response([(memory_id, score, *read[memory_id]) for memory_id, score, _ in near])
 

@@ -171,8 +171,7 @@ class BfloatProduct(Compiled):
         basis[: sum(counts), :d] = tables.basis[np.concatenate([m * wide + n for m, n in enumerate(used)])]
         for m, numbers in enumerate(used):
             compact[m, :, : len(numbers)] = codewords[m][:, numbers]
-        mean = np.zeros(panels * _COLUMNS, np.float32)
-        mean[:d] = tables.mean
+        mean = _padded(tables.mean, panels * _COLUMNS)
         first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
         paneled = _on_large_pages((panels, pairs, _COLUMNS, 2)).view(np.uint16)  # all of it is read for every memory
         paneled[:] = _bfloat16(basis).reshape(pairs, 2, panels, _COLUMNS).transpose(2, 0, 3, 1)
@@ -206,24 +205,19 @@ def compiled(tables: ProductTables, library: Library, by_numpy: Decode) -> Compi
 
 def installed() -> Library | None:
     """The library that was compiled when this package was built or installed; None where it cannot be used."""
-    return _load()[0]
-
-
-def why_missing() -> str:
-    """Why `installed()` is None and what to do; empty where the library is in use."""
-    return _load()[1]
+    return None if why_missing() else Library(FOLDER / LIBRARY)
 
 
 @functools.cache
-def _load() -> tuple[Library | None, str]:
+def why_missing() -> str:
+    """Why `installed()` is None and what to do; empty where the library is in use."""
     path = FOLDER / LIBRARY
     try:
-        if path.is_file():
-            return Library(path), ""
-        why = "not compiled"
+        Library(path)
     except (OSError, AttributeError) as error:  # of another platform, or not ours
-        why = str(error)
-    return None, f"{why}: install a C compiler, then run `python -m memory_model.codec.native.compile`"
+        why = str(error) if path.is_file() else "not compiled"
+        return f"{why}: install a C compiler, then run `python -m memory_model.codec.native.compile`"
+    return ""
 
 
 def _address(name: str, array: np.ndarray, kind: Any, *shape: int) -> int:
@@ -259,7 +253,6 @@ def _fold(
     Every table is centred, what that takes away goes to the mean, and a group's scale is such that no sum of its rows
     leaves int16, whatever the codes say.
     """
-    d = len(mean)
     rows, scales, moved = [], [], mean.astype(np.float64)
     for group in groups:
         middles = [(table.max(0) + table.min(0)) / 2 for table in group]
@@ -267,18 +260,15 @@ def _fold(
         scale = np.sum(reaches, axis=0) / np.float32(_LARGEST - len(group))
         scale[scale == 0] = 1
         for table, middle in zip(group, middles, strict=True):
-            whole = np.zeros((len(table), width), np.int16)
-            whole[:, :d] = np.rint((table - middle) / scale)
-            rows.append(whole)
+            rows.append(_padded(np.rint((table - middle) / scale), width).astype(np.int16))
             moved += middle
         scales.append(_padded(scale / (1 << 16), width))  # numbers arrive in the upper halves of 32 bits
     return np.concatenate(rows), np.stack(scales), _padded(moved, width)
 
 
 def _padded(values: np.ndarray, width: int) -> np.ndarray:
-    padded = np.zeros(width, np.float32)
-    padded[: len(values)] = values
-    return padded
+    """Values [..., n] as float32 [..., width], zeros behind them."""
+    return np.pad(values.astype(np.float32), [(0, 0)] * (values.ndim - 1) + [(0, width - values.shape[-1])])
 
 
 def _paired(rows: np.ndarray) -> np.ndarray:

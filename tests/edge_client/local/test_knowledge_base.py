@@ -29,7 +29,7 @@ from memory_model.errors import (
 )
 from memory_model.export.bundle import export_bundle
 from memory_model.nn.writing import MemoryWriter as TorchWriter
-from memory_model.words import LARGEST_DROP, order, query_words, text_words
+from memory_model.words import LARGEST_DROP, query_words, ranked, text_words
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_config, tiny_loaded
 
 DIMENSION = 16
@@ -82,7 +82,8 @@ def test_a_search_by_vector_and_words_finds_what_comparing_everything_finds(base
     asked, cosines = query_words("What has country 3 to do with 37?"), rows @ query[0]
     near = np.argsort(-cosines)[: HEAD.candidates]
     titles = [query_words(f"Country {n // 3 * 3 % 7}") for n in near]
-    best = near[order(asked, cosines[near].tolist(), [text_words(texts[n]) for n in near], titles, LARGEST_DROP)[:5]]
+    order = ranked(asked, cosines[near].tolist(), [text_words(texts[n]) for n in near], titles, LARGEST_DROP)
+    best = near[[place for place, _ in order[:5]]]
     (hits,) = base.retrieve(query, k=5, words=[asked]).hits
     assert [hit.text for hit in hits] == [texts[n] for n in best]
     assert [hit.score for hit in hits] == pytest.approx(cosines[best].tolist(), abs=1e-6)

@@ -152,9 +152,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(change: dict[st
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in which the library is looked for."""
     monkeypatch.setattr(native_library, "FOLDER", tmp_path)
-    native_library._load.cache_clear()
+    native_library.why_missing.cache_clear()
     yield tmp_path
-    native_library._load.cache_clear()
+    native_library.why_missing.cache_clear()
 
 
 def test_without_a_library_a_codec_file_is_decoded_by_numpy(installation: Path) -> None:

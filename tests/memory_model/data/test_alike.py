@@ -9,26 +9,26 @@ import pytest
 from experiments.corpus.preparing import write_rows
 from memory_model.cli.training_data import mixture_of
 from memory_model.config import MemoryConfig
-from memory_model.data.alike import Articles, HardFacts, read_questions
+from memory_model.data.alike import Articles, HardFacts
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import REFUSAL, Sizes, references_of
 from memory_model.data.dialogue import Dialogues
 from memory_model.data.passages import ASKED, Asked
-from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.data.rows import Row
+from memory_model.errors import InvalidInput, MissingFile
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import PASSAGES
 
 TEXT = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}\nCoastline: {0}{0} km\nReligions: R{0}"
 COUNTRIES = [{"key": f"k{n}", "title": f"L{n}", "text": TEXT.format(n)} for n in range(14)]
 TOWNS = [{**d, "text": f"Capital - name: C{chr(97 + n)}ton\nLanguages: {d['title']}"} for n, d in enumerate(COUNTRIES)]
-SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0)
+SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0, taught=0.0)
 REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
-    {
-        "knowledge": f"Mill {n} of A{a} was built by B{n}.", "title": f"A{a}", "answerable": answerable,
-        "question": f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
-        "right_answer": f"B{n}" if answerable else REFUSAL,
-    }
+    Row(
+        f"Mill {n} of A{a} was built by B{n}.", f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
+        f"B{n}" if answerable else REFUSAL, f"A{a}", answerable=answerable,
+    )
     for a in range(3) for n in range(5) for answerable in (True, False)
 ]  # fmt: skip
 
@@ -42,15 +42,15 @@ class Document:
 
 def hard(sizes: Sizes = REFUSING) -> HardFacts:
     references = references_of(COUNTRIES, tiny_loaded().tokenizer, limit=32)
-    return HardFacts(references, tiny_loaded().chat, 1, sizes, distil=False, longest=32)
+    return HardFacts(references, tiny_loaded().chat, 1, replace(sizes, longest=32))
 
 
 def articles(sizes: Sizes = REFUSING) -> Articles:
-    return Articles(ROWS, tiny_loaded().chat, 1, sizes, distil=False, longest=64)
+    return Articles(ROWS, tiny_loaded().chat, 1, replace(sizes, longest=64))
 
 
 def dialogues(sizes: Sizes = REFUSING) -> Dialogues:
-    return Dialogues(TOWNS, tiny_loaded().chat, 1, sizes, distil=False, longest=128)
+    return Dialogues(TOWNS, tiny_loaded().chat, 1, sizes)
 
 
 def texts(batch: Batch) -> list[str]:
@@ -112,9 +112,8 @@ def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Pa
         Dialogues(COUNTRIES[:5], tiny_loaded().chat, 1, SIZES)
     with pytest.raises(InvalidInput, match="four paragraphs"):
         Articles(ROWS[:4], tiny_loaded().chat, 1, SIZES)
-    (tmp_path / "rows.json").write_text('[{"question": "why?"}]')
-    with pytest.raises(CorruptFile, match="split-questions"):
-        read_questions(tmp_path / "rows.json")
+    with pytest.raises(MissingFile, match="split-questions"):
+        mixture_of("articles", tiny_loaded(), tmp_path, None, 0, Sizes(), questions=tmp_path / "rows.json")
 
 
 @pytest.mark.parametrize("task", ["facts", "hard", "dialogue", "asked", "keeping"])
@@ -126,5 +125,5 @@ def test_a_task_is_drawn_from_the_files_that_the_command_is_given(task: str, tmp
     write_rows(corpus / ASKED, [Asked("when?", "1801", f"{p.title} 1801", p.source, p.key) for p in PASSAGES])
     memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
     loaded = tiny_loaded(config=tiny_config().with_memory(memory))
-    mixed = mixture_of(f"{task}:1", loaded, data, corpus, 0, distil=True)
+    mixed = mixture_of(f"{task}:1", loaded, data, corpus, 0, Sizes())
     assert mixed.next().task == task

@@ -1,6 +1,7 @@
 """What conversations ask, when they refuse, what the teacher sees, and that every source resumes exactly."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,21 +19,23 @@ PASSAGES = [
     Passage("s", f"p{n}", f"Town {n}", f"Town {n} is a small place. It was founded in 18{n:02} by Anna Berg of Oslo.")
     for n in range(12)
 ]  # fmt: skip
-SIZES = Sizes(written=6, conversations=6)
+SIZES = Sizes(written=6, conversations=6, longest=32)
 
 
-def facts(sizes: Sizes = SIZES, longest: int = 32, **options: float) -> FactConversations:
+def facts(sizes: Sizes = SIZES, whole: float = 0.7) -> FactConversations:
     references = references_of(DOCUMENTS, tiny_loaded().tokenizer, limit=32)
-    return FactConversations(references, tiny_loaded().chat, 1, sizes, longest=longest, **options)  # type: ignore[arg-type]
+    return FactConversations(references, tiny_loaded().chat, 1, sizes, whole)
 
 
 def people(sizes: Sizes = SIZES) -> AskedConversations:
     rows = [Asked(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}") for n in range(8)]
-    return AskedConversations(rows, tiny_loaded().chat, 1, sizes, longest=32)
+    return AskedConversations(rows, tiny_loaded().chat, 1, sizes)
 
 
 def keeping() -> KeepingBatches:
-    return KeepingBatches(PASSAGES, tiny_loaded().tokenizer, 1, rows=2, window=24, matched=8)
+    source = KeepingBatches(PASSAGES, tiny_loaded().chat, 1)
+    source.rows, source.window, source.matched = 2, 24, 8
+    return source
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -51,7 +54,7 @@ def test_a_source_goes_on_exactly_from_its_state(make: Callable[[], BatchSource]
 
 
 def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> None:
-    maker = facts(Sizes(written=6, conversations=6, unanswerable=0.5, as_text=0.0), whole=1.0)
+    maker = facts(replace(SIZES, unanswerable=0.5, as_text=0.0), whole=1.0)
     decode = maker.chat.tokenizer.decode
     refused = 0
     for _ in range(10):
@@ -68,7 +71,7 @@ def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> N
 
 
 def test_the_teacher_predicts_the_very_tokens_that_the_student_does_with_the_text_in_front() -> None:
-    maker = facts(Sizes(written=6, conversations=6, as_text=0.0, unanswerable=0.3, taught=1.0))
+    maker = facts(replace(SIZES, as_text=0.0, unanswerable=0.3, taught=1.0))
     for _ in range(5):
         batch = maker.next()
         assert batch.teacher is not None

@@ -1,6 +1,7 @@
 """Pairs for DPO: what wins over what, with memories that are read, and that the loss is the formula's."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from memory_model.chat import ChatTemplate
 from memory_model.cli.training_data import mixture_of
 from memory_model.data.alike import Articles
 from memory_model.data.batches import IGNORE
-from memory_model.data.conversations import REFUSAL
+from memory_model.data.conversations import REFUSAL, Sizes
 from memory_model.data.factbook import held_out, read_jsonl
 from memory_model.data.preferences import Preferences
 from memory_model.models.folder import ModelFolder
@@ -33,12 +34,12 @@ from tests.memory_model.train.test_losses import gradients, tuned
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 TESTS = [p for name in ("*_test", "heldout*", "unanswerable", "unanswerable_twins") for p in DATA.glob(f"{name}.json")]
-UNREAD = {row["question"]: "Napoleon" for row in ROWS}
+UNREAD = {row.question: "Napoleon" for row in ROWS}
 
 
 def preferences() -> Preferences:
-    rows = [row if row["answerable"] else row | {"plausible": f"B{str(row['question'])[14]}"} for row in ROWS]
-    return Preferences(hard(), Articles(rows, tiny_loaded().chat, 1, REFUSING, distil=False, longest=64), UNREAD, 3)
+    rows = [row if row.answerable else replace(row, plausible=f"B{row.question[14]}") for row in ROWS]
+    return Preferences(hard(), Articles(rows, tiny_loaded().chat, 1, replace(REFUSING, longest=64)), UNREAD, 3)
 
 
 def test_every_pair_prefers_what_the_references_say() -> None:
@@ -75,7 +76,7 @@ def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:
     config = folder.checkpoint.config(folder.name).with_memory(folder.memory)
     loaded = SimpleNamespace(tokenizer=tokenizer, config=config, chat=ChatTemplate(folder.chat_template, tokenizer))
     built = mixture_of(
-        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, distil=False,
+        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, Sizes(taught=0.0),
         questions=tmp_path / "training.json",
     ).sources["preferences"][1]  # fmt: skip
     facts, articles = built.sources

@@ -3,16 +3,17 @@
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from memory_model.data.conversations import REFUSAL
+from memory_model.data.rows import Row, read_rows
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
 from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
-from memory_model.eval.rows import Row, read_rows
 from memory_model.eval.scores import exact_match, token_f1
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
@@ -38,7 +39,7 @@ def loaded() -> LoadedModel:
 def evaluation(
     loaded: LoadedModel, conditions: Sequence[str], rows: Sequence[Row] = ROWS, **options: object
 ) -> Evaluation:
-    subject = Subject.of(loaded, format_of(loaded))
+    subject = Subject.of(loaded)
     return Evaluation(subject, rows, conditions, batch=4, **options)  # type: ignore[arg-type]
 
 
@@ -60,8 +61,9 @@ def test_all_conditions_are_scored_for_every_row(loaded: LoadedModel) -> None:
 
 def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(loaded: LoadedModel) -> None:
     base = knowledge_base(TEXTS[:5])
+    base.nearest = partial(base.nearest, candidates=0)  # type: ignore[method-assign]
     rows = [Row(TEXTS[0], "Land0?", "0 km", distractors=tuple(TEXTS[1:5]))]
-    run = evaluation(loaded, ("memory", "memory_retrieved"), rows, knowledge_base=base, candidates=0)
+    run = evaluation(loaded, ("memory", "memory_retrieved"), rows, knowledge_base=base)
     result = run.run()
     assert sorted(run.retrieved[0]) == sorted(run.given[0])
     assert result["memory_retrieved"].recall_at_5 == [1.0]
@@ -119,7 +121,7 @@ def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
 
 def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: LoadedModel) -> None:
     plain = Subject(MemoryBank(loaded, format_of(loaded)), ())
-    tuned = Subject.of(loaded, format_of(loaded))
+    tuned = Subject.of(loaded)
     scores = Evaluation(plain, ROWS, ("none", "rag")).run()
     behind_prefix = Evaluation(tuned, ROWS, ("none",)).run()
     assert scores["none"].nll != pytest.approx(behind_prefix["none"].nll, abs=1e-6)

@@ -16,8 +16,9 @@ from edge_client.decoder.sequence import Sequence
 from edge_client.recall.recaller import Recall
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory_model.data.factbook import read_jsonl
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.export.activations import read_rows, second_moments
+from memory_model.export.activations import KEYS, second_moments
 from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decoder
 from memory_model.export.graph import Graph
 from memory_model.export.quantize import quantize
@@ -58,7 +59,7 @@ def exported(
 ) -> Sequence:
     path = folder / "decoder.onnx"
     graphs = decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])
-    graphs[spelling].save(path, external=True)
+    graphs[spelling].save(path)
     return opened(path, list(prefix or range(PREFIX))).sequence()
 
 
@@ -180,7 +181,7 @@ def test_both_spellings_read_one_file_of_weights_and_agree(precision: str, tied:
     names = {file.name for file in export_decoder(loaded, path, precision)}
     assert names == {"decoder.onnx", "decoder.cpu.onnx", "writer.onnx", "decoder.onnx.data"}
     assert names == set(os.listdir(tmp_path))
-    standard(weights_of(model), model.config, precision).save(tmp_path / "alone.onnx", external=True)
+    standard(weights_of(model), model.config, precision).save(tmp_path / "alone.onnx")
     ends = [end_of_weights(tmp_path / name) for name in ("decoder.onnx", "decoder.cpu.onnx")]
     assert max(ends) == end_of_weights(tmp_path / "alone.onnx"), "the other spelling adds no weights"
     chosen, ids = memories(model.config, 4, 1), list(range(50))
@@ -256,7 +257,7 @@ def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
     graph = decoder_graphs(loaded.model.state_dict(), loaded.config, "int4")["standard"].model().graph
     steps: list[tuple[int, int]] = []
     moments = second_moments(loaded, ROWS, lambda done, of: steps.append((done, of)))
-    widths = {t.name: t.dims[0] for t in graph.initializer if t.data_type == TensorProto.INT4}
+    widths = {t.name.removesuffix(".int4"): t.dims[0] for t in graph.initializer if t.data_type == TensorProto.INT4}
     widths["table"] = widths.pop("embed_tokens")
     assert {name: len(m) for name, m in moments.items()} == widths
     assert steps == [(n + 1, len(ROWS)) for n in range(len(ROWS))]
@@ -266,7 +267,7 @@ def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
 
 
 def test_half_of_the_shipped_rows_are_about_countries_that_are_not_held_out_half_are_tunings_prose() -> None:
-    rows, data = read_rows(DEFAULT / "calibration.jsonl"), Path(__file__).parents[3] / "data"
+    rows, data = read_jsonl(DEFAULT / "calibration.jsonl", KEYS), Path(__file__).parents[3] / "data"
     names = [c["title"] for c in json.loads((data / "heldout.json").read_text())]
     tuned = {(row["text"], row["question"]) for row in map(json.loads, (data / "introductions.jsonl").open())}
     facts = [row for row in rows if (row["knowledge"], row["question"]) not in tuned]
@@ -280,9 +281,9 @@ def test_half_of_the_shipped_rows_are_about_countries_that_are_not_held_out_half
 def test_rows_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(text)
     with pytest.raises(CorruptFile):
-        read_rows(tmp_path / "rows.jsonl")
+        read_jsonl(tmp_path / "rows.jsonl", KEYS)
     with pytest.raises(MissingFile):
-        read_rows(tmp_path / "none.jsonl")
+        read_jsonl(tmp_path / "none.jsonl", KEYS)
 
 
 def test_a_precision_is_read_from_its_label_and_others_are_refused() -> None:

@@ -280,7 +280,7 @@ def close(ours: np.ndarray, theirs: np.ndarray) -> None:
 def exported(loaded: LoadedModel, folder: Path, precision: str, spelling: str, prefix: Sequence[int]) -> Text:
     weights = {name: tensor.numpy() for name, tensor in loaded.model.state_dict().items()}
     graphs = decoder_graphs(weights, loaded.config, precision, operators=[spelling])
-    graphs[spelling].save(folder / "decoder.onnx", external=True)
+    graphs[spelling].save(folder / "decoder.onnx")
     graph = DecoderGraph.open(folder / "decoder.onnx", threads=1, provider="cpu")
     return Decoder(graph, prefix, context=256, parallel=1).sequence()
 

@@ -1,4 +1,4 @@
-"""Rows of an evaluation file: a question, the text that answers it, and what else is known about the answer."""
+"""Rows of a file of questions: each with the text that answers it, and what else is known about the answer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Row:
     title: of the document that knowledge and distractors are from, put before each reference. answers: other right
     answers. distractors: the texts that are read beside the knowledge; None draws them from the other rows. answerable:
     False when neither the knowledge nor the distractors answer the question, so that the right answer is to say so.
+    plausible: what seems to answer such a question.
     """
 
     knowledge: str
@@ -28,6 +29,7 @@ class Row:
     answers: tuple[str, ...] = ()
     distractors: tuple[str, ...] | None = None
     answerable: StrictBool = True
+    plausible: str = ""
 
     @property
     def right_answers(self) -> tuple[str, ...]:
@@ -51,6 +53,6 @@ def read_rows(data: Any, limit: int | None = None) -> list[Row]:
     return rows
 
 
-def open_rows(path: Path, limit: int | None = None) -> list[Row]:
-    """Rows of a file; raises MissingFile, CorruptFile or InvalidInput."""
-    return read_rows(read_json(path, list, "an evaluation file is a JSON list"), limit)
+def open_rows(path: Path, limit: int | None = None, advice: str = "an evaluation file is a JSON list") -> list[Row]:
+    """Rows of a file; raises MissingFile with the advice, CorruptFile or InvalidInput."""
+    return read_rows(read_json(path, list, advice), limit)
