@@ -50,11 +50,10 @@ def cases() -> dict[str, Any]:
 
 def client_of(graph: DecoderGraph | TorchGraph, payload_format: MemoryFormat) -> Client:
     text = Decoder(graph, cases()["prefix"], context=512, parallel=2).sequence()
-
-    def inject(payloads: Sequence[bytes]) -> None:
-        text.inject(Recall("", tuple(payload_format.decode(payloads))))
-
-    return Client(lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1], inject)
+    return Client(
+        lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1],
+        lambda payloads: text.inject(Recall("", tuple(payload_format.decode(payloads)))),
+    )  # fmt: skip
 
 
 # What a client has that knows docs/reference/runtime.md and nothing of ours: numpy, ONNX Runtime, the tokenizer's file.
@@ -157,18 +156,14 @@ def same(found: Any, expected: Any, at: str = "") -> None:
 @pytest.mark.parametrize("engine", ["standard", "fused", "torch", "document"])
 @pytest.mark.parametrize("number", range(6))
 def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, engine: str, number: int) -> None:
-    bundled = FOLDER / "bundle" / "decoder.onnx"
-    path = tmp_path / "decoder.onnx" if engine == "standard" else bundled
+    path = (tmp_path if engine == "standard" else FOLDER / "bundle") / "decoder.onnx"
     if engine == "standard":  # where the other spelling lies beside it, that is opened
-        for file in (bundled, bundled.with_name("decoder.onnx.data")):
-            shutil.copy(file, tmp_path)
+        for name in ("decoder.onnx", "decoder.onnx.data"):
+            shutil.copy(FOLDER / "bundle" / name, tmp_path)
     assert fused_path(path).is_file() == (engine != "standard")
-    if engine == "torch":
-        client = client_of(TorchGraph(loaded().model), memory_format())
-    elif engine == "document":
-        client = document_client()
-    else:
-        client = client_of(DecoderGraph.open(path, threads=1), Bundle.open(FOLDER / "bundle").memory_format)
+    graph = TorchGraph(loaded().model) if engine == "torch" else DecoderGraph.open(path, threads=1)
+    payload_format = memory_format() if engine == "torch" else Bundle.open(FOLDER / "bundle").memory_format
+    client = document_client() if engine == "document" else client_of(graph, payload_format)
     tolerance = TOLERANCE if engine in ("torch", "document") else COMPILED_TOLERANCE
     case, payloads = cases()["cases"][number], [bytes.fromhex(m["payload"]) for m in cases()["memories"]]
     client.begin(case["prompt"]["tokens"], case["memory"])

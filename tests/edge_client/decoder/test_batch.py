@@ -17,11 +17,10 @@ import torch
 
 from edge_client.decoder import batch
 from edge_client.decoder.batch import IDLE_S, Decoder
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.graph import DecoderGraph, Row
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
-from memory_model.cache_layout import Row
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.export.decoder import OPERATORS, decoder_graphs
 from memory_model.models.engine import TorchGraph, TorchRunner
@@ -43,8 +42,7 @@ class Replaying(TorchGraph):
         self.device, made = "cuda", super().runner(context, parallel, prefix)
         engine, logits = made._engine, torch.zeros(parallel, CONFIG.vocabulary)
         for seen in engine._sizes:  # type: ignore[attr-defined]
-            replayed = SimpleNamespace(replay=lambda seen=seen: logits.copy_(engine._advance(seen)))
-            engine._graphs[seen] = replayed, logits
+            engine._graphs[seen] = SimpleNamespace(replay=lambda seen=seen: logits.copy_(engine._advance(seen))), logits
         return made
 
 
@@ -144,8 +142,7 @@ def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderG
     assert time.monotonic() - began < 5
     assert said == talk.answer(Decoder(graph, PREFIX, context=200, parallel=1).sequence())
     assert sum(s.place is None for s in held) == 1, "one was parked"
-    assert np.isfinite(held[0].read([9])).all()
-    assert np.isfinite(held[1].read([9])).all()
+    assert all(np.isfinite(sequence.read([9])).all() for sequence in held)
 
 
 @pytest.mark.usefixtures("patient")
@@ -224,8 +221,7 @@ def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_pla
     graph: DecoderGraph, monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
     decoder = Decoder(graph, PREFIX, context=200, parallel=3)
-    if graph.device != "cpu":
-        pytest.skip("only a processor has cores to spare")
+    _ = graph.device == "cpu" or pytest.skip("only a processor has cores to spare")
     first, behind, last = (decoder.sequence() for _ in range(3))
     for sequence in (first, behind, last):  # three places, side by side
         sequence.begin([9, 8], memory=True)

@@ -96,17 +96,12 @@ def test_a_context_that_no_memory_holds_is_called_so() -> None:
 
 # One sequence of the decoder: what is wrong is named and changes nothing, what was read is used again.
 
-PREFIX = [1, 2, 3]
-CONTEXT = 403
+PREFIX, CONTEXT = [1, 2, 3], 403
 
 
-@pytest.fixture(scope="module", params=["onnx", "torch"])
-def engine(tiny: Bundle, request: pytest.FixtureRequest) -> DecoderGraph | TorchGraph:
-    return TorchGraph(tiny_loaded().model) if request.param == "torch" else DecoderGraph.open(tiny.decoder, threads=1)
-
-
-@pytest.fixture(scope="module")
-def decoder(engine: DecoderGraph | TorchGraph) -> Decoder:
+@pytest.fixture(scope="module", params=[False, True], ids=["onnx", "torch"])
+def decoder(tiny: Bundle, request: pytest.FixtureRequest) -> Decoder:
+    engine = TorchGraph(tiny_loaded().model) if request.param else DecoderGraph.open(tiny.decoder, threads=1)
     return Decoder(engine, PREFIX, context=CONTEXT, parallel=2)
 
 
