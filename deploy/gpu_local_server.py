@@ -1,12 +1,14 @@
 """What explicit memory costs a local server of batch 32: the paper's local-server table, in one job for one GPU.
 
+It measures the engine of `edge-client serve --provider torch` without HTTP and scheduler (`make bench-local-server`).
+
     python -m deploy.gpu_local_server                                       # the paper's 2.4 B shape, bfloat16
     python -m deploy.gpu_local_server --device cpu --shape tiny --rounds 2  # does it start at all?
 
 As in the paper: 32 prompts of 128 tokens, 128 tokens are generated for each, throughput is 32 * 128 over the time for
 both. A sequence reads 5 memories a chunk of 64 tokens; the first generated chunk keeps those of the last prompt chunk,
-so there are 3 retrievals of 32 queries. Memories lie in a local store on a drive, a generation reads each once, and
-the store's file is dropped from the page cache before. On an A800 the paper has 733 tokens/s with memory, 1131 without.
+so there are 3 retrievals of 32 queries. Memories lie in a device's knowledge base, a generation reads each once, and
+its file is dropped from the page cache before. On an A800 the paper has 733 tokens/s with memory, 1131 without.
 
 Three variants in turn: `without` has no memory slots at all, `exact` waits for every retrieval, `overlap` retrieves in
 a thread while tokens are read or generated. A retrieval is a search by given vectors, reading, decompression and the
@@ -34,6 +36,8 @@ import numpy as np
 import torch
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.local.records import Head, Reference
 from experiments.shapes import MEMORY3_2B
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
@@ -42,7 +46,6 @@ from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories
-from memory_service.stores import NewDocument, NewReference, Query, WriterIdentity, open_store
 
 DIMENSION = 1024
 """Numbers in a vector of a reference, as BGE-M3's."""
@@ -102,38 +105,31 @@ def random_format(config: ModelConfig) -> MemoryFormat:
 
 
 class LocalMemories:
-    """Random full memories in a local store on a drive. A query is the sum of the vectors that it is to find."""
+    """Random full memories in a device's knowledge base. A query is the sum of the vectors that it is to find."""
 
     def __init__(self, folder: Path, memory_format: MemoryFormat, count: int, device: str, dtype: torch.dtype) -> None:
-        """Write `count` memories to a new store in `folder`."""
-        self.folder, self.format, self.device, self.dtype = folder, memory_format, device, dtype
-        self.memory = memory_format.config.memory
-        identity = memory_format.identity
+        """Write `count` memories to a new file in `folder`."""
+        self.path, self.format, self.device, self.dtype = folder / "random.memories", memory_format, device, dtype
+        self.memory, identity = memory_format.config.memory, memory_format.identity
         short = (bytes.fromhex(i)[:16] for i in astuple(identity))
         header = HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, self.memory.reference_tokens, *short)
         rng = np.random.default_rng(1)
         self.vectors = rng.standard_normal((count, DIMENSION), np.float32)
         self.vectors /= np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        self.store = open_store(f"file://{folder.resolve()}/store")
-        writer = WriterIdentity(**asdict(identity), embedder_id="00" * 32, dimension=DIMENSION)
-        self.base = self.store.create("memories", "random", writer)
-        for first in range(0, count, 256):
-            documents = []
-            for number in range(first, min(first + 256, count)):
-                payload = header + rng.bytes(memory_format.full_bytes)
-                crc, text = google_crc32c.value(payload), f"reference {number}"
-                reference = NewReference(number + 1, text, self.vectors[number], payload, crc)
-                documents.append(NewDocument(str(number), "", {}, number.to_bytes(32, "little"), [reference]))
-            self.store.write(self.base, documents)
+        self.base = LocalKnowledgeBase.create(self.path, Head.of("random", identity, "00" * 32, DIMENSION))
+        for number, vector in enumerate(self.vectors):
+            payload, text = header + rng.bytes(memory_format.full_bytes), f"reference {number}"
+            crc32c = google_crc32c.value(payload)
+            self.base.append([Reference(number + 1, str(number), "", 0, text, vector, payload, crc32c)])
         self.stream = torch.cuda.Stream() if device.startswith("cuda") else None
         self.found: list[int] = []
         self._next = 0
 
     def forget_pages(self) -> None:
-        """Drop the store's files from the page cache."""
-        for path in (self.folder / "store").rglob("*.sqlite3*"):
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        """Drop the file from the page cache."""
+        self.base.content()  # empties the journal into it
+        with self.path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def retrieve(self, sequences: int) -> MemoryBatch:
         """Memories [sequences, 1, k] on the device, of the next queries. `found` notes how many differ."""
@@ -141,9 +137,10 @@ class LocalMemories:
         those = (self._next + np.arange(sequences * k)) % len(self.vectors)
         self._next = int(those[-1]) + 1
         queries = self.vectors[those].reshape(sequences, k, -1).sum(axis=1)
-        found = self.store.retrieve(self.base, Query(queries, k))
-        self.found.append(len(found.payloads))
-        rows = [[found.payloads[hit.memory_id] for hit in hits] for hits in found.hits]
+        hits = self.base.retrieve(queries, k=k).hits
+        payloads = {hit.memory_id: hit.payload for of_query in hits for hit in of_query if hit.payload}
+        self.found.append(len(payloads))
+        rows = [[payloads[hit.memory_id] for hit in of_query] for of_query in hits]
         with torch.cuda.stream(self.stream) if self.stream else nullcontext():
             read = stack_memories([self.format.decode(row) for row in rows], self.format.config)
             keys, values = (side.to(self.device, self.dtype) for side in (read.keys, read.values))
@@ -222,7 +219,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         }
         speeds = interleave(variants, options.rounds)
         retrieval_ms = [1e3 * _timed(partial(memories.retrieve, options.batch), cuda) for _ in range(options.rounds)]
-    memories.store.close()
+    memories.base.close()
     copy = copy_bytes_per_s(options.device)
     steps = {name: step_cost(engine, options) for name, engine in (("without", plain), ("with", reading))}
     return {

@@ -113,7 +113,7 @@ class EdgeModel:
         local = _local(opened, settings)  # refused before weights are loaded
         decoder = Decoder.open(
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
-            parallel=settings.parallel,
+            parallel=settings.parallel, model=settings.model,
         )  # fmt: skip
         embedder = opened.embedder(threads=settings.embedder_threads)
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))

@@ -69,7 +69,8 @@ class EdgeSettings(CheckedSettings):
     deadline_s: longest wait for a chunk's memories.
     memory_cache_mb: payloads kept on the device. offline: never call the service, whatever is named.
 
-    provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
+    provider: what runs the decoder: auto, cpu, cuda, tensorrt or torch. model: folder of the model that torch runs, the
+    one that the bundle was exported from; None: the packaged one. threads: of the decoder, "auto" measures which
     number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at
     the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
 
@@ -95,6 +96,7 @@ class EdgeSettings(CheckedSettings):
     offline: bool = False
 
     provider: str = Field(default="auto", min_length=1)
+    model: Path | None = None
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
     embedder_threads: int = Field(default=1, ge=1, le=256)
     parallel: int = Field(default=4, ge=1, le=256)
@@ -129,7 +131,8 @@ class EdgeOptions(TypedDict, total=False):
     offline: bool | None
     threads: int | Literal["auto"] | None
     embedder_threads: int | None
-    provider: Literal["auto", "cpu", "cuda", "tensorrt"] | None
+    provider: Literal["auto", "cpu", "cuda", "tensorrt", "torch"] | None
+    model: str | Path | None
     parallel: int | None
     context: int | None
     minimum_score: float | None

@@ -136,7 +136,8 @@ def _decoder(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
 
 def _opened(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderGraph:
     return DecoderGraph.open(
-        decoder, threads=settings.threads, provider=provider, context=settings.context, parallel=settings.parallel
+        decoder, threads=settings.threads, provider=provider, context=settings.context, parallel=settings.parallel,
+        model=settings.model,
     )  # fmt: skip
 
 
@@ -174,7 +175,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
         yield Check("knowledge base", number > 0, said, advice)
 
 
-@with_options("bundle", "service", "knowledge_base", "provider")
+@with_options("bundle", "service", "knowledge_base", "provider", "model")
 def doctor(given: dict[str, Any]) -> None:
     """Check device, bundle, decoder, embedder and service."""
     marks = {None: ("info", "dim"), True: ("ok  ", "green"), False: ("FAIL", "red")}

@@ -153,7 +153,7 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
 
 
 @app.command(epilog=EXIT_CODES)
-@with_options("bundle", "service", "knowledge_base", "local", "offline")
+@with_options("bundle", "service", "knowledge_base", "local", "offline", "provider", "model")
 @_reported()
 def serve(
     given: dict[str, Any],

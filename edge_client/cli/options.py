@@ -37,7 +37,8 @@ SETTINGS = {
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
     "without and then with memories.",
     "offline": "Never call the service; read only memories on this device.",
-    "provider": "ONNX Runtime provider: auto, cpu, cuda or tensorrt.",
+    "provider": "What runs the decoder: auto, cpu, cuda, tensorrt or torch.",
+    "model": "Folder of the model that provider torch runs; the bundle was exported from it. [default: packaged]",
 }
 ANSWER = {
     "max_tokens": "Longest answer, in tokens.", "temperature": "Sampling temperature; 0 is greedy.",

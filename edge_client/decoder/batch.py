@@ -16,16 +16,18 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Condition
 
 import numpy as np
 
-from edge_client.decoder.graph import DecoderGraph, Row, Runner, Threads
+from edge_client.decoder.graph import DecoderGraph, Threads
 from edge_client.decoder.kv import Rows
-from edge_client.decoder.providers import CONTEXT
+from edge_client.decoder.providers import CONTEXT, named_errors
 from edge_client.decoder.sequence import NOTHING, Sequence
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
+from memory_model.cache_layout import Row
 from memory_model.chat import prefix_ids
 from memory_model.errors import InvalidInput
 
@@ -84,7 +86,8 @@ class Decoder:
         self.steps = 0
         self._hurried = 0  # threads that wait for work in the background
         self.parallel = parallel
-        self._runner = Runner(graph, self.context, parallel)
+        with named_errors(f"the key-values of {parallel} conversations"):
+            self._runner = graph.runner(self.context, parallel, self.prefix)
         self.caches = self._runner.caches
         self._places: list[weakref.ref[Sequence] | None] = [None] * parallel
         self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()
@@ -101,11 +104,12 @@ class Decoder:
 
     @classmethod
     def open(
-        cls, bundle: Bundle, *, threads: Threads = 1, provider: str = "cpu", context: int = 0, parallel: int = 4
-    ) -> Decoder:
+        cls, bundle: Bundle, *, threads: Threads = 1, provider: str = "cpu", context: int = 0, parallel: int = 4,
+        model: Path | None = None,
+    ) -> Decoder:  # fmt: skip
         """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
         size = {"context": context, "parallel": parallel}
-        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider, **size)
+        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider, model=model, **size)
         return cls(graph, prefix_ids(bundle.tokenizer, bundle.config.memory), **size)
 
     @property

@@ -35,8 +35,9 @@ from edge_client.decoder.providers import (
     missing,
     named_errors,
     open_session,
+    torch_graph,
 )
-from memory_model.cache_layout import TEXT, mask_name, rows_name
+from memory_model.cache_layout import TEXT, Row, mask_name, rows_name
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
@@ -91,15 +92,18 @@ class DecoderGraph:
     @classmethod
     def open(
         cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto",
-        context: int = CONTEXT, parallel: int = PARALLEL,
+        context: int = CONTEXT, parallel: int = PARALLEL, model: Path | None = None,
     ) -> DecoderGraph:  # fmt: skip
         """Open `decoder.onnx` as `memory_model.export` writes it, or the spelling for the CPU beside it.
 
         threads: of the matrix products on the CPU; "auto" measures at the first load and keeps the result. provider: a
         name of `edge_client.decoder.providers`. context, parallel: text rows and sequences that TensorRT's engine
-        takes. Raises MissingFile, CorruptFile, InvalidInput, ProviderError.
+        takes. model: the folder whose weights torch takes, None for the packaged one. Raises MissingFile, CorruptFile,
+        InvalidInput, ProviderError; with torch ModelMismatch.
         """
         path = Path(path)
+        if provider == "torch":
+            return torch_graph(path, model, threads)
         if not path.is_file():
             raise MissingFile(f"no decoder at {path}: make it with `memory-model export`")
         folder = cache_folder(path)
@@ -114,6 +118,10 @@ class DecoderGraph:
         if threads != "auto":
             return opened(threads)
         return _fastest(opened, path, folder / THREADS)
+
+    def runner(self, context: int, parallel: int, prefix: Sequence[int] = ()) -> Runner:
+        """New caches. prefix: what every sequence begins with, if anything; it is read like any text."""
+        return Runner(self, context, parallel)
 
 
 def session_options(threads: int, *, rounded: bool = True) -> ort.SessionOptions:
@@ -144,7 +152,7 @@ def physical_cores() -> int:
 
 def step_ms(graph: DecoderGraph) -> float:
     """Milliseconds of one decoding step behind some text: the median of some, after some to warm up."""
-    runner, row, times = Runner(graph, MEASURED_ROWS, 1), Row([0], 0, MEASURED_ROWS - 1, False), []
+    runner, row, times = graph.runner(MEASURED_ROWS, 1), Row([0], 0, MEASURED_ROWS - 1, False), []
     for _ in range(WARM_UP + STEPS):
         begun = time.perf_counter()
         runner.run(0, [row])
@@ -184,16 +192,6 @@ def _fastest(opened: Callable[[int], DecoderGraph], path: Path, file: Path) -> D
         partial.write_text(json.dumps({**known, key: chosen}, indent=1), encoding="utf-8")
         partial.replace(file)
     return graph
-
-
-@dataclass(frozen=True)
-class Row:
-    """One sequence of a run: its new tokens, the position of the first, the text before them, whether it has memory."""
-
-    tokens: Sequence[int]
-    position: int
-    length: int
-    memory: bool
 
 
 @dataclass

@@ -4,6 +4,7 @@
     cpu         the CPU, with the fused spelling of the graph
     cuda        CUDA, with the standard spelling: its GroupQueryAttention takes neither a mask nor float32
     tensorrt    TensorRT, with the standard spelling; the first load builds the engine, which takes minutes
+    torch       not ONNX Runtime: a model folder's weights in torch, on a GPU or the CPU, for a local server
 
 A provider that is named and cannot be had is a ProviderError; `auto` takes the next one and gives a warning where a
 GPU stays unused. CUDA and TensorRT follow ONNX Runtime's documentation and source; they were not run by the authors.
@@ -22,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
@@ -31,7 +33,7 @@ from memory_model.cache_layout import TEXT, cache_layout, fused_path, mask_name,
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error
 
-NAMES = ("auto", "cpu", "cuda", "tensorrt")
+NAMES = ("auto", "cpu", "cuda", "tensorrt", "torch")
 RUNTIME_NAMES = {
     "cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider",
 }  # fmt: skip
@@ -47,7 +49,8 @@ PROMPT_TOKENS = 64
 """Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 TYPICAL_ROWS = 512
 """Text rows for which TensorRT chooses its kernels."""
-OUT_OF_MEMORY = ("bad_alloc", "out of memory", "failed to allocate", "cuda failure 2", "alloc_failed", "outofmemory")
+OUT_OF_MEMORY = ("bad_alloc", "out of memory", "failed to allocate", "cuda failure 2", "alloc_failed", "outofmemory",
+                 "can't allocate memory")  # fmt: skip
 
 log = logging.getLogger(__name__)
 Shape = tuple[int | str, ...]
@@ -92,6 +95,18 @@ def missing(provider: str) -> str:
             "on a Jetson `sudo apt install libnvinfer10 libnvonnxparsers10`"
         )
     return ""
+
+
+def torch_graph(decoder: Path, model: Path | None, threads: int | str) -> Any:
+    """The weights of a bundle's model folder in torch, a `TorchGraph`; devices do without torch and that module."""
+    try:
+        engine = importlib.import_module("memory_model.models.engine")
+    except ImportError as error:
+        raise ProviderError(
+            f"provider torch: {error.name} is not installed: pip install memory3-service", reason="NOT_INSTALLED"
+        ) from error
+    with named_errors(str(decoder.parent)):
+        return engine.TorchGraph.open(decoder.parent, model, threads)
 
 
 def open_session(

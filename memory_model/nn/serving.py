@@ -1,7 +1,7 @@
 """The decoder that reads on: a batch of sequences over static caches, with memory slots for each.
 
-It computes with the weights of a `Decoder`, for a local server and for evaluation. Caches are allocated once, each row
-of a cache has a fixed position, and on a GPU a step is one CUDA graph.
+It computes with the weights of a `Decoder`, for a local server (`models.engine`) and for evaluation. Caches are
+allocated once, each row of a cache has a fixed position, and on a GPU a step is one CUDA graph.
 
 Letters as in `decoder`; s slot rows of a head, R text rows, S = s + R. A cache holds some KV heads of one layer:
 
@@ -28,6 +28,8 @@ from memory_model.nn.writing import pad_ids
 _ALIGNED_ROWS = 8
 """Attention on a GPU reads masks whose rows are a multiple of this."""
 _WARM_UP_STEPS = 3
+_SHORTEST = 256
+"""Text rows that the shortest step reads. Longer ones read twice as many, and so on up to all."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class BatchedDecoder:
 
     length: Tensor
     """int64 [B] on the device: rows of each sequence's text, prefix included."""
+    text: dict[str, Tensor]
+    """Text rows [B, h, R, d] of the caches, prefix first, by the names of `CacheTensor`."""
 
     @torch.inference_mode()
     def __init__(self, model: Decoder, prefix: Sequence[int], sequences: int, capacity: int) -> None:
@@ -64,13 +68,16 @@ class BatchedDecoder:
             on = torch.is_autocast_enabled(self.device.type)
             self.dtype = torch.get_autocast_dtype(self.device.type) if on else torch.float32
         rows = -(-(capacity + 1) // _ALIGNED_ROWS) * _ALIGNED_ROWS
-        self._caches: list[list[_Cache]] = []
+        self.text, self._caches = {}, list[list[_Cache]]()
         for number in range(config.layers):
             self._caches.append([])
             for t in layout.of(number):
                 shape = sequences, len(t.heads), layout.slots(t.layout) + rows, config.head_dim
                 heads = torch.tensor(t.heads, device=self.device)
-                self._caches[-1].append(_Cache(t.layout, heads, self._zeros(*shape), self._zeros(*shape)))
+                sides = self._zeros(*shape), self._zeros(*shape)
+                self._caches[-1].append(_Cache(t.layout, heads, *sides))
+                own = (side[:, :, layout.slots(t.layout) :] for side in sides)
+                self.text.update(zip((t.keys, t.values), own, strict=True))
         self._order = [torch.tensor(block.self_attn.restore, device=self.device) for block in model.blocks]
         # By layout, [B, heads, s]: 0 where a slot row may be read, minus infinity elsewhere.
         self._slots = {TEXT: self._zeros(sequences, 1, 0)} if TEXT in layout.numbers else {}
@@ -79,6 +86,7 @@ class BatchedDecoder:
             self._slots[number] = slots.fill_(float("-inf"))
         self._budget = [(b.self_attn.rows_Ht, b.self_attn.filled_Ht) for b in model.blocks]
         self._row = torch.arange(rows, device=self.device)
+        self._sizes = [*(n for e in range(32) if (n := _SHORTEST << e) < rows), rows]
         first = config.memory.reference_tokens  # behind the prefix, the positions that all memories share
         self._cos, self._sin = model.rotary(self._row + torch.where(self._row < self.prefix, 0, first))
         self._every = torch.arange(sequences, device=self.device)
@@ -87,29 +95,29 @@ class BatchedDecoder:
         self._longest = 0
         if prefix:
             self.prefill([0], [prefix])
-            for cache in (cache for caches in self._caches for cache in caches):
-                for x in (cache.keys, cache.values):
-                    x[1:] = x[:1]
+            for x in self.text.values():
+                x[1:] = x[:1]
         self.length.fill_(self.prefix)
-        self._graph, self._logits = self._captured()
+        self._graphs = self._captured()
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
-    def _captured(self) -> tuple[torch.cuda.CUDAGraph | None, Tensor]:
-        """A step as a CUDA graph with the tensor that it writes logits to; no graph on a processor."""
-        if self.device.type != "cuda":
-            return None, self._zeros(0)
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP_STEPS):  # of idle sequences: their tokens are negative
-                self._advance()
-        torch.cuda.current_stream(self.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self._advance()
-        return graph, logits
+    def _captured(self) -> dict[int, tuple[torch.cuda.CUDAGraph, Tensor]]:
+        """By text rows, a step as a CUDA graph with the tensor that it writes logits to; none on a processor."""
+        graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        for seen in self._sizes if pool else ():
+            side = torch.cuda.Stream(self.device)
+            side.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_UP_STEPS):  # of idle sequences: their tokens are negative
+                    self._advance(seen)
+            torch.cuda.current_stream(self.device).wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                graphs[seen] = graph, self._advance(seen)
+        return graphs
 
     # What a caller does with sequences
 
@@ -137,7 +145,7 @@ class BatchedDecoder:
         # Padding writes rows that later tokens write again, or the spare row.
         rows = (start[:, None] + step).clamp_max(len(self._row) - 1)
         everyone = list(sequences) == list(range(self.sequences))
-        hidden = self._hidden(ids, rows, None if everyone else chosen)
+        hidden = self._hidden(ids, rows, slice(None) if everyone else chosen, self._seen(max(ends)))
         self.length[chosen] = start + lengths
         self._longest = max(self._longest, *ends)
         return self.model.head(hidden[torch.arange(len(texts), device=self.device), lengths - 1]).float()
@@ -155,11 +163,25 @@ class BatchedDecoder:
             if self._longest >= self.capacity:
                 raise InvalidInput(f"a sequence has {self.capacity} tokens: its cache is full")
         self._longest += 1
-        if self._graph is None:
-            self._logits = self._advance()
-        else:
-            self._graph.replay()
-        return self._logits
+        return self._replayed(self._seen(self._longest))
+
+    @torch.inference_mode()
+    def run(self, first: int, ids_nT: Sequence[Sequence[int]], lengths: Sequence[int], every: bool) -> Tensor:
+        """Append tokens to the sequences from `first` on, as many to each, behind the first `lengths` rows of each.
+
+        float32 logits [n, V] behind the last tokens, with `every` [n T, V] behind all; valid until the next run. What
+        the other sequences hold is kept, but not their `length`: a caller of `run` keeps lengths itself.
+        """
+        ids, start = (torch.tensor(x, device=self.device) for x in (ids_nT, lengths))
+        places, seen = slice(first, first + len(ids)), self._seen(max(lengths) + ids.shape[1])
+        if self._graphs and ids.shape[1] == 1:
+            self._tokens.fill_(-1)
+            self.length.fill_(self.capacity)  # others write to the spare row
+            self._tokens[places], self.length[places] = ids[:, 0], start
+            return self._replayed(seen)[places]
+        rows = start[:, None] + torch.arange(ids.shape[1], device=self.device)
+        hidden = self._hidden(ids, rows, places, seen)
+        return self.model.head(hidden if every else hidden[:, -1:]).float().flatten(0, 1)
 
     @torch.inference_mode()
     def inject(self, sequences: Sequence[int], memory: MemoryBatch) -> None:
@@ -195,21 +217,28 @@ class BatchedDecoder:
 
     # The maths
 
-    def _advance(self) -> Tensor:
+    def _seen(self, longest: int) -> int:
+        """Text rows to read where no sequence is longer."""
+        return next(size for size in self._sizes if size >= longest)
+
+    def _replayed(self, seen: int) -> Tensor:
+        """A step of `_tokens` behind `length` that reads `seen` text rows, by its CUDA graph where there is one."""
+        if seen not in self._graphs:
+            return self._advance(seen)
+        graph, logits = self._graphs[seen]
+        graph.replay()
+        return logits
+
+    def _advance(self, seen: int) -> Tensor:
         """One step of static tensors only; an idle sequence writes a row that its next token writes again."""
-        hidden = self._hidden(self._tokens.clamp_min(0)[:, None], self.length[:, None], None)
+        hidden = self._hidden(self._tokens.clamp_min(0)[:, None], self.length[:, None], slice(None), seen)
         self.length += self._tokens >= 0
         return self.model.head(hidden[:, 0]).float()
 
-    def _hidden(self, ids_nT: Tensor, rows_nT: Tensor, chosen: Tensor | None) -> Tensor:
-        """Normed hidden states [n, T, D]; writes keys and values to `rows_nT` of these sequences.
-
-        chosen: int64 [n], None for all.
-        """
+    def _hidden(self, ids_nT: Tensor, rows_nT: Tensor, chosen: Tensor | slice, seen: int) -> Tensor:
+        """Normed hidden states [n, T, D] of `chosen` sequences; writes their rows `rows_nT`, reads the first `seen`."""
         model, (n, T), G = self.model, ids_nT.shape, self.config.group
-        writing = self._every if chosen is None else chosen
-        reading = slice(None) if chosen is None else chosen
-        masks = self._masks(rows_nT, reading)
+        writing, masks = self._every[chosen], self._masks(rows_nT, chosen, seen)
         cos, sin = (x[rows_nT.flatten()] for x in (self._cos, self._sin))
         with model.computing(self.device):
             x_ND = model.embed_tokens(ids_nT.flatten()).float()
@@ -226,7 +255,8 @@ class BatchedDecoder:
                         kept[writing[:, None], :, rows] = own.permute(1, 2, 0, 3)
                     # Query heads of a group are queries of one head: [n, h, G T, d].
                     grouped = q_KGnTd[cache.heads].permute(2, 0, 1, 3, 4).flatten(2, 3)
-                    sides = cache.keys[reading], cache.values[reading]
+                    stop = seen + self._slots[cache.layout].shape[2]
+                    sides = cache.keys[chosen, :, :stop], cache.values[chosen, :, :stop]
                     out = F.scaled_dot_product_attention(grouped, *sides, attn_mask=masks[cache.layout])
                     outs.append(out.unflatten(2, (G, T)))
                 joined = torch.cat(outs, dim=1)[:, order]  # [n, K, G, T, d]
@@ -234,14 +264,14 @@ class BatchedDecoder:
                 x_ND = x_ND + block.mlp(block.post_attention_layernorm(x_ND))
             return cast(Tensor, model.norm(x_ND)).unflatten(0, (n, T))
 
-    def _masks(self, rows_nT: Tensor, reading: slice | Tensor) -> dict[int, Tensor]:
+    def _masks(self, rows_nT: Tensor, chosen: Tensor | slice, seen: int) -> dict[int, Tensor]:
         """Additive masks [n, 1 or h, G T, S] by layout: valid slot rows, and text up to the token itself."""
         T, G = rows_nT.shape[1], self.config.group
-        seen = self._row <= rows_nT[..., None]
-        text = self._zeros(*seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
+        hidden = self._row[:seen] > rows_nT[..., None]
+        text = self._zeros(*hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
         masks = {}
         for layout, slots in self._slots.items():
-            own = slots[reading][:, :, None].expand(-1, -1, T, -1)
+            own = slots[chosen][:, :, None].expand(-1, -1, T, -1)
             mask = torch.cat((own, text.expand(-1, own.shape[1], -1, -1)), dim=-1)
             masks[layout] = mask[:, :, None].expand(-1, -1, G, -1, -1).flatten(2, 3)
         return masks

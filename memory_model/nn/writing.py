@@ -197,7 +197,7 @@ def stack_memories(memories: Sequence[Sequence[ExplicitMemory]], config: ModelCo
     keys, values, valid = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape[:-1], dtype=torch.bool)
     for b, row in enumerate(memories):
         for m, memory in enumerate(row):
-            keys[b, 0, m], values[b, 0, m] = torch.from_numpy(memory.keys), torch.from_numpy(memory.values)
+            keys.numpy()[b, 0, m], values.numpy()[b, 0, m] = memory.keys, memory.values
             valid[b, 0, m, torch.from_numpy(config.memory.valid_rows(memory.tokens))] = True
     return MemoryBatch(keys, values, valid)
 

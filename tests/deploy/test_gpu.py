@@ -18,7 +18,7 @@ def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Pa
     exact = generate(engine, prompts, 16, 8, memories)
     with ThreadPoolExecutor(1) as thread:
         overlap = generate(engine, prompts, 16, 8, memories, thread)
-    memories.store.close()
+    memories.base.close()
     assert memories.found == [10] * 6, "three retrievals each, every memory another one"
     assert torch.equal(exact, overlap)
     assert not torch.equal(exact, plain)

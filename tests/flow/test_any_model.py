@@ -4,23 +4,26 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from deploy.processes import ServiceProcess
+from deploy.processes import AppProcess, ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled
 from memory_model.cli import app
 from memory_model.errors import ModelMismatch
 from memory_service.settings import Settings
 from memory_service.write.encoder import ModelEncoder
+from tests.edge_client.http_calls import post
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
 from tests.programs import ROOT, ran
 
 COUNTRIES = ("al", "au", "da", "ei", "no", "po", "sp", "sw")
+QUESTION = "What is the highest point of Togo?"
 DOCUMENTS = [
     {"key": "1", "title": "Benin", "text": "Highest point: Mont Sokbaro 658 m"},
     {"key": "2", "title": "Togo", "text": "Highest point: Mont Agou 986 m"},
@@ -88,7 +91,7 @@ def service(models: tuple[Made, Made], folder: Path) -> Iterator[ServiceProcess]
 
 def ask(bundle: Path, service: ServiceProcess) -> tuple[Recalled, Finished]:
     with EdgeModel.open(bundle, service.address, deadline_s=20) as model:
-        recalled, *_, finished = model.session().send("What is the highest point of Togo?", max_tokens=8)
+        recalled, *_, finished = model.session().send(QUESTION, max_tokens=8)
     assert isinstance(recalled, Recalled)
     assert isinstance(finished, Finished)
     return recalled, finished
@@ -104,6 +107,13 @@ def test_documents_become_memories_read(models: tuple[Made, Made], service: Serv
     assert not any(memory.refused for memory in recalled.recall.read)
     assert finished.statistics.generated_tokens == 8
     assert not finished.without_memory
+    options = ("--provider", "torch", "--model", str(models[0].model), "--parallel", "2")
+    with AppProcess.start(folder, models[0].bundle, service.address, *options) as app, ThreadPoolExecutor(2) as pool:
+        asked = [{"role": "user", "content": text} for text in (QUESTION, QUESTION.replace("Togo", "Benin"))]
+        replies = list(pool.map(lambda one: post(app, {"messages": [one], "max_tokens": 8}).json(), asked))
+    assert replies[0]["choices"][0]["message"]["content"] == finished.text, "with the same weights in ONNX Runtime"
+    for reply, name in zip(replies, ("Togo", "Benin"), strict=True):
+        assert name in {memory["title"] for memory in reply["memory"]["chunks"][0]["read"]}
 
 
 def test_a_service_refuses_another_models_bundle(models: tuple[Made, Made], monkeypatch: pytest.MonkeyPatch) -> None:

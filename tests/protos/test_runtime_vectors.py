@@ -20,9 +20,8 @@ from edge_client.decoder.graph import DecoderGraph
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
 from memory_model.cache_layout import fused_path
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.nn.serving import BatchedDecoder
-from memory_model.nn.writing import stack_memories
+from memory_model.codec.payload import MemoryFormat
+from memory_model.models.engine import TorchGraph
 from memory_model.refusal import Refusal
 from tests.protos.make_runtime_vectors import FOLDER, contents, loaded, memory_format, write_bundle
 
@@ -49,29 +48,12 @@ def cases() -> dict[str, Any]:
     return json.loads((FOLDER / "cases.json").read_text("utf-8"))  # type: ignore[no-any-return]
 
 
-def onnx_client(decoder: Path) -> Client:
-    bundle = Bundle.open(FOLDER / "bundle")
-    graph = DecoderGraph.open(decoder, threads=1, context=512, parallel=1)
-    text = Decoder(graph, cases()["prefix"], context=512, parallel=1).sequence()
-
-    def inject(payloads: Sequence[bytes]) -> None:
-        memories: list[ExplicitMemory] = bundle.memory_format.decode(payloads)
-        text.inject(Recall("", tuple(memories)))
-
-    return Client(lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1], inject)
-
-
-def torch_client() -> Client:
-    engine = BatchedDecoder(loaded().model, cases()["prefix"], 2, 512)
-
-    def inject(payloads: Sequence[bytes]) -> None:
-        engine.inject([1], stack_memories([memory_format().decode(payloads)], loaded().config))
-
-    def read(tokens: Sequence[int]) -> np.ndarray:
-        logits = engine.step([-1, *tokens])[1] if len(tokens) == 1 else engine.prefill([1], [tokens])[0]
-        return np.asarray(logits.numpy())
-
-    return Client(lambda *_: None, read, inject)
+def client_of(graph: DecoderGraph | TorchGraph, payload_format: MemoryFormat) -> Client:
+    text = Decoder(graph, cases()["prefix"], context=512, parallel=2).sequence()
+    return Client(
+        lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1],
+        lambda payloads: text.inject(Recall("", tuple(payload_format.decode(payloads)))),
+    )  # fmt: skip
 
 
 # What a client has that knows docs/reference/runtime.md and nothing of ours: numpy, ONNX Runtime, the tokenizer's file.
@@ -174,15 +156,14 @@ def same(found: Any, expected: Any, at: str = "") -> None:
 @pytest.mark.parametrize("engine", ["standard", "fused", "torch", "document"])
 @pytest.mark.parametrize("number", range(6))
 def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, engine: str, number: int) -> None:
-    bundled = FOLDER / "bundle" / "decoder.onnx"
+    path = (tmp_path if engine == "standard" else FOLDER / "bundle") / "decoder.onnx"
     if engine == "standard":  # where the other spelling lies beside it, that is opened
-        for file in (bundled, bundled.with_name("decoder.onnx.data")):
-            shutil.copy(file, tmp_path)
-        client = onnx_client(tmp_path / "decoder.onnx")
-    else:
-        assert fused_path(bundled).is_file()
-        others = {"torch": torch_client, "document": document_client}
-        client = others[engine]() if engine in others else onnx_client(bundled)
+        for name in ("decoder.onnx", "decoder.onnx.data"):
+            shutil.copy(FOLDER / "bundle" / name, tmp_path)
+    assert fused_path(path).is_file() == (engine != "standard")
+    graph = TorchGraph(loaded().model) if engine == "torch" else DecoderGraph.open(path, threads=1)
+    payload_format = memory_format() if engine == "torch" else Bundle.open(FOLDER / "bundle").memory_format
+    client = document_client() if engine == "document" else client_of(graph, payload_format)
     tolerance = TOLERANCE if engine in ("torch", "document") else COMPILED_TOLERANCE
     case, payloads = cases()["cases"][number], [bytes.fromhex(m["payload"]) for m in cases()["memories"]]
     client.begin(case["prompt"]["tokens"], case["memory"])

@@ -49,7 +49,7 @@ class LocalServerSettings(Settings):
     conversations: int = Field(default=8, ge=2, le=64)
     prompt_tokens: int = Field(default=128, ge=32, le=4096)
     answer_tokens: int = Field(default=128, ge=8, le=4096)
-    device: Literal["cpu", "cuda", "tensorrt"] = "cpu"
+    device: Literal["cpu", "cuda", "tensorrt", "torch"] = "cpu"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from memory_model.bundle import Bundle
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_model.export.decoder import decoder_graphs
+from memory_model.models.engine import TorchGraph
 from tests.edge_client.tiny_bundle import random_memory, tiny_config, tiny_loaded
 
 BLOCK_BYTES, BLOCKS, KEPT_EVERY = 32 << 10, 2000, 16
@@ -95,13 +96,13 @@ def test_a_context_that_no_memory_holds_is_called_so() -> None:
 
 # One sequence of the decoder: what is wrong is named and changes nothing, what was read is used again.
 
-PREFIX = [1, 2, 3]
-CONTEXT = 403
+PREFIX, CONTEXT = [1, 2, 3], 403
 
 
-@pytest.fixture(scope="module")
-def decoder(tiny: Bundle) -> Decoder:
-    return Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=2)
+@pytest.fixture(scope="module", params=[False, True], ids=["onnx", "torch"])
+def decoder(tiny: Bundle, request: pytest.FixtureRequest) -> Decoder:
+    engine = TorchGraph(tiny_loaded().model) if request.param else DecoderGraph.open(tiny.decoder, threads=1)
+    return Decoder(engine, PREFIX, context=CONTEXT, parallel=2)
 
 
 @pytest.fixture
@@ -170,8 +171,8 @@ def answer(
     return kept, said
 
 
-def fresh(tiny: Bundle, ids: list[int], *, memory: bool = True) -> list[int]:
-    alone = Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=1)
+def fresh(sequence: Sequence, ids: list[int], *, memory: bool = True) -> list[int]:
+    alone = Decoder(sequence.decoder.graph, PREFIX, context=CONTEXT, parallel=1)
     return answer(alone.sequence(), ids, memory=memory)[1]
 
 
@@ -183,20 +184,18 @@ PROMPT = drawn(0, 55)
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_a_retry_reads_one_token_and_says_the_same(tiny: Bundle, sequence: Sequence, memory: bool) -> None:
+def test_a_retry_reads_one_token_and_says_the_same(sequence: Sequence, memory: bool) -> None:
     kept, first = answer(sequence, PROMPT, memory=memory)
     again, second = answer(sequence, PROMPT, memory=memory)
     assert (kept, again) == (0, 54)
-    assert first == second == fresh(tiny, PROMPT, memory=memory)
+    assert first == second == fresh(sequence, PROMPT, memory=memory)
 
 
 @pytest.mark.parametrize(("memory", "kept"), [(True, 32), (False, 40)])
-def test_an_edit_is_read_from_the_chunk_that_it_changes(
-    tiny: Bundle, sequence: Sequence, memory: bool, kept: int
-) -> None:
+def test_an_edit_is_read_from_the_chunk_that_it_changes(sequence: Sequence, memory: bool, kept: int) -> None:
     answer(sequence, PROMPT, memory=memory)
     edited = [*PROMPT[:40], *drawn(1, 20)]
-    assert answer(sequence, edited, memory=memory) == (kept, fresh(tiny, edited, memory=memory))
+    assert answer(sequence, edited, memory=memory) == (kept, fresh(sequence, edited, memory=memory))
 
 
 def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, sequence: Sequence) -> None:
@@ -210,23 +209,21 @@ def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, 
     assert answer(sequence, instead) == answer(other, instead)
 
 
-def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(
-    tiny: Bundle, sequence: Sequence
-) -> None:
+def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(sequence: Sequence) -> None:
     _, said = answer(sequence, PROMPT, missing=frozenset({2}))
     longer = [*PROMPT, *said, *drawn(2, 10)]
     assert sequence.valid(longer, memory=True) == len(PROMPT) + 4
-    assert answer(sequence, PROMPT) == (32, fresh(tiny, PROMPT))
+    assert answer(sequence, PROMPT) == (32, fresh(sequence, PROMPT))
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_what_another_sequence_has_read_is_copied(tiny: Bundle, decoder: Decoder, memory: bool) -> None:
+def test_what_another_sequence_has_read_is_copied(decoder: Decoder, memory: bool) -> None:
     """A shared system prompt, say. Of sequences that read from elsewhere nothing is taken."""
     sequences = [decoder.sequence(), decoder.sequence(), decoder.sequence()]  # more than there are places
     prompts = [[*drawn(7, 40), *drawn(8 + n, 10)] for n in range(4)]
     found = [answer(s, p, memory=memory) for s, p in zip(sequences, prompts, strict=False)]
     assert [kept for kept, _ in found] == [0, *[32 if memory else 40] * 2]
-    assert [said for _, said in found] == [fresh(tiny, p, memory=memory) for p in prompts[:3]]
+    assert [said for _, said in found] == [fresh(sequences[0], p, memory=memory) for p in prompts[:3]]
     assert answer(decoder.sequence("elsewhere"), prompts[3], memory=memory)[0] == 0
 
 

@@ -1,6 +1,7 @@
 """Which provider runs a graph, what is raised or warned when it does not, and where TensorRT's engines are kept."""
 
 import logging
+import sys
 from pathlib import Path
 
 import onnxruntime as ort
@@ -11,7 +12,7 @@ from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import EngineCache, Gpu, cache_folder, decoder_inputs, named_errors, open_session
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
-from memory_model.errors import InvalidInput
+from memory_model.errors import InvalidInput, ModelMismatch
 
 ORIN = Gpu("Orin", "87")
 EVERY = list(providers.RUNTIME_NAMES.values())
@@ -28,14 +29,17 @@ def jetson(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_providers_are_refused_by_name(tiny: Bundle) -> None:
     with pytest.raises(InvalidInput, match="auto, cpu, cuda, tensorrt"):
         DecoderGraph.open(tiny.decoder, provider="opengl")
+    with pytest.raises(ModelMismatch, match="--model"):  # the packaged model is another one than the bundle's
+        DecoderGraph.open(tiny.decoder, provider="torch")
 
 
-@pytest.mark.parametrize(("name", "extra"), [("cuda", "edge-gpu"), ("tensorrt", "edge-tensorrt")])
+@pytest.mark.parametrize(("name", "extra"), [("cuda", "edge-gpu"), ("tensorrt", "edge-tensorrt"), ("torch", "service")])
 def test_a_named_provider_that_is_not_installed_is_an_error_with_its_extra(
     name: str, extra: str, tiny: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(providers, "gpu", lambda: ORIN)
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setitem(sys.modules, "memory_model.models.engine", None)
     with pytest.raises(ProviderError, match=extra) as caught:
         DecoderGraph.open(tiny.decoder, provider=name)
     assert caught.value.reason == "NOT_INSTALLED"

@@ -23,6 +23,7 @@ from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decode
 from memory_model.export.graph import Graph
 from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
+from memory_model.models.engine import TorchGraph
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.decoder import Decoder
 from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
@@ -57,10 +58,12 @@ def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
 def exported(
     model: Decoder, folder: Path, precision: str = "float32", spelling: str = "fused", prefix: tuple[int, ...] = ()
 ) -> Sequence:
-    path = folder / "decoder.onnx"
+    path, prefix = folder / "decoder.onnx", prefix or tuple(range(PREFIX))
+    if spelling == "torch":
+        return EdgeDecoder(TorchGraph(model), prefix, context=300, parallel=1).sequence()
     graphs = decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])
     graphs[spelling].save(path)
-    return opened(path, list(prefix or range(PREFIX))).sequence()
+    return opened(path, list(prefix)).sequence()
 
 
 def memories(config: ModelConfig, count: int, seed: int) -> list[ExplicitMemory]:
@@ -97,7 +100,7 @@ def run_cuts(
 
 @pytest.mark.parametrize("budget", [*BUDGETS, "none"])
 @pytest.mark.parametrize("count", [0, 5])
-@pytest.mark.parametrize("spelling", OPERATORS)
+@pytest.mark.parametrize("spelling", [*OPERATORS, "torch"])
 def test_logits_equal_torch_in_chunks_and_steps(budget: str, count: int, spelling: str, tmp_path: Path) -> None:
     model = random_model(config_of(budget))
     sets = [memories(model.config, count, seed) for seed in (1, 2)]

@@ -18,8 +18,7 @@ from tests.memory_model.models.published import ARCHITECTURES, published
 from tests.memory_model.tiny import PREFIX, tiny_model
 
 TOLERANCE = 1e-4
-TEXTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14], [15, 16, 17, 18]]
-ADDED = [[20, 21, 22], [23, 24, 25], [26, 27, 28]]
+TEXTS, ADDED = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14], [15, 16, 17, 18]], [[20, 21, 22], [23, 24, 25], [26, 27, 28]]
 REFERENCES = [[30, 31, 32], list(range(33, 49)), [50, 51]]
 SEEN = torch.tensor([[[0, 1]], [[2, -1]], [[1, 2]]])
 
