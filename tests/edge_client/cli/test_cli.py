@@ -91,7 +91,7 @@ def test_ask_fails_where_memories_are_refused_for_a_reason_that_lasts(
         assert result.exit_code == 3
         assert result.stdout.strip(), "the answer is given all the same"
         assert "none will be until this is mended" in result.stderr
-        assert result.stderr.count("INVALID_REQUEST: ") == 1, "it is said once"
+        assert result.stderr.count("INVALID_REQUEST:") == 1, "it is said once"
 
 
 def test_ask_reads_standard_input_and_the_environment(
