@@ -82,13 +82,10 @@ class ChatTemplate:
         return self.tokenizer.encode_next(text, literal=True)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
-        backend, tokenizer = self.tokenizer.backend, self.tokenizer
+        bos, eos = map(self.tokenizer.backend.id_to_token, (self.tokenizer.bos_id, self.tokenizer.eos_id))
         try:
             return self._template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                bos_token=backend.id_to_token(tokenizer.bos_id),
-                eos_token=backend.id_to_token(tokenizer.eos_id),
+                messages=messages, add_generation_prompt=add_generation_prompt, bos_token=bos, eos_token=eos
             )
         except TemplateError as error:
             raise UnknownTemplate(f"the chat template refused the messages: {error}") from error
@@ -129,8 +126,7 @@ def _compiled(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     return environment.from_string(template)
 

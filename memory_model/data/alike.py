@@ -69,8 +69,7 @@ class AlikeConversations(Conversations):
     def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
         rng = self.random
         asked = rng.sample([n for n in read if written[n].questions], turns)
-        chosen = [self.ask(written[number]) for number in asked]
-        said = [(question.question, question.answer) for question in chosen]
+        said = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
         return self._said(written, read, said, asked)
 
     def _said(
@@ -177,8 +176,7 @@ class Articles(AlikeConversations):
         """Runs of up to five paragraphs of an article."""
         rng, size = self.random, self.sizes.written
         chosen: dict[str, tuple[Reference, list[str]]] = {}
-        names = rng.sample(sorted(self.articles), min(size, len(self.articles)))
-        for name in names:
+        for name in rng.sample(sorted(self.articles), min(size, len(self.articles))):
             held = self.articles[name]
             run = min(5, len(held), size - len(chosen))
             start = rng.randrange(len(held) - run + 1)

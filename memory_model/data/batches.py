@@ -145,10 +145,8 @@ class Mixture:
 
     def state(self) -> Any:
         """Where the mixture and each of its sources stand."""
-        return {
-            "mixture": self.random.getstate(),
-            "sources": {name: source.state() for name, (_, source) in self.sources.items()},
-        }
+        sources = {name: source.state() for name, (_, source) in self.sources.items()}
+        return {"mixture": self.random.getstate(), "sources": sources}
 
     def restore(self, state: Any) -> None:
         """Go on from a state of a mixture with the same sources; raises InvalidInput for another."""

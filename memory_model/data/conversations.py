@@ -233,15 +233,12 @@ class FactConversations(Conversations):
         """References of one field, two others of each of two of their documents, the rest at random."""
         rng, size = self.random, self.sizes.written
         families = sorted(self.families)
-        chosen: dict[int, None] = {}
         self.topic = rng.choice(self.topics) if self.topics else ""
         holding = self.fields.get(self.topic, [])
-        for number in rng.sample(holding, min(rng.randint(1, _MOST_ALIKE), len(holding), size)):
-            chosen[number] = None
+        chosen = dict.fromkeys(rng.sample(holding, min(rng.randint(1, _MOST_ALIKE), len(holding), size)))
         for number in list(chosen)[:2]:
             others = [n for n in self.families[self.references[number].family] if n not in chosen]
-            for other in rng.sample(others, min(2, len(others), size - len(chosen))):
-                chosen[other] = None
+            chosen |= dict.fromkeys(rng.sample(others, min(2, len(others), size - len(chosen))))
         while len(chosen) < min(size, len(self.references)):
             chosen[rng.choice(self.families[rng.choice(families)])] = None
         return [self._varied(self.references[n]) for n in sorted(chosen)]

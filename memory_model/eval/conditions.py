@@ -82,8 +82,7 @@ class Scores:
 
     def summary(self) -> dict[str, float]:
         """Means by name, and the standard error of each as `NAME_error`: a condition in the JSON of `eval`."""
-        flat = ((name, found) for name, found in self.means().items())
-        return {key: v for name, m in flat for key, v in ((name, m.mean), (f"{name}_error", m.error))}
+        return {key: v for name, m in self.means().items() for key, v in ((name, m.mean), (f"{name}_error", m.error))}
 
 
 def compared(scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PAIRS) -> dict[str, dict[str, Paired]]:
@@ -144,9 +143,7 @@ class Evaluation:
     def _references(self, knowledge: str, title: str) -> list[str]:
         limit, count = self.loaded.config.memory.reference_tokens, self.loaded.tokenizer.count
         whole = f"{title}\n{knowledge}" if title else knowledge
-        if count(whole) <= limit:
-            return [whole]  # as it is: a reference keeps its line breaks
-        return split(knowledge, title, count, limit)
+        return [whole] if count(whole) <= limit else split(knowledge, title, count, limit)  # whole: with line breaks
 
     @cached_property
     def retrieved(self) -> list[list[str]]:
@@ -154,8 +151,7 @@ class Evaluation:
         base, memory = self.knowledge_base, self.loaded.config.memory
         assert base is not None
         queries = [query_of(r.question, self.loaded.tokenizer, memory.chunk_tokens) for r in self.rows]
-        found = base.nearest(queries, self.memories)
-        return [[base.references[n] for n in numbers] for numbers in found]
+        return [[base.references[n] for n in numbers] for numbers in base.nearest(queries, self.memories)]
 
     def reads(self, condition: str) -> list[list[str]]:
         """For each row the references that it reads under a condition, as memories or as texts."""

@@ -37,11 +37,8 @@ class Attention:
         self._cos = g.input("rotary_cos", np.float32, angles)
         self._sin = g.input("rotary_sin", np.float32, angles)
         self._rows = {number: g.input(rows_name(number), np.int64, ["B"]) for number in layout.numbers}
-        self._memory_masks = {
-            n: g.input(mask_name(n), np.float32, ["B", layout.lead(n), layout.slots(n)])
-            for n in layout.numbers
-            if n != TEXT
-        }
+        sizes: dict[int, list[int | str]] = {n: ["B", layout.lead(n), layout.slots(n)] for n in self._rows if n != TEXT}
+        self._memory_masks = {n: g.input(mask_name(n), np.float32, shape) for n, shape in sizes.items()}
         self._prepare()
 
     def _prepare(self) -> None:
@@ -67,8 +64,7 @@ class StandardAttention(Attention):
         g, layout, positions = self.g, self.layout, self._positions
         batch = g.op("Unsqueeze", g.input("batch_ids", np.int64, ["B"]), [1, 2, 3])
         columns = g.input("columns", np.int64, ["T"])
-        first = g.op("Slice", positions, [0], [1], [1])
-        after_first = g.op("Sub", positions, first)  # [B, S]: 0, 1, 2, …
+        after_first = g.op("Sub", positions, g.op("Slice", positions, [0], [1], [1]))  # [B, S]: 0, 1, 2, …
         self._masks: dict[int, str] = {}
         self._ends: dict[int, str] = {}
         self._indices: dict[tuple[int, int], str] = {}
@@ -103,9 +99,7 @@ class StandardAttention(Attention):
 
     def _causal(self, columns: str, rows: str) -> str:
         """[B, 1, S, columns]: 0 for the columns up to each token's row, else -inf."""
-        g = self.g
-        seen = g.op("LessOrEqual", columns, rows)
-        return g.op("Where", seen, 0.0, float("-inf"))
+        return self.g.op("Where", self.g.op("LessOrEqual", columns, rows), 0.0, float("-inf"))
 
     def _turns(self) -> str:
         """[B, S, d, d]: the rotary turn of each token as a matrix, so that a layer rotates by one MatMul."""
@@ -138,8 +132,7 @@ class StandardAttention(Attention):
         seen = []
         for cache, new in zip(self._caches(tensor), (k, v), strict=True):
             new = g.op("Transpose", new, perm=[0, 2, 1, 3])  # [B, h, S, d]
-            index = self._indices[tensor.layout, heads]
-            written = g.op("ScatterND", cache, index, new, out=f"{cache}_out")
+            written = g.op("ScatterND", cache, self._indices[tensor.layout, heads], new, out=f"{cache}_out")
             seen.append(g.op("Slice", written, [0], self._ends[tensor.layout], [2]))
         scores = self.lay.wide(g.op("MatMul", q, g.op("Transpose", seen[0], perm=[0, 1, 3, 2])))
         weights = g.op("Softmax", g.op("Add", scores, self._masks[tensor.layout]), axis=-1)
@@ -178,13 +171,11 @@ class FusedAttention(Attention):
     def _mask(self, number: int, total: str) -> str:
         """The mask as the node reads it, [B, 1 or h G, S, total]: the slots', then zeros over the text."""
         g, group, lead = self.g, self.config.group, self.layout.lead(number)
-        slots = self.layout.slots(number)
-        pads = g.op("Concat", [0] * 5, g.op("Sub", total, [slots]), axis=0)
+        pads = g.op("Concat", [0] * 5, g.op("Sub", total, [self.layout.slots(number)]), axis=0)
         mask = g.op("Unsqueeze", g.op("Pad", self._memory_masks[number], pads), [2])
         if lead > 1:  # every query head has its own
             mask = g.op("Reshape", g.op("Concat", *[mask] * group, axis=2), [0, lead * group, 1, -1])
-        shape = g.op("Concat", [1, 1], self._count, [1], axis=0)
-        return g.op("Expand", mask, shape)
+        return g.op("Expand", mask, g.op("Concat", [1, 1], self._count, [1], axis=0))
 
     def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
         """Attend; qkv [B, S, h (G + 2) d], returns [B, S, h G d]."""
@@ -194,14 +185,12 @@ class FusedAttention(Attention):
         rotates = tensor.layer not in self.config.plain_layers
         angles = (self._cos, self._sin, self._positions) if rotates else ("", "", "")
         keys, values = self._caches(tensor)
-        found = f"read_{keys}"
-        g.ops(
+        return g.ops(
             "GroupQueryAttention", qkv, "", "", keys, values, *self._seen[tensor.layout], *angles,
             self._bias[tensor.layout],
-            out=[found, f"{keys}_out", f"{values}_out"], domain=CONTRIB,
+            out=[f"read_{keys}", f"{keys}_out", f"{values}_out"], domain=CONTRIB,
             num_heads=heads * self.config.group, kv_num_heads=heads, do_rotary=int(rotates), scale=1.0,
-        )  # fmt: skip
-        return found
+        )[0]  # fmt: skip
 
     def _normed(self, tensor: CacheTensor, qkv: str, weight: np.ndarray) -> str:
         """RMSNorm of every query and key head of [B, S, h (G + 2) d]."""

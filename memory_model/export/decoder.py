@@ -75,8 +75,7 @@ def decoder_graphs(
 
     There is no fused spelling of a graph that computes with halves, nor of a head dimension the node does not take.
     """
-    if isinstance(precision, str):
-        precision = Precision(precision)
+    precision = Precision(precision) if isinstance(precision, str) else precision
     fusible = precision.compute == "float32" and config.head_dim % FUSED_MULTIPLE == 0
     spellings = [name for name in operators if name != "fused" or fusible]
     shared = Weights(Graph(config.name), precision, moments)
@@ -101,21 +100,14 @@ class _Exporter:
     attention: StandardAttention | FusedAttention | WritingAttention
 
     def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights, operators: str) -> None:
-        self.weights = weights
-        self.config = config
-        self.layout = cache_layout(config)
+        self.weights, self.config, self.layout = weights, config, cache_layout(config)
         self.lay, self.g = lay, lay.g
-        self.g.metadata = {
-            "config": json.dumps(config.to_dict(), sort_keys=True),
-            "precision": lay.precision.label,
-            "compute": lay.precision.compute,
-            "operators": operators,
-        }
+        shape, own = json.dumps(config.to_dict(), sort_keys=True), lay.precision
+        self.g.metadata = {"config": shape, "precision": own.label, "compute": own.compute, "operators": operators}
 
     def _embed(self, ids: str) -> None:
         """Lay the token table; the tokens of all sequences are rows."""
-        flat = self.g.op("Reshape", ids, [-1])
-        tied = "lm_head.weight" not in self.weights
+        tied, flat = "lm_head.weight" not in self.weights, self.g.op("Reshape", ids, [-1])
         self._x, self._head = self.lay.table(flat, self._weight("embed_tokens.weight"), tied)
         self._delta = ""
 
@@ -149,12 +141,9 @@ class _Exporter:
         tensors = self.layout.of(layer)
         qkv = self.lay.linear(x, lambda: self._projections(layer, tensors, "weight").T, f"layers.{layer}.qkv")
         if config.attention_bias:
-            bias = self._projections(layer, tensors, "bias")
-            qkv = g.op("Add", qkv, bias.astype(self.lay.dtype))
-        parts = [qkv]
-        if len(tensors) > 1:
-            widths = [len(t.heads) * (config.group + 2) * d for t in tensors]
-            parts = g.ops("Split", qkv, widths, out=len(widths), axis=-1)
+            qkv = g.op("Add", qkv, self._projections(layer, tensors, "bias").astype(self.lay.dtype))
+        widths = [len(t.heads) * (config.group + 2) * d for t in tensors]
+        parts = g.ops("Split", qkv, widths, out=len(widths), axis=-1) if len(tensors) > 1 else [qkv]
         norms = [self._head_norms(layer, len(t.heads)) for t in tensors]
         read = [self.attention.read(*part) for part in zip(tensors, parts, norms, strict=True)]
         joined = read[0] if len(read) == 1 else g.op("Concat", *read, axis=-1)
@@ -164,10 +153,7 @@ class _Exporter:
         )
 
     def _projections(self, layer: int, tensors: tuple[CacheTensor, ...], kind: str) -> np.ndarray:
-        """q, k and v as one weight [(H + 2 K) d, D], or bias: for each cache tensor its queries, keys, values.
-
-        The softmax's 1 / sqrt(d) goes into the queries, or into their norm where they have one.
-        """
+        """q, k, v as one weight [(H + 2 K) d, D] or bias, by cache tensor; queries or their norm take 1 / sqrt(d)."""
         at, config = f"layers.{layer}.self_attn", self.config
         part = {p: self._weight(f"{at}.{p}_proj.{kind}") for p in ("q", "k", "v")}
         scale = np.float32(1.0 if config.qk_norm else config.head_dim**-0.5)
@@ -212,11 +198,9 @@ class _DecoderExporter(_Exporter):
         super().__init__(weights, config, lay, "fused" if fused else "standard")
         self.fused = fused
         g = self.g
-        ids = g.input("token_ids", np.int64, ["B", "S"])
-        positions = g.input("position_ids", np.int64, ["B", "S"])
+        ids, positions = (g.input(name, np.int64, ["B", "S"]) for name in ("token_ids", "position_ids"))
         self._wanted = g.input("output_rows", np.int64, ["N"])
-        spelling = FusedAttention if fused else StandardAttention
-        self.attention = spelling(g, lay, config, self.layout, ids, positions)
+        self.attention = (FusedAttention if fused else StandardAttention)(g, lay, config, self.layout, ids, positions)
         self._embed(ids)
         if fused:  # the node takes [B, S, D]; standard products have the tokens of all sequences as rows
             self._x = g.op("Reshape", self._x, self.attention.widened(config.hidden))

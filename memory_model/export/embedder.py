@@ -158,8 +158,7 @@ def _int8_product(g: Graph, x: str, weight: np.ndarray, bias: np.ndarray) -> str
     codes = np.rint(weight / scales).astype(np.int8).T
     largest = g.op("ReduceMax", g.op("Abs", x), [1], keepdims=1)
     step = g.op("Mul", g.op("Max", largest, 1e-9), 1 / 127)
-    rounded = g.op("Add", g.op("Round", g.op("Div", x, step)), 128.0)
-    rounded = g.op("Cast", rounded, to=TensorProto.UINT8)
+    rounded = g.op("Cast", g.op("Add", g.op("Round", g.op("Div", x, step)), 128.0), to=TensorProto.UINT8)
     sums = g.op("MatMulInteger", rounded, codes, np.asarray(128, np.uint8))
     sums = g.op("Mul", g.op("Cast", sums, to=TensorProto.FLOAT), step)
     return g.op("Add", g.op("Mul", sums, scales[:, 0]), bias)

@@ -75,11 +75,9 @@ class Weights:
     """Lays the weights of one graph; moments: of the inputs by layer name (`export.activations`), for int4."""
 
     def __init__(self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None) -> None:
-        self.g = graph
+        self.g, self.precision, self.block = graph, precision, precision.block
         self._stored: dict[tuple[str, int], tuple[str, str]] = {}  # by name and bits
         self._tables: list[Quantized] = []
-        self.precision = precision
-        self.block = precision.block
         self._moments = moments or {}
         self.dtype = COMPUTE[precision.compute]
         self.kind = TensorProto.FLOAT16 if self.dtype == np.float16 else TensorProto.FLOAT
@@ -113,16 +111,14 @@ class Weights:
 
     def table(self, ids: str, table: np.ndarray, tied: bool) -> tuple[str, Head | None]:
         """Rows float32 [S, D] of the token table [V, D]; and, if it is `tied`, what lays the head."""
-        bits = BITS[self._table]
-        if not tied:
-            bits = max(bits, 8)  # one row is read for each token: a table without head costs no time
+        # One row is read for each token: a table without head costs no time.
+        bits = BITS[self._table] if tied else max(BITS[self._table], 8)
         rows, head = (self._float_table if bits >= 16 else self._code_table)(ids, table, bits)
         return rows, head if tied else None
 
     def head(self, x: str, weight: np.ndarray, out: str) -> None:
         """Logits [N, V] float32 by a head of its own [V, D]."""
-        bits = BITS[self._table]
-        self._logits(self.linear(x, lambda: weight.T, "lm_head", bits), out)
+        self._logits(self.linear(x, lambda: weight.T, "lm_head", BITS[self._table]), out)
 
     def _float_table(self, ids: str, table: np.ndarray, bits: int) -> tuple[str, Head]:
         g = self.g
@@ -172,9 +168,8 @@ class Weights:
         rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
 
         def head(x: str, out: str) -> None:
-            self._logits(
-                self._product(x, *self._stored["embed_tokens", bits]), out, vocabulary, len(padded) - vocabulary
-            )
+            product = self._product(x, *self._stored["embed_tokens", bits])
+            self._logits(product, out, vocabulary, len(padded) - vocabulary)
 
         return rows, head
 
@@ -200,8 +195,7 @@ class Weights:
         self._stored[name, q.bits] = codes, self.g.constant(q.scales.astype(self.dtype), f"{own}.scale")
 
     def _product(self, x: str, codes: str, scales: str) -> str:
-        weight = self.g.op("DequantizeLinear", codes, scales, axis=0, block_size=self.block)
-        return self.g.op("MatMul", x, weight)
+        return self.g.op("MatMul", x, self.g.op("DequantizeLinear", codes, scales, axis=0, block_size=self.block))
 
     def narrow(self, x: str) -> str:
         """Tensor x float32 in the type that the graph computes with."""

@@ -83,12 +83,7 @@ class Adapter:
         tensors = {}
         for name, (a, b) in self.factors.items():
             tensors[f"{name}.a"], tensors[f"{name}.b"] = a.half().contiguous(), b.half().contiguous()
-        header = {
-            "scale": self.scale,
-            "memory": self.memory.to_dict(),
-            "base_sha256": self.base_sha256,
-            "details": self.details,
-        }
+        header = {n: x for n, x in vars(self).items() if n != "factors"} | {"memory": self.memory.to_dict()}
         partial = path.with_name(path.name + ".partial")
         save_file(tensors, partial, metadata={"memory3": json.dumps(header, sort_keys=True)})
         partial.chmod(0o644)  # safetensors makes it readable for its owner only

@@ -179,10 +179,9 @@ class Attention(nn.Module):
             return fused.attend(q_BHTd, k_BKSd, v_BKSd, None)
         assert chunk_BT is not None
         q_BKGTd = q_BHTd.unflatten(1, (self.config.kv_heads, self.config.group))
-        heads = self.memory_heads
+        heads, rest = self.memory_heads, self.plain_heads
         joined = self._with_memory(q_BKGTd[:, heads], k_BKSd[:, heads], v_BKSd[:, heads], memory, chunk_BT)
-        if self.plain_heads:
-            rest = self.plain_heads
+        if rest:
             out_rest = fused.attend(q_BKGTd[:, rest].flatten(1, 2), k_BKSd[:, rest], v_BKSd[:, rest], None)
             joined = torch.cat((joined, out_rest.unflatten(1, (-1, self.config.group))), dim=1)
         return joined[:, self.restore].flatten(1, 2)
@@ -275,9 +274,8 @@ class Decoder(nn.Module):
 
     def computing(self, device: torch.device) -> torch.autocast:
         """Matrix products in the type of the weights; an autocast that is on already stays."""
-        kind = self.embed_tokens.weight.dtype
         on = torch.is_autocast_enabled(device.type)
-        kind = torch.get_autocast_dtype(device.type) if on else kind
+        kind = torch.get_autocast_dtype(device.type) if on else self.embed_tokens.weight.dtype
         return torch.autocast(device.type, kind, enabled=on or kind != torch.float32)
 
     def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor | None = None) -> Tensor:

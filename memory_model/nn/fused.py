@@ -85,11 +85,9 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v, p = ctx.saved_tensors
-        B, H, T, d = ctx.shape
+        (q, k, v, p), (B, H, T, d) = ctx.saved_tensors, ctx.shape
         out = grads[0].reshape(q.shape)
-        scores = torch.bmm(out, v.transpose(1, 2))
-        scores = torch._softmax_backward_data(scores, p, -1, p.dtype)
+        scores = torch._softmax_backward_data(torch.bmm(out, v.transpose(1, 2)), p, -1, p.dtype)
         dq = torch.bmm(scores, k).mul_(d**-0.5)
         dk = torch.bmm(scores.transpose(1, 2), q).mul_(d**-0.5)
         dv = torch.bmm(p.transpose(1, 2), out)

@@ -126,11 +126,9 @@ class MemoryWriter:
         batch_tokens: most tokens of one forward pass, padding included, by default as many as suit the device; halved
         when it has no memory for so many. precision: of the matrix products only.
         """
-        self.model = model.eval()
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer, self.precision = model.eval(), tokenizer, precision
         device = model.embed_tokens.weight.device.type
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
-        self.precision = precision
         self.prefix = prefix_ids(tokenizer, model.config.memory)
 
     def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
@@ -170,8 +168,7 @@ class MemoryWriter:
     def _forward(self, ids: Sequence[Sequence[int]]) -> MemoryBatch:
         device = self.model.embed_tokens.weight.device
         padded, lengths = (t.to(device) for t in pad_ids(ids))
-        reduced = self.precision != torch.float32
-        with torch.autocast(device.type, self.precision, enabled=reduced):
+        with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
             return write_memories(self.model, padded, lengths, self.prefix)
 
 

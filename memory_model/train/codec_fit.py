@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -113,14 +114,18 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
     about s of its own spread, the less the wider a head's scores vary: the keys' unit is divided by their deviation.
     """
     config = model.config
-    d, group = config.head_dim, config.group
-    heads = config.memory.heads
+    d, group, heads = config.head_dim, config.group, config.memory.heads
     moments = {h: torch.zeros(d, d, dtype=torch.float64) for h in heads}
     spreads = {(h, side): torch.zeros(d, d, dtype=torch.float64) for h in heads for side in (0, 1)}
     counts, rows = 0, dict.fromkeys(heads, 0)
+    queries: dict[int, Tensor] = {}
+
+    def keep(layer: int, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        queries[layer] = output
+
     for batch in batches:
-        queries: dict[int, Tensor] = {}
-        handles = [_capture(model.blocks[n].self_attn.q_proj, queries, n) for n in config.memory.memory_layers]
+        projections = {n: model.blocks[n].self_attn.q_proj for n in config.memory.memory_layers}
+        handles = [q_proj.register_forward_hook(partial(keep, n)) for n, q_proj in projections.items()]
         written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
         queries.clear()
         read(model, batch.ids, prefix, written.select(batch.memories), batch.chunks)
@@ -156,10 +161,3 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
         )
         metrics += [(asked / max(scores, 1e-12) ** 0.5).numpy(), (felt / max(spread, 1e-12)).numpy()]
     return metrics
-
-
-def _capture(module: nn.Module, into: dict[int, Tensor], layer: int) -> torch.utils.hooks.RemovableHandle:
-    def keep(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        into[layer] = output
-
-    return module.register_forward_hook(keep)

@@ -110,9 +110,7 @@ def batch_gradients(
     if len(batch.reference_ids):
         written = _each(write, shares, done)
         leaf = _joined(written, coding)
-    teacher = batch.teacher
-    if teacher is not None and not (distillation or teacher.original):
-        teacher = None
+    teacher = batch.teacher if batch.teacher and (distillation or batch.teacher.original) else None
     seen = None if teacher is None else _seen(model, teacher, teacher.places, prefix, done, most_tokens, threads)
     row, column, target, taught = _wanted(batch, teacher)
     labels, matched = int((target >= 0).sum()), len(teacher.matched) if teacher else 0
@@ -170,10 +168,7 @@ def batch_gradients(
 
 
 def _wanted(batch: Batch, teacher: Teacher | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the K tokens from which something is predicted: row, column, target and number of the teacher's prediction.
-
-    The target is the token that follows, where it is learned; -1 for a target or prediction that there is not.
-    """
+    """Of the K tokens that predict something: row, column, learned next token, the teacher's prediction; -1: none."""
     length = batch.ids.shape[1]
     row, column = (batch.labels[:, 1:] != IGNORE).nonzero().T
     asked = row * length + column
@@ -190,9 +185,8 @@ def _head_gradient(
     model: Decoder, states_KD: Tensor, target_K: Tensor, taught_K: Tensor, seen_MD: Tensor | None,
     answer_weight_K: Tensor, teacher_weight: float,
 ) -> tuple[float, float, Tensor, Tensor | None]:  # fmt: skip
-    """Sums of cross-entropy and divergence, and gradients of their weighted sum: of the states [K, D] and of the head.
+    """Sums of cross-entropy and divergence; gradients of their weighted sum: of states [K, D], a trained head [V, D].
 
-    The head's weight [V, D] has one where it is trained.
     By hand, because autograd keeps several float32 tensors over the whole vocabulary. Of logits l and a teacher's r:
     softmax(l) - onehot(target) and softmax(l) - softmax(r).
     """
@@ -233,10 +227,8 @@ def _shares(lengths: Sequence[int], threads: int) -> list[list[int]]:
 def _each(work: Callable[[Share, Pass], Result], shares: Sequence[Share], done: Pass) -> list[Result]:
     """Results of `work` for each share, computed side by side; what they count is added to `done`, seconds averaged."""
     own = [Pass() for _ in shares]
-    if len(shares) == 1:
-        found = [work(shares[0], own[0])]
-    else:
-        found = list(_one_core_threads(len(shares)).map(work, shares, own))
+    alone = len(shares) == 1
+    found = [work(shares[0], own[0])] if alone else list(_one_core_threads(len(shares)).map(work, shares, own))
     for part in own:
         done.add(part, 1 / len(shares))
     return found
@@ -279,8 +271,7 @@ def _sides(memories: Sequence[MemoryBatch]) -> list[Tensor]:
 def _joined(written: Sequence[tuple[MemoryBatch, list[int]]], coding: Coding | None) -> MemoryBatch:
     """All shares' memories in the batch's order, as leaves of float32 that gradients reach."""
     back = torch.tensor([row for _, order in written for row in order]).argsort()
-    keys, values, valid = (side[back.to(side.device)] for side in _sides([m for m, _ in written]))
-    memory = MemoryBatch(keys, values, valid)
+    memory = MemoryBatch(*(side[back.to(side.device)] for side in _sides([m for m, _ in written])))
     memory = coding(memory) if coding else memory
     keys, values = (x.float().requires_grad_() for x in (memory.keys, memory.values))
     return MemoryBatch(keys, values, memory.valid)
@@ -295,9 +286,7 @@ def _seen(
     lengths, device = _lengths(len(texts.ids), *places_K2.T), texts.ids.device
     found = torch.empty(len(places_K2), model.config.hidden, dtype=model.head_weight.dtype, device=device)
     row, column = places_K2.T
-    reads = [False] * len(lengths)
-    if isinstance(texts, Batch):
-        reads = (texts.memories >= 0).any(dim=(1, 2)).tolist()
+    reads = (texts.memories >= 0).any(dim=(1, 2)).tolist() if isinstance(texts, Batch) else [False] * len(lengths)
 
     @torch.no_grad()
     def look(rows: list[int], own: Pass) -> None:

@@ -189,12 +189,11 @@ class Tuner:
             for number in range(rank(), len(drawn), processes()):
                 # The noise of a batch is the same whoever computes it, and again after a resume.
                 torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
-                done = batch_gradients(
+                parts.append(batch_gradients(
                     self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
                     coding=self.coded, weight=1 / len(drawn), most_tokens=self.most_tokens, beta=self.plan.beta,
                     threads=torch.get_num_threads() if self.device == "cpu" and self.shares_rows else 1,
-                )  # fmt: skip
-                parts.append(done)
+                ))  # fmt: skip
         n = len(drawn)
         sums = [(p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts]
         totals = torch.tensor(sums, device=self.device).sum(0)

@@ -166,8 +166,7 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
     monkeypatch.setattr(Decoder, "read", counted)
     events = list(session.send("Tell me a long story.", **{**MANY, "max_tokens": 280}))
     assert (finished(events).reason, len(tokens_of(events))) == ("length", 280), "it was not ended"
-    left = next(e for e in events if isinstance(e, Remembered))
-    assert left.references
+    assert next(e for e in events if isinstance(e, Remembered)).references
     assert sum(aside) >= len(talked._prompt.ids) + 40 - CLOSE, "what was said meanwhile too"
     assert talked.sequence.tokens[-200:] == talked.spelled[len(session.messages) - 1][-201:-1]
 
@@ -210,8 +209,7 @@ def test_a_saved_conversation_is_encrypted_with_the_key_that_is_named(
         talk(session, 8)
         session.save(tmp_path / "chat")
         assert b"remember it" not in (tmp_path / "chat").read_bytes()
-        loaded = model.load_session(tmp_path / "chat")
-        assert past_turns(talk(loaded, 1))
+        assert past_turns(talk(model.load_session(tmp_path / "chat"), 1))
         monkeypatch.delenv(KEY_FILE)
         with pytest.raises(CorruptFile, match="encrypted"):
             model.load_session(tmp_path / "chat")
@@ -276,8 +274,7 @@ def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_servic
     monkeypatch.setattr(MemoryWriter, "write", full_at_second)
     with pytest.raises(StorageError, match="no space"):
         session.remember(book, "Keys")
-    went_on = finished(list(session.send("Who keeps room 3?", **MANY)))
-    assert went_on.reason == "length", "the conversation goes on"
+    assert finished(list(session.send("Who keeps room 3?", **MANY))).reason == "length", "the conversation goes on"
     monkeypatch.setattr(MemoryWriter, "write", write)
     count = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
     assert count == session.remember(book, "Keys") == len(texts_written) == len(set(texts_written)) >= 20
@@ -314,5 +311,4 @@ def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeSe
     sent = {memory_id for request in service.requests for memory_id in request.held_ids}
     assert sent
     assert not sent & ids
-    other = list(model.session(SYSTEM).send("What is my number?", **MANY))
-    assert not past_turns(other)
+    assert not past_turns(list(model.session(SYSTEM).send("What is my number?", **MANY)))

@@ -122,10 +122,8 @@ def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) ->
     assert edited.reused_tokens >= cached - 16, "a chunk that changes is read anew from its start"
     branch = [*talk[:-1], talk[-1], {"role": "assistant", "content": "No"}, {"role": "user", "content": "Oh?"}]
     assert answer(model, branch)[2].statistics.reused_tokens >= cached, "the answer is spelled as it was generated"
-    gone_on = answer(model, talk[:-1], max_tokens=2)[2].statistics
-    assert gone_on.reused_tokens >= cached - 16
-    stranger = answer(model, [system, {"role": "user", "content": "Who?"}])[2].statistics
-    assert stranger.reused_tokens >= 112
+    assert answer(model, talk[:-1], max_tokens=2)[2].statistics.reused_tokens >= cached - 16
+    assert answer(model, [system, {"role": "user", "content": "Who?"}])[2].statistics.reused_tokens >= 112
 
 
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(tiny: Bundle, model: EdgeModel) -> None:

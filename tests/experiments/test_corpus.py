@@ -228,8 +228,7 @@ def test_the_command_leaves_out_a_new_set_of_data_and_reports(tmp_path: Path, mo
     (tmp_path / "data" / "new_set.json").write_text(json.dumps(asked))
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
-    given = ["--corpus", "corpus", "--out", str(out)]
-    result = CliRunner().invoke(app, ["filter-corpus", *given])
+    result = CliRunner().invoke(app, ["filter-corpus", "--corpus", "corpus", "--out", str(out)])
     assert result.exit_code == 0, result.output
     kept = [p.key for file in corpus_files(out) for p in read_rows(file, Passage)]
     assert kept == ["a"]

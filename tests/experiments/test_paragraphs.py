@@ -81,14 +81,12 @@ def test_an_article_is_in_one_part_only(tmp_path: Path) -> None:
     }
     for part, rows in found.items():
         assert {part_of(row["title"]) for row in rows} == {part}
-    lines = (tmp_path / "squad_documents.jsonl").read_text().splitlines()
-    known = {json.loads(line)["text"] for line in lines}
+    known = {json.loads(line)["text"] for line in (tmp_path / "squad_documents.jsonl").read_text().splitlines()}
     assert {row["knowledge"] for part in ("dev", "test") for row in found[part]} <= known
 
 
 def test_committed_paragraphs_are_of_their_part_and_in_the_knowledge_base() -> None:
-    lines = (DATA / "squad_documents.jsonl").read_text().splitlines()
-    texts = {json.loads(line)["text"] for line in lines}
+    texts = {json.loads(line)["text"] for line in (DATA / "squad_documents.jsonl").read_text().splitlines()}
     for part in ("dev", "test"):
         for row in json.loads((DATA / f"squad_{part}.json").read_text()):
             assert part_of(row["title"]) == part

@@ -24,8 +24,7 @@ def documents(titles: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def small() -> list[Any]:
-    made = documents(TITLES)
-    return holders(made, lambda text: 60 * len(text.splitlines()))
+    return holders(documents(TITLES), lambda text: 60 * len(text.splitlines()))
 
 
 def committed(name: str) -> list[dict[str, Any]]:

@@ -200,8 +200,7 @@ def test_an_edit_is_read_from_the_chunk_that_it_changes(sequence: Sequence, memo
 
 def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, sequence: Sequence) -> None:
     _, said = answer(sequence, PROMPT)
-    later = [*PROMPT, *said, *drawn(2, 30)]
-    kept, _ = answer(sequence, later)
+    kept, _ = answer(sequence, [*PROMPT, *said, *drawn(2, 30)])
     assert kept == len(PROMPT) + len(said) - 1, "what goes on keeps all, the answer too"
     other = decoder.sequence("another source")
     answer(other, PROMPT)
@@ -211,8 +210,7 @@ def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, 
 
 def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(sequence: Sequence) -> None:
     _, said = answer(sequence, PROMPT, missing=frozenset({2}))
-    longer = [*PROMPT, *said, *drawn(2, 10)]
-    assert sequence.valid(longer, memory=True) == len(PROMPT) + 4
+    assert sequence.valid([*PROMPT, *said, *drawn(2, 10)], memory=True) == len(PROMPT) + 4
     assert answer(sequence, PROMPT) == (32, fresh(sequence, PROMPT))
 
 

@@ -60,8 +60,7 @@ def test_auto_takes_the_cpu_and_warns_why_the_gpu_is_idle(
 
 def test_the_inputs_that_a_profile_covers_are_those_of_the_exported_graph(tiny: Bundle) -> None:
     session = ort.InferenceSession(str(tiny.decoder), session_options(1), providers=["CPUExecutionProvider"])
-    declared = {given.name: tuple(given.shape) for given in session.get_inputs()}
-    assert decoder_inputs(tiny.config) == declared
+    assert decoder_inputs(tiny.config) == {given.name: tuple(given.shape) for given in session.get_inputs()}
 
 
 @pytest.mark.parametrize("other", ["gpu", "tensorrt", "context", "bundle"])

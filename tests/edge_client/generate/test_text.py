@@ -51,8 +51,7 @@ def test_tokens_that_end_one_character_and_begin_the_next_show_whole_ones() -> N
     backend = Backend.from_str(byte_tokenizer())
     backend.model = BPE({piece: n for n, piece in enumerate(pieces)}, [])
     backend.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
-    stream = StreamText(Tokenizer(backend))
-    assert "".join(map(stream.push, range(len(pieces)))) == text
+    assert "".join(map(StreamText(Tokenizer(backend)).push, range(len(pieces)))) == text
 
 
 @given(

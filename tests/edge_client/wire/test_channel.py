@@ -93,8 +93,7 @@ def test_tls_with_the_authority_s_file_and_another_name_where_that_is_said(place
         assert describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca)) == "test"
         assert describe(ChannelSettings(f"dns:///localhost:{port}", ca=place.ca)) == "test"
     with serving(place.authority.issue("service", "memories.example")) as port:
-        settings = ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, server_name="memories.example")
-        assert describe(settings) == "test"
+        assert describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, server_name="memories.example")) == "test"
 
 
 @pytest.mark.parametrize(
@@ -143,8 +142,7 @@ def test_files_that_are_no_certificates_are_named(place: Place) -> None:
 def test_the_api_key_travels_with_every_call_and_a_wrong_one_is_named(place: Place) -> None:
     keys = ApiKey()
     with serving(place.authority.issue("service", "127.0.0.1"), interceptors=(keys,)) as port:
-        right = ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, api_key=SecretStr(KEY))
-        assert describe(right) == "test"
+        assert describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, api_key=SecretStr(KEY))) == "test"
         assert keys.seen == [f"Bearer {KEY}"]
         for key in (SecretStr("wrong-key"), None):
             with pytest.raises(RetrievalError, match="EDGE_CLIENT_API_KEY") as caught:

@@ -119,11 +119,9 @@ def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Pa
 @pytest.mark.parametrize("task", ["facts", "hard", "dialogue", "asked", "keeping"])
 def test_a_task_is_drawn_from_the_files_that_the_command_is_given(task: str, tmp_path: Path) -> None:
     data, corpus = tmp_path / "facts.jsonl", tmp_path / "corpus"
-    lines = f"\n{TEXT.format(1)}"
-    write_rows(data, [Document(d["key"], d["title"], d["text"] + lines) for d in TOWNS])
+    write_rows(data, [Document(d["key"], d["title"], d["text"] + f"\n{TEXT.format(1)}") for d in TOWNS])
     write_rows(corpus / "s.jsonl", PASSAGES)
     write_rows(corpus / ASKED, [Asked("when?", "1801", f"{p.title} 1801", p.source, p.key) for p in PASSAGES])
     memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
     loaded = tiny_loaded(config=tiny_config().with_memory(memory))
-    mixed = mixture_of(f"{task}:1", loaded, data, corpus, 0, Sizes())
-    assert mixed.next().task == task
+    assert mixture_of(f"{task}:1", loaded, data, corpus, 0, Sizes()).next().task == task

@@ -79,16 +79,14 @@ def test_the_teacher_predicts_the_very_tokens_that_the_student_does_with_the_tex
         there = teacher.ids[teacher.places[:, 0], teacher.places[:, 1] + 1]
         here = batch.ids[teacher.matched[:, 0], teacher.matched[:, 1] + 1]
         assert torch.equal(there, here)
-        labelled = batch.labels[teacher.matched[:, 0], teacher.matched[:, 1] + 1]
-        assert torch.equal(labelled, here)
+        assert torch.equal(batch.labels[teacher.matched[:, 0], teacher.matched[:, 1] + 1], here)
         assert teacher.ids.shape[1] > batch.ids.shape[1]
 
 
 def test_a_mixture_draws_by_weight_and_refuses_another_ones_state() -> None:
     sources: dict[str, tuple[float, BatchSource]] = {"facts": (3.0, facts()), "keeping": (1.0, keeping())}
     mixed = Mixture(sources, 0)
-    tasks = [mixed.next().task for _ in range(40)]
-    assert 20 <= tasks.count("facts") <= 38
+    assert 20 <= [mixed.next().task for _ in range(40)].count("facts") <= 38
     with pytest.raises(InvalidInput, match="mixed"):
         Mixture({"facts": (1.0, facts())}, 0).restore(mixed.state())
     with pytest.raises(InvalidInput, match="positive"):

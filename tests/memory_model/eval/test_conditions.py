@@ -39,8 +39,7 @@ def loaded() -> LoadedModel:
 def evaluation(
     loaded: LoadedModel, conditions: Sequence[str], rows: Sequence[Row] = ROWS, **options: object
 ) -> Evaluation:
-    subject = Subject.of(loaded)
-    return Evaluation(subject, rows, conditions, batch=4, **options)  # type: ignore[arg-type]
+    return Evaluation(Subject.of(loaded), rows, conditions, batch=4, **options)  # type: ignore[arg-type]
 
 
 def knowledge_base(texts: Sequence[str] = TEXTS) -> KnowledgeBase:
@@ -74,8 +73,7 @@ def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(l
 def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(loaded: LoadedModel) -> None:
     row = Row("One. Two is 7. Three.", "Two?", "7", title="T")
     for text, found in (("T\nTwo is 7.", 1.0), ("T\nThree.", 0.0), ("T\nOne. Two is 7. Three. Four.", 1.0)):
-        base = knowledge_base([text])
-        scores = evaluation(loaded, ("rag_retrieved",), [row], knowledge_base=base).run()
+        scores = evaluation(loaded, ("rag_retrieved",), [row], knowledge_base=knowledge_base([text])).run()
         assert scores["rag_retrieved"].recall_at_5 == [found]
 
 
@@ -106,10 +104,8 @@ def test_any_of_several_right_answers_counts() -> None:
 
 def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
     rows = [Row("k", f"q{n}", "Paris") for n in range(4)]
-    told = {
-        "memory": Scores.of(rows, ["Paris", "Rome", "Rome", "Paris"]),
-        "rag_five": Scores.of(rows, ["Paris"] * 3 + ["Rome"]),
-    }
+    said = {"memory": ["Paris", "Rome", "Rome", "Paris"], "rag_five": ["Paris"] * 3 + ["Rome"]}
+    told = {name: Scores.of(rows, answers) for name, answers in said.items()}
     assert told["memory"].summary()["f1"] == 0.5
     assert told["memory"].summary()["f1_error"] == 0.2887
     found = compared(told)["memory - rag_five"]["f1"]
@@ -121,9 +117,8 @@ def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
 
 def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: LoadedModel) -> None:
     plain = Subject(MemoryBank(loaded, format_of(loaded)), ())
-    tuned = Subject.of(loaded)
     scores = Evaluation(plain, ROWS, ("none", "rag")).run()
-    behind_prefix = Evaluation(tuned, ROWS, ("none",)).run()
+    behind_prefix = Evaluation(Subject.of(loaded), ROWS, ("none",)).run()
     assert scores["none"].nll != pytest.approx(behind_prefix["none"].nll, abs=1e-6)
     with pytest.raises(InvalidInput, match="reads no memories"):
         Evaluation(plain, ROWS, ("memory",))

@@ -61,8 +61,7 @@ def exported(
     path, prefix = folder / "decoder.onnx", prefix or tuple(range(PREFIX))
     if spelling == "torch":
         return EdgeDecoder(TorchGraph(model), prefix, context=300, parallel=1).sequence()
-    graphs = decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])
-    graphs[spelling].save(path)
+    decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])[spelling].save(path)
     return opened(path, list(prefix)).sequence()
 
 
@@ -80,8 +79,7 @@ def reference_logits(
         chunk_of[0, start:end] = number
     with torch.no_grad():
         reads = chunk_memories(sets, model.config) if any(sets) else None
-        hidden = model.hidden(torch.tensor([ids]), positions, memory=reads, chunk_BT=chunk_of)
-        return model.head(hidden)[0].numpy()
+        return model.head(model.hidden(torch.tensor([ids]), positions, memory=reads, chunk_BT=chunk_of))[0].numpy()
 
 
 def run_cuts(

@@ -81,8 +81,7 @@ def test_int8_is_near_float32_in_any_company(make: object, tmp_path: Path) -> No
     exact, rounded = (Embedder(export_embedder(source, tmp_path / p, p) and tmp_path / p) for p in ("float32", "int8"))
     vectors = rounded.embed(TEXTS)
     assert (exact.embed(TEXTS) * vectors).sum(axis=1).min() > 0.99  # 7 bits of weights of 32 inputs: 1e-3 to 1e-2
-    alone = np.concatenate([rounded.embed([text]) for text in TEXTS])
-    np.testing.assert_allclose(vectors, alone, atol=TOLERANCE)
+    np.testing.assert_allclose(vectors, np.concatenate([rounded.embed([text]) for text in TEXTS]), atol=TOLERANCE)
     assert rounded.config.precision == "int8"
 
 

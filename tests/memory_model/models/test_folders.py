@@ -94,8 +94,7 @@ def test_large_bfloat16_weights_stay_bfloat16(copy: Path, tmp_path: Path, monkey
     narrow = load_model(folder)
     assert {t.dtype for t in narrow.model.state_dict().values()} == {torch.bfloat16}
     memories = [loaded.writer.write(["Paris is a city."])[0] for loaded in (narrow, wide)]
-    error = abs(memories[0].keys - memories[1].keys).max() / abs(memories[1].keys).max()
-    assert error < 0.05
+    assert abs(memories[0].keys - memories[1].keys).max() / abs(memories[1].keys).max() < 0.05
 
 
 def remove(name: str) -> Callable[[Path], None]:
