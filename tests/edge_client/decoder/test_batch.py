@@ -125,8 +125,8 @@ def test_eight_threads_answer_as_each_would_alone(graph: DecoderGraph, parallel:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps wait for everyone, however slow this machine is."""
-    monkeypatch.setattr(batch, "PATIENCE_S", 5.0)
-    monkeypatch.setattr(batch, "LATELY_S", 5.0)
+    monkeypatch.setattr(batch, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(batch, "LATELY_S", 1.5)
 
 
 def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderGraph) -> None:
