@@ -223,11 +223,10 @@ def _write(path: Path, header: dict[str, Any], past: bytes) -> None:
     try:
         with disk_errors(path):
             beside.write_bytes(past)
-            with closing(connected(beside)) as file:
+            with closing(connected(beside, "DELETE")) as file:  # one file alone
                 file.execute("DROP TABLE IF EXISTS session")  # of the file that it was loaded from
                 file.execute("CREATE TABLE session (version INTEGER, header TEXT, sha256 TEXT)")
                 file.execute("INSERT INTO session VALUES (?, ?, ?)", (FILE_VERSION, said, _digest(said)))
-                file.execute("PRAGMA journal_mode = DELETE")  # one file alone
             beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -238,7 +237,7 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
     if not path.is_file():
         raise MissingFile(f"no session at {path}: save one with ChatSession.save or /save")
     with disk_errors(path):
-        with closing(connected(path)) as file:
+        with closing(connected(path, "DELETE")) as file:
             version, said, digest = file.execute("SELECT version, header, sha256 FROM session").fetchone()
         if version != FILE_VERSION:
             raise CorruptFile(f"{path} has session format {version}, this program reads {FILE_VERSION}")

@@ -22,7 +22,7 @@ WAIT_S = 10.0
 """For another process that writes to the file."""
 
 
-def connected(path: Path) -> sqlite3.Connection:
+def connected(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     """A connection to a file, which is made where it is missing; every statement is a transaction unless one is begun.
 
     Raises StorageError (NOT_INSTALLED), MissingFile and InvalidInput for the key.
@@ -35,7 +35,7 @@ def connected(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA key = '{}'".format(key.replace("'", "''")))
     connection.execute("PRAGMA foreign_keys = ON")
     with contextlib.suppress(library.OperationalError):  # a pack may lie where nothing can be written
-        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA journal_mode = {journal}")
     connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
     return connection
 
