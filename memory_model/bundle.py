@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -129,14 +129,18 @@ class Bundle:
                 raise CorruptFile(f"{name} has {path.stat().st_size} bytes, not {entry.bytes}: {remedy}")
         if self.manifest.memory_format_id != self.manifest.config.memory_format_id:
             raise FormatMismatch(self.manifest.memory_format_id, self.manifest.config.memory_format_id, remedy)
-        for names in (CONFIG, "codec.npz"), files:  # ids are compared before anything large is read
-            for name in names:
-                if file_sha256(self.folder / name) != files[name].sha256:
-                    raise CorruptFile(f"{name} is not the file that was exported (SHA-256 differs): {remedy}")
-            embedder_id = EmbedderConfig.read(self.folder / CONFIG).embedder_id
-            if embedder_id != self.manifest.embedder_id:
-                raise EmbedderMismatch(embedder_id, self.manifest.embedder_id, remedy, subject=f"{CONFIG} is of")
-            _ = self.memory_format
+        small = (CONFIG, "codec.npz")  # ids are compared before anything large is read
+        self._compare_sums(small, remedy)
+        embedder_id = EmbedderConfig.read(self.folder / CONFIG).embedder_id
+        if embedder_id != self.manifest.embedder_id:
+            raise EmbedderMismatch(embedder_id, self.manifest.embedder_id, remedy, subject=f"{CONFIG} is of")
+        _ = self.memory_format
+        self._compare_sums([name for name in files if name not in small], remedy)
+
+    def _compare_sums(self, names: Iterable[str], remedy: str) -> None:
+        for name in names:
+            if file_sha256(self.folder / name) != self.manifest.files[name].sha256:
+                raise CorruptFile(f"{name} is not the file that was exported (SHA-256 differs): {remedy}")
 
     @property
     def config(self) -> ModelConfig:
