@@ -226,11 +226,19 @@ class EngineCache:
         )
         least, typical, most = shapes
         return {
-            "device_id": "0", "trt_engine_cache_enable": "1", "trt_engine_cache_path": str(self.folder),
-            "trt_timing_cache_enable": "1", "trt_timing_cache_path": str(self.folder), "trt_profile_min_shapes": least,
-            "trt_profile_opt_shapes": typical, "trt_profile_max_shapes": most, "trt_fp16_enable": "0",
-            "trt_int8_enable": "0", "trt_builder_optimization_level": "3", "trt_context_memory_sharing_enable": "1",
-        }  # fmt: skip
+            "device_id": "0",
+            "trt_engine_cache_enable": "1",
+            "trt_engine_cache_path": str(self.folder),
+            "trt_timing_cache_enable": "1",
+            "trt_timing_cache_path": str(self.folder),
+            "trt_profile_min_shapes": least,
+            "trt_profile_opt_shapes": typical,
+            "trt_profile_max_shapes": most,
+            "trt_fp16_enable": "0",
+            "trt_int8_enable": "0",
+            "trt_builder_optimization_level": "3",
+            "trt_context_memory_sharing_enable": "1",
+        }
 
 
 def decoder_inputs(config: ModelConfig) -> dict[str, Shape]:

@@ -26,15 +26,23 @@ log = logging.getLogger("edge_client.serve")
 
 INVALID = "invalid_request_error"
 _CLASSES: Sequence[tuple[type[Memory3Error], int, str]] = (
-    (InvalidInput, 400, INVALID), (ContextFull, 400, INVALID), (MissingFile, 404, INVALID), (SessionBusy, 409, INVALID),
-    (ModelClosed, 503, "server_error"), (RetrievalError, 502, "service_error"), (Memory3Error, 500, "server_error"),
-)  # fmt: skip
+    (InvalidInput, 400, INVALID),
+    (ContextFull, 400, INVALID),
+    (MissingFile, 404, INVALID),
+    (SessionBusy, 409, INVALID),
+    (ModelClosed, 503, "server_error"),
+    (RetrievalError, 502, "service_error"),
+    (Memory3Error, 500, "server_error"),
+)
 _REASONS: Mapping[str, tuple[int, str]] = {
-    "ACCESS_REFUSED": (403, "permission_error"), "UNAUTHENTICATED": (403, "permission_error"),
-    "SCOPE_TOO_SMALL": (403, "permission_error"), "INVALID_REQUEST": (400, INVALID),
-    "KNOWLEDGE_BASE_NOT_FOUND": (404, INVALID), "INCOMPATIBLE": (409, "service_error"),
+    "ACCESS_REFUSED": (403, "permission_error"),
+    "UNAUTHENTICATED": (403, "permission_error"),
+    "SCOPE_TOO_SMALL": (403, "permission_error"),
+    "INVALID_REQUEST": (400, INVALID),
+    "KNOWLEDGE_BASE_NOT_FOUND": (404, INVALID),
+    "INCOMPATIBLE": (409, "service_error"),
     "DEADLINE_EXCEEDED": (504, "service_error"),
-}  # fmt: skip
+}
 """RetrievalError by its reason; of the others 503 where the service gave no answer."""
 _ROUTING = {404: "not_found", 405: "method_not_allowed"}
 
@@ -48,10 +56,13 @@ CONTENT_SECURITY_POLICY = (
     "require-trusted-types-for 'script'; trusted-types worker"
 )
 SECURITY_HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY, "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), microphone=(), geolocation=()", "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
-}  # fmt: skip
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 class ApiError(Exception):
