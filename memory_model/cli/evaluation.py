@@ -56,13 +56,13 @@ def evaluate(
     from memory_model.data.rows import open_rows
     from memory_model.digest import file_sha256
     from memory_model.eval.conditions import EVALUATOR, Evaluation, parse_conditions, result_of
-    from memory_model.eval.subject import Subject
+    from memory_model.eval.subject import PLAIN, Subject
     from memory_model.models.folder import ModelFolder
 
     use_threads(threads)
     rows = open_rows(data, limit)
     chosen = conditions or _GIVEN + (",memory_retrieved,rag_retrieved" if knowledge_base else "")
-    names, started = parse_conditions(chosen), time.monotonic()
+    names, started = parse_conditions(chosen, str(adapter) == PLAIN), time.monotonic()
     retrieved = any(name.endswith("_retrieved") for name in names)
     opened = open_embedder(embedder, ModelFolder.open(model).embedder) if retrieved else None
     subject = Subject.open(model, adapter, codec)

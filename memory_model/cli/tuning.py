@@ -39,7 +39,7 @@ def adapt(
     cosine: Annotated[bool, typer.Option("--cosine", help="Cosine schedule to 0 (paper 6.1).")] = False,
     beta: Annotated[float, amount(help="DPO's beta, for preferences (paper 6.2).")] = 0.01,
     weight_decay: Annotated[float, amount(help="Of AdamW; 0.1 in the paper's continual training.")] = 0.0,
-    rank: Annotated[int, count(help="Rank of the adapter.")] = 32,
+    rank: Annotated[int | None, count(help="Rank of the adapter; default: that of --start, or 32.")] = None,
     first_layer: Annotated[int, typer.Option(help="First tuned layer; default: after a fifth of them.")] = -1,
     distillation: Annotated[float, amount(help="Weight of the divergence from the teacher; 0: none.")] = 0.5,
     codec_noise: Annotated[float, amount(help="Noise on memories, as a share of variance.")] = 0.03,
@@ -85,6 +85,9 @@ def adapt(
     use_threads(threads)
     writing_device(device)  # raises where there is none
     begun = open_adapter(folder, start) if start else None
+    if begun and rank not in (None, begun.rank):
+        raise InvalidInput(f"{start} has rank {begun.rank}: leave --rank {rank} out")
+    rank = begun.rank if begun else rank or TuningPlan.rank
     codec = MemoryCodec.load(through) if through else None
     with process_group(device):
         budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory

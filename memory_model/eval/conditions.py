@@ -110,8 +110,7 @@ class Evaluation:
         self, subject: Subject, rows: Sequence[Row], conditions: Sequence[str], *, distractors: int = 4,
         seed: int = 0, batch: int = 10, knowledge_base: KnowledgeBase | None = None,
     ) -> None:  # fmt: skip
-        if not subject.prefix and any(c.startswith("memory") for c in conditions):
-            raise InvalidInput("the plain model reads no memories: use --conditions none,rag,rag_five")
+        parse_conditions(",".join(conditions), plain=not subject.prefix)
         if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
             raise InvalidInput("retrieved conditions need a knowledge base: give --kb")
         self.subject, self.rows, self.conditions = subject, list(rows), list(conditions)
@@ -199,11 +198,13 @@ class Evaluation:
         scores.nll += answer_nll(model, prompts, right, prefix, memories)
 
 
-def parse_conditions(text: str) -> list[str]:
-    """`none,memory` as names; raises InvalidInput for one that is unknown."""
+def parse_conditions(text: str, plain: bool = False) -> list[str]:
+    """`none,memory` as names; raises InvalidInput for one that is unknown, or that a plain model cannot have."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if unknown := ", ".join(sorted({*names} - {*CONDITIONS})):
         raise InvalidInput(f"no condition is called {unknown}: choose from {', '.join(CONDITIONS)}")
+    if plain and any(name.startswith("memory") for name in names):
+        raise InvalidInput("the plain model reads no memories: use --conditions none,rag,rag_five")
     return names
 
 

@@ -58,6 +58,11 @@ class Adapter:
     base_sha256: str
     details: dict[str, Any]
 
+    @property
+    def rank(self) -> int:
+        """Rank of every factor."""
+        return len(next(iter(self.factors.values()))[0])
+
     @classmethod
     def load(cls, path: str | Path) -> Adapter:
         """Read an adapter file; raises MissingFile or CorruptFile."""

@@ -40,6 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     loaded = load_base(made, made.memory)
     attach(loaded.model, 2, 2.0, 0)
     collect(loaded.model, made.memory, "0" * 64, {}).save(folder / "other.safetensors")
+    collect(loaded.model, made.memory, made.base_id, {}).save(folder / "rank2.safetensors")
     for name, rows in {"rows": [ROW], "same/rows": [ROW], "paragraphs": [PARAGRAPH]}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / f"{name}.json").write_text(json.dumps(rows))
@@ -71,10 +72,12 @@ def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("eval --model m --data rows.json --json o.json --conditions memry", "no condition is called memry"),
         ("eval --model m --data rows.json --json o.json --conditions rag_retrieved --embedder none", "no embedder in"),
         ("eval --model m --data rows.json --json o.json --adapter other.safetensors", "the adapter was tuned from"),
+        ("eval --model m --data rows.json --json o.json --adapter none", "the plain model reads no memories: use"),
         ("calibrate --model m --data rows.json --data same/rows.json", "one name"),
         ("export --model codec8 --embedder bert --out bundle", "head dimension 8"),
         ("export --model m --calibration= --embedder none --out bundle", "no embedder at none"),
         (f"adapt --model m --data facts.jsonl --start other.safetensors {RUN}", "use the adapter that was tuned from"),
+        (f"adapt --model m --data facts.jsonl --start rank2.safetensors {RUN} --rank 4", "has rank 2: leave --rank 4"),
         (f"adapt --model m --data facts.jsonl --codec codec8/codec.npz {RUN}", "head dimension 8"),
         (f"adapt --model m --data facts.jsonl --first-layer 4 {RUN}", "the model has 4 layers"),
         (f"adapt --model m --data facts.jsonl --mixture cooking:1 {RUN}", "no task 'cooking'"),
