@@ -17,5 +17,6 @@ def test_the_curve_names_its_files_and_another_file_is_refused(tmp_path: Path) -
         calibration.write_text(json.dumps({"chosen": 1.0, "most_wrong": 0.05, "curve": points}))
         done = CliRunner().invoke(app, ["refusal-curve", str(calibration), "--out", str(out)])
         assert done.exit_code == code, (done.output, done.exception)
-    assert "<!-- twins -->" in out.read_text() and "<!-- refused rightly: open -->" in out.read_text()
+    assert "<!-- twins -->" in out.read_text()
+    assert "<!-- refused rightly: open -->" in out.read_text()
     assert "is not what" in done.output
