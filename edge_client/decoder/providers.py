@@ -79,7 +79,7 @@ def graph_path(decoder: Path, provider: str) -> Path:
 
 def missing(provider: str) -> str:
     """Why a provider cannot run on this machine, and what to install; "" if nothing is known against it."""
-    if provider == "cpu":
+    if provider in ("cpu", "torch"):  # opening says what torch lacks
         return ""
     extra = "gpu" if provider == "cuda" else "tensorrt"
     if gpu() is None:

@@ -13,7 +13,8 @@ from memory_model.bundle import MANIFEST, Manifest
 from memory_model.cache_layout import Row
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import ModelMismatch
-from memory_model.models.load import load_model
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import load_model, model_id_of
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories, writing_device
@@ -33,16 +34,16 @@ class TorchGraph:
     def open(cls, bundle: Path, model: Path | None, threads: int | str) -> TorchGraph:
         """A model folder's weights, which must be those that the bundle in a folder was exported from.
 
-        On the GPU where torch sees one, in bfloat16. Raises MissingFile, CorruptFile, ModelMismatch.
+        On the GPU where torch sees one, in bfloat16. Raises MissingFile, CorruptFile; ModelMismatch before it loads.
         """
         if isinstance(threads, int):
             torch.set_num_threads(threads)
-        expected, loaded = Manifest.from_json((bundle / MANIFEST).read_bytes()).model_id, load_model(model)
-        if loaded.model_id != expected:
+        expected, folder = Manifest.from_json((bundle / MANIFEST).read_bytes()).model_id, ModelFolder.open(model)
+        if (own := model_id_of(folder, folder.config(), folder.adapter)) != expected:
             remedy = f"name the model folder that {bundle} was exported from (--model)"
-            raise ModelMismatch(loaded.model_id, expected, remedy, subject="the model folder holds")
+            raise ModelMismatch(own, expected, remedy, subject="the model folder holds")
         device = writing_device("auto")
-        return cls(loaded.model.to(device, torch.bfloat16 if device.type == "cuda" else None))
+        return cls(load_model(folder).model.to(device, torch.bfloat16 if device.type == "cuda" else None))
 
     def runner(self, context: int, parallel: int, prefix: Sequence[int] = ()) -> TorchRunner:
         """New caches."""

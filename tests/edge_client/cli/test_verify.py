@@ -8,27 +8,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edge_client.cli import verify
 from edge_client.decoder import providers
 from edge_client.decoder.batch import Decoder
+from memory_model.models.engine import TorchGraph
 from tests.edge_client.cli.conftest import run
-from tests.edge_client.tiny_bundle import tiny_bundle
+from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
 
 
-def test_the_cpu_agrees_with_itself_and_what_did_not_run_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cpu_and_torch_agree_and_what_did_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "gpu", lambda: None)
     bundle, out = tiny_bundle(tmp_path), tmp_path / "out.json"
+    other = run("verify", "--bundle", bundle.folder, "--out", out, "--steps", 1)  # torch has the packaged model only
+    assert "not run torch" in other.stdout
+    monkeypatch.setattr(TorchGraph, "open", lambda *_: TorchGraph(tiny_loaded().model))
     done = run("verify", "--bundle", bundle.folder, "--out", out, "--steps", 4)
     assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())["rows"]
-    assert [(r["provider"], r["memory"]) for r in rows if r["error"] is not None] == [("cpu", False), ("cpu", True)]
-    assert all("no NVIDIA GPU" in r["problem"] for r in rows if r["provider"] != "cpu")
+    ran = {(r["provider"], r["memory"]): r["error"] for r in rows if r["error"] is not None}
+    assert list(ran) == [(name, memory) for name in ("cpu", "torch") for memory in (False, True)]
+    assert ran["torch", False] < ran["cpu", False] + 1e-3 < 0.03
+    assert all("no NVIDIA GPU" in r["problem"] for r in rows if r["error"] is None)
     assert done.stdout.count("not run") == 4
-    assert "ran: cpu" in done.stdout
+    assert "ran: cpu, torch" in done.stdout
+
+
+def test_the_logits_of_every_step_are_kept(tmp_path: Path) -> None:
+    bundle = tiny_bundle(tmp_path)
+    found = verify.decode(verify.reference(bundle), [5, 6, 7], (), steps=3)
+    alone = verify.decode(verify.reference(bundle), [5, 6, 7], (), steps=0)
+    np.testing.assert_allclose(found.logits[0], alone.logits[0], atol=1e-6)
+    assert len(np.unique(found.logits, axis=0)) == 4
 
 
 def test_a_provider_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
