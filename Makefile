@@ -10,6 +10,7 @@ REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
 TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory_model/__init__.py)
 DEVICE ?= cpu
+STEPS ?= 1000
 PROCESSES ?= 2
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
@@ -112,11 +113,26 @@ eval: $(READY) ## measure the default model's answers, resumable: an hour or two
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality
 
-adapt: $(READY) ## tune the default model again and fit its codec, resumable: hours on a CPU (DEVICE=cuda)
+# The stages of the packaged model: reading, reading through the codec; after `experiments split-questions`, which makes
+# training rows of SQuAD, also paragraphs, DPO and the mean of the last two stages.
+ASKED := $(wildcard build/questions/squad_training.json)
+TUNE = $(BIN)/memory-model adapt --data build/countries.jsonl --corpus build/corpus --device $(DEVICE)
+PROSE = $(if $(ASKED),articles:2$(comma))
+comma := ,
+adapt: $(READY) ## tune the default model again and fit its codec, resumable: hours on a CPU (DEVICE=cuda STEPS=1000)
 	$(BIN)/python -m experiments prepare-data
 	$(BIN)/python -m experiments invent-countries
-	$(BIN)/memory-model adapt --data build/countries.jsonl --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
-	    --corpus build/corpus --mixture facts:3,hard:3,dialogue:1,asked:3,continual:1,keeping:1.3
+	$(TUNE) --heads $(HEADS) --steps $(STEPS) --mixture facts:3,hard:3,$(PROSE)dialogue:1,asked:3,continual:1,keeping:1.3 \
+	    --refused 0.35 --out build/adapt/reading
+	$(BIN)/memory-model fit-codec --adapter build/adapt/reading/adapter.safetensors --corpus build/corpus --out build/adapt/first.npz
+	$(TUNE) --start build/adapt/reading/adapter.safetensors --codec build/adapt/first.npz --steps $(shell expr $(STEPS) / 3) --ramp 0 \
+	    --mixture hard:3,facts:2.5,$(PROSE)asked:3,dialogue:0.5,keeping:1.2 --refused 0.35 --all-as-text 0.1 \
+	    --learning-rate 4e-4 --out build/adapt/through
+	$(if $(ASKED),$(TUNE) --start build/adapt/through/adapter.safetensors --codec build/adapt/first.npz --ramp 0 \
+	    --steps $(shell expr $(STEPS) / 8) --mixture preferences:4$(comma)asked:1$(comma)keeping:0.5 --refused 0.35 \
+	    --refused-articles 0.2 --beta 0.1 --learning-rate 1.5e-4 --out build/adapt/preferred)
+	$(BIN)/python -m experiments mean-adapter $(if $(ASKED),build/adapt/preferred/adapter.safetensors) \
+	    build/adapt/through/adapter.safetensors --out build/adapt/adapter.safetensors
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
 llama: build/llama/.ready ## build llama.cpp for comparison (minutes; needs a C++ compiler)
