@@ -18,6 +18,7 @@ import typer
 
 from experiments.corpus.preparing import write_rows
 from memory_model.cli.options import console
+from memory_model.cli.training_data import QUESTIONS
 from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
 from memory_model.references import split
@@ -132,8 +133,8 @@ def write_sets(folder: Path, sets: dict[str, list[RowData]]) -> dict[str, int]:
 
 def split_questions(
     files: Annotated[list[Path], typer.Argument(help="SQuAD, or lists of {article, paragraph, questions}.")],
-    out: Annotated[Path, typer.Option(help="Folder for development, test and documents.")] = Path("data"),
-    training: Annotated[Path, typer.Option(help="Training questions.")] = Path("build/questions/squad_training.json"),
+    out: Annotated[Path, typer.Option(help="Folder for development, test and documents.")] = QUESTIONS.parent,
+    training: Annotated[Path, typer.Option(help="Training questions.")] = QUESTIONS,
     rows: Annotated[int, typer.Option(help="Rows of the development and of the test file.")] = 100,
 ) -> None:
     """Split questions about paragraphs by article into training, development and test.
