@@ -1,9 +1,14 @@
 """Refusals are recognised, and the bias that makes them readier is chosen on questions of both kinds."""
 
+import json
 import math
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from experiments.__main__ import app as experiments
 from memory_model.data.rows import Row
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import Evaluation
@@ -39,10 +44,18 @@ def test_the_bias_is_as_high_as_every_file_permits() -> None:
     assert chosen(points, 0.25).bias == 3, "at 3.25 every answerable question of prose is refused"
     assert chosen(points, 0).bias == 1
     at_3 = next(p for p in points if p.bias == 3)
-    assert (at_3.rightly["facts"].mean, at_3.wrongly["facts"].mean) == (0, 0.25)
-    assert (at_3.rightly["prose"].mean, at_3.wrongly["prose"].mean) == (1, 0)
+    assert [(at_3.rightly[n].mean, at_3.wrongly[n].mean) for n in ("facts", "prose")] == [(0, 0.25), (1, 0)]
     with pytest.raises(InvalidInput, match="nothing answers"):
         curve({"facts": answerable})
+
+
+@pytest.mark.parametrize(("files", "code"), [(["facts", "prose"], 0), ([], 1)])
+def test_the_curve_of_every_file_is_drawn(files: list[str], code: int, tmp_path: Path) -> None:
+    points = curve({name: [Question(-n, n > 3) for n in range(8)] for name in files}) if files else []
+    (tmp_path / "c").write_text(json.dumps({"chosen": 1, "most_wrong": 0.05, "curve": [asdict(p) for p in points]}))
+    done = CliRunner().invoke(experiments, ["refusal-curve", str(tmp_path / "c"), "--out", str(tmp_path / "c.svg")])
+    assert (done.exit_code, "is not what" in done.output) == (code, not files), (done.output, done.exception)
+    assert all(f"<!-- {name} -->" in (tmp_path / "c.svg").read_text() for name in files)
 
 
 def test_a_question_is_refused_from_its_margin_on() -> None:
