@@ -16,13 +16,16 @@ from memory_model.models.tensor_files import read_json
 def refusal_curve(
     calibration: Annotated[Path, typer.Argument(help="What `memory-model calibrate --json` wrote.")],
     out: Annotated[Path, typer.Option(help="SVG to write.")] = Path("build/refusals.svg"),
-    bias: Annotated[float | None, typer.Option(help="Bias to mark; default: the one that was chosen.")] = None,
+    bias: Annotated[
+        float | None, typer.Option(help="Mark the measured bias next to it; default: the chosen one.")
+    ] = None,
 ) -> None:
     """Draw rightly against wrongly refused questions for every bias, one bias marked with its standard errors."""
     found = read_json(calibration)
     try:
-        points, most_wrong, marked = found["curve"], found["most_wrong"], found["chosen"] if bias is None else bias
+        points, most_wrong, wanted = found["curve"], found["most_wrong"], found["chosen"] if bias is None else bias
         unanswerable = next(iter(points[0]["rightly"]))
+        marked = min((point["bias"] for point in points), key=lambda measured: abs(measured - wanted))
         figure, side = plt.subplots(figsize=(5.4, 3.6))
         y = [point["rightly"][unanswerable]["mean"] for point in points]
         for name in points[0]["wrongly"]:
