@@ -44,6 +44,7 @@ from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
 from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig, uniform_budget
 from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories
 
@@ -94,14 +95,14 @@ def random_decoder(config: ModelConfig, device: str, dtype: torch.dtype) -> Deco
         torch.set_default_dtype(torch.float32)
 
 
-def random_format(config: ModelConfig) -> MemoryFormat:
-    """The paper's codec, `OPQ,Residual2x14,PQ8x10`, with random tables."""
+def random_format(config: ModelConfig, device: str) -> MemoryFormat:
+    """The paper's codec, `OPQ,Residual2x14,PQ8x10`, with random tables, that decompresses on a device."""
     rng, d = np.random.default_rng(0), config.head_dim
     basis = np.linalg.qr(rng.standard_normal((d, d)))[0].astype(np.float32)
     coarse = rng.standard_normal((2, 1 << 14, d // 2), np.float32)
     words = 0.3 * rng.standard_normal((8, 1 << 10, d // 8), np.float32)
     tables = ProductTables(np.zeros(d, np.float32), basis, words, coarse)
-    return MemoryFormat(config, "5e" * 32, ProductCodec(tables))
+    return MemoryFormat(config, "5e" * 32, TorchCodec(ProductCodec(tables), device))
 
 
 class LocalMemories:
@@ -142,9 +143,10 @@ class LocalMemories:
         self.found.append(len(payloads))
         rows = [[payloads[hit.memory_id] for hit in of_query] for of_query in hits]
         with torch.cuda.stream(self.stream) if self.stream else nullcontext():
-            read = stack_memories([self.format.decode(row) for row in rows], self.format.config)
-            keys, values = (side.to(self.device, self.dtype) for side in (read.keys, read.values))
-            memories = MemoryBatch(keys, values, read.valid.to(self.device))
+            decoded = [self.format.decode(row) for row in rows]
+            read = stack_memories(decoded, self.format.config, self.device)
+            keys, values = (side.to(self.dtype) for side in (read.keys, read.values))
+            memories = MemoryBatch(keys, values, read.valid)
             if self.stream:
                 self.stream.synchronize()
         return memories
@@ -197,7 +199,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures of one run."""
     config, cuda = SHAPES[options.shape](), options.device.startswith("cuda")
     dtype, chunk = torch.bfloat16 if cuda else torch.float32, config.memory.chunk_tokens
-    memories = LocalMemories(folder, random_format(config), options.references, options.device, dtype)
+    memories = LocalMemories(folder, random_format(config, options.device), options.references, options.device, dtype)
     model = random_decoder(config, options.device, dtype)
     capacity = len(PREFIX) + options.prompt_tokens + options.answer_tokens
     reading = BatchedDecoder(model, PREFIX, options.batch, capacity)

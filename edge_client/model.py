@@ -142,8 +142,8 @@ class EdgeModel:
                 payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
             )  # fmt: skip
         recaller = Recaller(
-            embedder, client, bundle.memory_format, local=[local], stand_ins=local.stand_ins(settings.knowledge_base),
-            cache=cache,
+            embedder, client, decoder.graph.reading(bundle.memory_format), local=[local],
+            stand_ins=local.stand_ins(settings.knowledge_base), cache=cache,
         )  # fmt: skip
         return cls(bundle, decoder, recaller, settings, local)
 

@@ -38,6 +38,7 @@ from edge_client.decoder.providers import (
     torch_graph,
 )
 from memory_model.cache_layout import TEXT, Row, mask_name, rows_name
+from memory_model.codec.payload import MemoryFormat
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
@@ -118,6 +119,10 @@ class DecoderGraph:
         if threads != "auto":
             return opened(threads)
         return _fastest(opened, path, folder / THREADS)
+
+    def reading(self, memory_format: MemoryFormat) -> MemoryFormat:
+        """The format with which memories are decompressed for this graph: here as it is, on the CPU, by any thread."""
+        return memory_format
 
     def runner(self, context: int, parallel: int, prefix: Sequence[int] = ()) -> Runner:
         """New caches. prefix: what every sequence begins with, if anything; it is read like any text."""

@@ -254,7 +254,7 @@ class Caches:
 def check_memories(memories: Sequence[ExplicitMemory], config: ModelConfig) -> None:
     """Raise InvalidInput for too many memories, a wrong shape or numbers that are not finite.
 
-    Read-only arrays are taken to be finite: whoever shares a memory has made it read-only and looked at its numbers.
+    Those that were decoded, read-only arrays and tensors, are taken to be finite: the recall looked at their numbers.
     """
     memory = config.memory
     shape = (memory.budget, config.head_dim)
@@ -265,14 +265,15 @@ def check_memories(memories: Sequence[ExplicitMemory], config: ModelConfig) -> N
             raise InvalidInput(f"a memory has keys {m.keys.shape}, values {m.values.shape}; expected {shape}")
         if not 1 <= m.tokens <= memory.reference_tokens:
             raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
-        if m.keys.flags.writeable and not is_finite(m):
+        written_here = isinstance(m.keys, np.ndarray) and m.keys.flags.writeable
+        if written_here and not is_finite(m):
             raise InvalidInput("a memory holds NaN or infinity")
 
 
 def is_finite(memory: ExplicitMemory) -> bool:
     """Whether all numbers are finite: their sum is, which is quicker to know."""
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(memory.keys.sum() + memory.values.sum()))
+        return math.isfinite(memory.keys.sum() + memory.values.sum())
 
 
 def _available_bytes() -> float:

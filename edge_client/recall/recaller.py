@@ -361,7 +361,6 @@ class Recaller:
                 del found[memory_id]
                 refused[memory_id] = "DAMAGED_MEMORY: it holds NaN or infinity"
                 continue
-            memory.keys.flags.writeable = memory.values.flags.writeable = False  # sessions share them
             found[memory_id] = replace(found[memory_id], memory=memory)
             self.cache.put(memory_id, found[memory_id])
 

@@ -50,8 +50,17 @@ class MemoryCodec(ABC):
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """float32 vectors [n, together * head_dim] of codes uint8 [n, code_bytes]."""
 
-    def decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
-        """Write the vectors of n codes to rows `places` int64 [n * together] of `rows` float32 [m, head_dim]."""
+    def decode_rows(self, codes: np.ndarray, places: np.ndarray, count: int) -> Any:
+        """Read-only float32 [count, head_dim], zero but for rows `places` int64 [n * together]: the vectors of n codes.
+
+        An array, or a tensor where `memory_model.nn.decompression` decodes.
+        """
+        rows = (np.empty if len(places) == count else np.zeros)((count, self.head_dim), np.float32)
+        self._decode_into(codes, places, rows)
+        rows.flags.writeable = False
+        return rows
+
+    def _decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
         rows[places] = self.decode(codes).reshape(-1, self.head_dim)
 
     @abstractmethod
@@ -151,11 +160,10 @@ class ProductCodec(MemoryCodec):
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """float32 [n, d]."""
         rows = np.empty((len(codes) * self.together, self.head_dim), np.float32)
-        self.decode_into(codes, np.arange(len(rows)), rows)
+        self._decode_into(codes, np.arange(len(rows)), rows)
         return rows.reshape(len(codes), self.together * self.head_dim)
 
-    def decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
-        """See MemoryCodec; raises InvalidInput for codes of another size."""
+    def _decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
         codes = np.ascontiguousarray(codes, np.uint8)
         if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
             raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")

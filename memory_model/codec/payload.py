@@ -38,8 +38,9 @@ class Identity:
 class ExplicitMemory:
     """One reference's sparse key-values.
 
-    keys, values: float32 [budget, head_dim], keys already rotated; head i of the budget table owns the
-    rows from its offset, of which the first min(tokens, heads[i].tokens) are valid and the rest zero.
+    keys, values: float32 [budget, head_dim], keys already rotated; head i of the budget table owns the rows from its
+    offset, of which the first min(tokens, heads[i].tokens) are valid and the rest zero. Arrays, read-only where they
+    were decoded; tensors where a GPU decoded them for torch.
     tokens: length of the reference in tokens, without the prefix.
     """
 
@@ -117,8 +118,7 @@ class MemoryFormat:
         tokens, budget = self.check(payload), self.config.memory.budget
         places = self._places(tokens)
         codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
-        rows = (np.empty if len(places) == 2 * budget else np.zeros)((2 * budget, self.config.head_dim), np.float32)
-        self.codec.decode_into(codes, places, rows)
+        rows = self.codec.decode_rows(codes, places, 2 * budget)
         return ExplicitMemory(rows[:budget], rows[budget:], tokens)
 
     def check(self, payload: bytes | memoryview) -> int:

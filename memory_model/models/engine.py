@@ -11,11 +11,13 @@ from torch import Tensor
 
 from memory_model.bundle import MANIFEST, Manifest
 from memory_model.cache_layout import Row
-from memory_model.codec.payload import ExplicitMemory
+from memory_model.codec.codec import ProductCodec
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.errors import ModelMismatch
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model, model_id_of
 from memory_model.nn.decoder import Decoder
+from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories, writing_device
 
@@ -45,6 +47,15 @@ class TorchGraph:
         device = writing_device("auto")
         return cls(load_model(folder).model.to(device, torch.bfloat16 if device.type == "cuda" else None))
 
+    def reading(self, memory_format: MemoryFormat) -> MemoryFormat:
+        """See `DecoderGraph.reading`: on a GPU, one that decompresses there."""
+        codec = memory_format.codec
+        if self.device == "cpu" or not isinstance(codec, ProductCodec):
+            return memory_format
+        return MemoryFormat(
+            self.config, memory_format.identity.model_id, TorchCodec(codec, self.model.embed_tokens.weight.device)
+        )
+
     def runner(self, context: int, parallel: int, prefix: Sequence[int] = ()) -> TorchRunner:
         """New caches."""
         return TorchRunner(BatchedDecoder(self.model, prefix, parallel, context))
@@ -70,7 +81,7 @@ class TorchRunner:
 
     def inject(self, place: int, memories: Sequence[ExplicitMemory]) -> None:
         """Replace the memories in the slots of a sequence by these."""
-        self._engine.inject([place], stack_memories([memories], self._engine.config))
+        self._engine.inject([place], stack_memories([memories], self._engine.config, self._engine.device))
 
     def read(self, place: int, memory: bool, stop: int) -> dict[str, Tensor]:
         """Copies [heads, stop, d] of the first text rows of every cache tensor."""

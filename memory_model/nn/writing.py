@@ -8,7 +8,8 @@ position, prefix and padding excluded. Keys are kept rotated, rows in order of p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -187,16 +188,21 @@ def pad_ids(ids: Sequence[Sequence[int]], pad: int = 0) -> tuple[Tensor, Tensor]
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad), lengths
 
 
-def stack_memories(memories: Sequence[Sequence[ExplicitMemory]], config: ModelConfig) -> MemoryBatch:
+def stack_memories(
+    memories: Sequence[Sequence[ExplicitMemory]], config: ModelConfig, device: torch.device | str = "cpu"
+) -> MemoryBatch:
     """Memories of B conversations as tensors with leading dimensions [B, 1, m]; missing ones are not valid."""
     B, most = len(memories), max((len(m) for m in memories), default=0)
     shape = (B, 1, most, config.memory.budget, config.head_dim)
-    keys, values, valid = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape[:-1], dtype=torch.bool)
+    keys, values = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+    valid = torch.zeros(shape[:-1], dtype=torch.bool)
     for b, row in enumerate(memories):
         for m, memory in enumerate(row):
-            keys.numpy()[b, 0, m], values.numpy()[b, 0, m] = memory.keys, memory.values
+            sides: Iterable[tuple[Tensor, Any]] = (keys, memory.keys), (values, memory.values)
+            for side, own in sides:
+                side[b, 0, m] = own if isinstance(own, Tensor) else torch.from_numpy(np.array(own))
             valid[b, 0, m, torch.from_numpy(config.memory.valid_rows(memory.tokens))] = True
-    return MemoryBatch(keys, values, valid)
+    return MemoryBatch(keys, values, valid.to(device))
 
 
 def writing_device(name: str) -> torch.device:

@@ -4,14 +4,21 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, main, random_decoder, random_format
+from edge_client.decoder.kv import check_memories
+from memory_model.cache_layout import Row
+from memory_model.codec.payload import MemoryFormat
+from memory_model.models.engine import TorchGraph
+from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder
+from tests.edge_client.tiny_bundle import random_memory
 
 
 def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Path) -> None:
-    memories = LocalMemories(tmp_path, random_format(SHAPES["tiny"]()), 30, "cpu", torch.float32)
+    memories = LocalMemories(tmp_path, random_format(SHAPES["tiny"](), "cpu"), 30, "cpu", torch.float32)
     engine = BatchedDecoder(random_decoder(SHAPES["tiny"](), "cpu", torch.float32), PREFIX, 2, 40)
     prompts = [list(range(10, 26)), list(range(40, 56))]
     plain = generate(engine, prompts, 16, 8)
@@ -22,6 +29,25 @@ def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Pa
     assert memories.found == [10] * 6, "three retrievals each, every memory another one"
     assert torch.equal(exact, overlap)
     assert not torch.equal(exact, plain)
+
+
+def test_what_a_gpu_decompresses_reads_as_what_a_processor_does() -> None:
+    config = SHAPES["tiny"]()
+    graph, memory_format = TorchGraph(random_decoder(config, "cpu", torch.float32)), random_format(config, "cpu")
+    assert isinstance(memory_format.codec, TorchCodec)
+    plain = MemoryFormat(config, memory_format.identity.model_id, memory_format.codec.codec)
+    payloads = plain.encode([random_memory(config, seed, tokens) for seed, tokens in enumerate((8, 3))])
+    assert graph.reading(plain) is plain, "a processor's compiled decoder is faster"
+    graph.device = "cuda"
+    here = graph.reading(plain).decode(payloads)
+    assert isinstance(here[0].keys, torch.Tensor)
+    logits = []
+    for memories in (here, plain.decode(payloads)):
+        check_memories(memories, config)
+        runner = graph.runner(20, 1, PREFIX)
+        runner.inject(0, memories)
+        logits.append(runner.run(0, [Row([5, 6], 0, len(PREFIX), True)]))
+    np.testing.assert_allclose(*logits, atol=1e-4)
 
 
 def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:

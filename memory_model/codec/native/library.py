@@ -109,7 +109,10 @@ class Compiled(ABC):
         """The loop's answer: 0, or a key of _WRONG."""
 
     def decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
-        """See MemoryCodec; all C-contiguous. Raises InvalidInput for a row that is not there."""
+        """Vectors of n codes to rows `places` int64 [n * together] of `rows` float32 [m, head_dim]; all C-contiguous.
+
+        Raises InvalidInput for a row that is not there.
+        """
         (code_bytes, together), n = self._shape, len(codes)
         head = (
             self._library.level, self._struct.ctypes.data, _address("codes", codes, np.uint8, n, code_bytes), n,

@@ -20,6 +20,7 @@ from memory_model.codec.native.library import FoldedTables
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.nn.decompression import TorchCodec
 from tests.memory_model.codec.test_native import libraries
 from tests.memory_model.tiny import tiny_config
 
@@ -55,6 +56,7 @@ def test_decoding_equals_faiss(factory: str) -> None:
     assert codec.code_bytes == theirs.shape[1]
     np.testing.assert_allclose(codec.decode(theirs), index.sa_decode(theirs), atol=2e-5)
     np.testing.assert_array_equal(codec.encode(data), theirs)
+    np.testing.assert_allclose(TorchCodec(codec, "cpu").decode(theirs), index.sa_decode(theirs), atol=2e-5)
     for library in libraries():
         compiled = ProductCodec(codec.tables, library)
         assert isinstance(compiled.native, FoldedTables)

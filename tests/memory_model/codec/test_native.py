@@ -19,6 +19,7 @@ from memory_model.codec.native.library import BfloatProduct, FoldedTables, Libra
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import ProductTables
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, Memory3Error, ModelMismatch
+from memory_model.nn.decompression import TorchCodec
 from tests.edge_client.tiny_bundle import random_memory
 from tests.memory_model.tiny import tiny_config
 from tests.programs import ran
@@ -62,6 +63,9 @@ def test_sums_of_folded_rows_are_numpys(shape: tuple[int, int, int, int, int | N
     tables = random_tables(rng, parts, bits, wide, head_dim * together, coarse_bits, together)
     codes = rng.integers(0, 256, (n, tables.code_bytes), np.uint8)
     wanted, places = ProductCodec(tables).decode(codes), rng.permutation(n * together)
+    on_device = TorchCodec(ProductCodec(tables), "cpu").decode_rows(codes, places, n * together + 1)
+    np.testing.assert_allclose(on_device[places].reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
+    assert not on_device[-1].any()
     basis = np.split(tables.basis, parts)
     summed = [np.abs(words @ own).max(0) for words, own in zip(tables.codewords, basis, strict=True)]
     if tables.coarse is not None:
