@@ -1,4 +1,4 @@
-/* Decompression of explicit memories in C: sums of table rows, or a matrix product in bfloat16.
+/* Decompression of explicit memories in C: sums of table rows, or a matrix product of bytes.
 
    Plain C for one thread, called through ctypes, which lets other Python threads run meanwhile. Nothing here
    allocates, keeps state or calls a C library. One file serves every processor of an architecture: the loop of
@@ -70,35 +70,36 @@ INLINE void find_rows(const folded_tables *t, const uint8_t *code, const uint8_t
 #undef LANES
 #endif
 
-/* Tables of `BfloatProduct` in library.py, bfloat16 as uint16. words [parts, 1 << bits, row]: each
-   part's numbers first, at least one zero behind; row a multiple of 8. first [parts]: where a part's numbers begin in the vector
-   that is multiplied; it has 2 * pairs numbers. basis [panels, pairs, COLUMNS, 2]: two neighbouring rows of the matrix
-   side by side. mean float [panels * COLUMNS]. head_dim: a multiple of 16. */
+/* Tables of `ByteProduct` in library.py. words, uint8 [parts, 1 << bits, row]: each part's numbers first; row a multiple
+   of 8. first [parts]: where a part's numbers begin in the vector that is multiplied; it has 4 * quads numbers. basis,
+   int8 [panels, quads, COLUMNS, 4]: four neighbouring rows of the matrix side by side. Quads up to ends [groups] share
+   scales, float [groups, panels * COLUMNS]. mean float [panels * COLUMNS]. head_dim: a multiple of 16. */
 typedef struct {
-    int64_t parts, bits, code_bytes, row, pairs, panels, head_dim, together;
-    const uint16_t *words;
+    int64_t parts, bits, code_bytes, row, quads, panels, groups, head_dim, together;
+    const uint8_t *words;
     const int64_t *first;
-    const uint16_t *basis;
-    const float *mean;
+    const int8_t *basis;
+    const int64_t *ends;
+    const float *scales, *mean;
 } product_tables;
 
 #define TILE 8      /* codes multiplied at once */
-#define COLUMNS 48  /* numbers of a panel: 24 sums of 16 floats stay in registers */
+#define COLUMNS 48  /* numbers of a panel: 24 sums of 16 integers stay in registers */
 
-typedef uint16_t eight_words __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint64_t eight_words __attribute__((aligned(1), may_alias));
 
-/* n codes as rows of bfloat16 numbers, `stride` apart: every part overwrites the zeros of the last. Part by part, because
-   one table stays in the nearest cache and all of them do not. */
-static void gather_words(const product_tables *t, const uint8_t *codes, int64_t n, uint16_t *to, int64_t stride) {
+/* n codes as rows of bytes, `stride` apart: every part overwrites what the last left behind its numbers. Part by part,
+   because one table stays in the nearest cache and all of them do not. */
+static void gather_words(const product_tables *t, const uint8_t *codes, int64_t n, uint8_t *to, int64_t stride) {
     const uint8_t *end = codes + n * t->code_bytes;
     const int64_t parts = t->parts, bits = t->bits, code_bytes = t->code_bytes, row = t->row;
-    const uint16_t *table = t->words;
+    const uint8_t *table = t->words;
     for (int64_t m = 0; m < parts; m++, table += row << bits) {
-        uint16_t *column = to + t->first[m];
+        uint8_t *column = to + t->first[m];
         if (2 * n >> bits) /* most of the table is read, in no order */
-            for (int64_t x = 0; x < row << bits; x += 32) __builtin_prefetch(table + x);
+            for (int64_t x = 0; x < row << bits; x += 64) __builtin_prefetch(table + x);
         for (int64_t i = 0; i < n; i++) {
-            const uint16_t *from = table + row * number_at(codes + i * code_bytes, end, m * bits, bits);
+            const uint8_t *from = table + row * number_at(codes + i * code_bytes, end, m * bits, bits);
             for (int64_t x = 0; x < row; x += 8)
                 *(eight_words *)(column + i * stride + x) = *(const eight_words *)(from + x);
         }
@@ -107,40 +108,45 @@ static void gather_words(const product_tables *t, const uint8_t *codes, int64_t 
 
 #if defined(__x86_64__)
 typedef float floats16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t pairs16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t quads16 __attribute__((vector_size(64), aligned(4), may_alias));
 
-/* sums[r][v] = mean + the products of TILE rows of `codes` with the panel. In assembly: names of intrinsics for bfloat16
-   differ between compilers, and their header requires a C library's. */
+/* sums[r][v] = mean + the products of TILE rows of `codes` with the panel. In assembly: the header of the intrinsics
+   requires a C library's. */
 __attribute__((target("avx512f"))) static void multiply_tile(const product_tables *t, int64_t panel, const int32_t *codes,
                                                              int64_t stride, floats16 sums[TILE][3]) {
-    const pairs16 *basis = (const pairs16 *)t->basis + panel * t->pairs * 3;
-    floats16 sum[TILE][3];
+    const quads16 *basis = (const quads16 *)t->basis + panel * t->quads * 3;
+    const float *scales = t->scales + panel * COLUMNS, *mean = t->mean + panel * COLUMNS;
+    for (int64_t group = 0, q = 0; group < t->groups; group++, scales += t->panels * COLUMNS) {
+        quads16 sum[TILE][3];
 #pragma GCC unroll 8
-    for (int r = 0; r < TILE; r++)
+        for (int r = 0; r < TILE; r++)
 #pragma GCC unroll 3
-        for (int v = 0; v < 3; v++) sum[r][v] = *(const floats16 *)(t->mean + panel * COLUMNS + 16 * v);
-    for (int64_t p = 0; p < t->pairs; p++, basis += 3) {
-        pairs16 one = basis[0], two = basis[1], three = basis[2];
+            for (int v = 0; v < 3; v++) sum[r][v] = (quads16){0};
+        for (; q < t->ends[group]; q++, basis += 3) {
+            quads16 one = basis[0], two = basis[1], three = basis[2];
 #pragma GCC unroll 8
-        for (int r = 0; r < TILE; r++) {
-            pairs16 code = (pairs16){0} + codes[r * stride + p];
-            __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[r][0]) : "v"(code), "v"(one));
-            __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[r][1]) : "v"(code), "v"(two));
-            __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[r][2]) : "v"(code), "v"(three));
+            for (int r = 0; r < TILE; r++) {
+                quads16 code = (quads16){0} + codes[r * stride + q];
+                __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[r][0]) : "v"(code), "v"(one));
+                __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[r][1]) : "v"(code), "v"(two));
+                __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[r][2]) : "v"(code), "v"(three));
+            }
         }
-    }
 #pragma GCC unroll 8
-    for (int r = 0; r < TILE; r++)
+        for (int r = 0; r < TILE; r++)
 #pragma GCC unroll 3
-        for (int v = 0; v < 3; v++) sums[r][v] = sum[r][v];
+            for (int v = 0; v < 3; v++)
+                sums[r][v] = (group ? sums[r][v] : *(const floats16 *)(mean + 16 * v)) +
+                             *(const floats16 *)(scales + 16 * v) * __builtin_convertvector(sum[r][v], floats16);
+    }
 }
 
-__attribute__((target("avx512f"))) static void multiply_all(const product_tables *t, const uint16_t *gathered, int64_t n,
+__attribute__((target("avx512f"))) static void multiply_all(const product_tables *t, const uint8_t *gathered, int64_t n,
                                                             int64_t stride, const int64_t *places, float *out) {
     floats16 sums[TILE][3];
     for (int64_t panel = 0; panel < t->panels; panel++)
         for (int64_t i = 0; i < n; i += TILE) {
-            multiply_tile(t, panel, (const int32_t *)(gathered + stride * i), stride / 2, sums);
+            multiply_tile(t, panel, (const int32_t *)(gathered + stride * i), stride / 4, sums);
             for (int64_t v = 0; v < 3; v++) {
                 int64_t column = panel * COLUMNS + 16 * v, head = column / t->head_dim;
                 if (head >= t->together) break;
@@ -153,15 +159,15 @@ __attribute__((target("avx512f"))) static void multiply_all(const product_tables
 #endif
 
 /* Another number with every change below, so that a library of another version is not called. */
-int32_t memory_codec_version(void) { return 5; }
+int32_t memory_codec_version(void) { return 6; }
 
-/* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with bfloat16; those below it run too. Sums of
+/* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with VNNI; those below it run too. Sums of
    rows are the same at level 2 as at 1: wider vectors bring nothing there. */
 int32_t memory_codec_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bf16"))
+        __builtin_cpu_supports("avx512vnni"))
         return 2;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
@@ -187,22 +193,24 @@ int32_t memory_codec_sum_rows(int32_t level, const folded_tables *tables, const 
     return sum_rows_plain(t, codes, n, places, out), 0;
 }
 
-/* n codes to vectors by a matrix product in bfloat16, sums in float32. places, out: as in memory_codec_sum_rows. gathered:
-   memory of the caller for 2 * pairs + row numbers of each code, their number rounded up to a multiple of TILE. Returns
+/* n codes to vectors by a matrix product of bytes, sums in int32. places, out: as in memory_codec_sum_rows. gathered:
+   memory of the caller for 4 * quads + row bytes of each code, their number rounded up to a multiple of TILE. Returns
    0, or what is wrong before it writes. */
 int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const uint8_t *codes, int64_t n,
-                              const int64_t *places, float *out, int64_t out_rows, uint16_t *gathered) {
+                              const int64_t *places, float *out, int64_t out_rows, uint8_t *gathered) {
     const product_tables *t = tables;
     if (t->parts < 1 || t->bits < 1 || t->bits > 16 || t->parts * t->bits > 8 * t->code_bytes || t->row % 8 ||
         t->head_dim % 16 || t->head_dim * t->together > t->panels * COLUMNS)
         return BAD_TABLES;
     for (int64_t m = 0; m < t->parts; m++)
-        if (t->first[m] < 0 || t->first[m] > 2 * t->pairs) return BAD_TABLES;
+        if (t->first[m] < 0 || t->first[m] > 4 * t->quads) return BAD_TABLES;
+    for (int64_t g = 0, before = 0; g < t->groups; before = t->ends[g++])
+        if (t->ends[g] < before || t->ends[g] > t->quads) return BAD_TABLES;
     for (int64_t i = 0; i < n * t->together; i++)
         if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
     if (level < 2 || level > memory_codec_level()) return BAD_LEVEL;
 #if defined(__x86_64__)
-    int64_t stride = 2 * t->pairs + t->row;
+    int64_t stride = 4 * t->quads + t->row;
     gather_words(t, codes, n, gathered, stride);
     multiply_all(t, gathered, n, stride, places, out);
 #endif
