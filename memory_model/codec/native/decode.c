@@ -83,8 +83,8 @@ typedef struct {
     const float *scales, *mean;
 } product_tables;
 
-#define TILE 8      /* codes multiplied at once */
-#define COLUMNS 48  /* numbers of a panel: 24 sums of 16 integers stay in registers */
+#define TILE 8     /* codes are padded to a multiple of this, and ROWS divides it */
+#define COLUMNS 48 /* numbers of a panel; LANES * VECTORS divides it */
 
 typedef uint64_t eight_words __attribute__((aligned(1), may_alias));
 
@@ -106,52 +106,65 @@ static void gather_words(const product_tables *t, const uint8_t *codes, int64_t 
     }
 }
 
+/* The product's instruction: to each of LANES sums four products of bytes, those of the codes without a sign on x86 and
+   with one on ARM. In assembly: the header of the intrinsics requires a C library's. ROWS codes and VECTORS sums of each
+   stay in registers. */
 #if defined(__x86_64__)
-typedef float floats16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t quads16 __attribute__((vector_size(64), aligned(4), may_alias));
+#define PRODUCT __attribute__((target("avx512f")))
+#define ADD_PRODUCTS(sum, code, basis) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(code), "v"(basis))
+enum { LANES = 16, ROWS = 8, VECTORS = 3 };
+#elif defined(__aarch64__)
+#define PRODUCT __attribute__((target("arch=armv8.2-a+dotprod")))
+#define ADD_PRODUCTS(sum, code, basis) __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(code), "w"(basis))
+enum { LANES = 4, ROWS = 4, VECTORS = 4 };
+#endif
 
-/* sums[r][v] = mean + the products of TILE rows of `codes` with the panel. In assembly: the header of the intrinsics
-   requires a C library's. */
-__attribute__((target("avx512f"))) static void multiply_tile(const product_tables *t, int64_t panel, const int32_t *codes,
-                                                             int64_t stride, floats16 sums[TILE][3]) {
-    const quads16 *basis = (const quads16 *)t->basis + panel * t->quads * 3;
-    const float *scales = t->scales + panel * COLUMNS, *mean = t->mean + panel * COLUMNS;
+#if defined(PRODUCT)
+typedef float floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t quads __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* sums[r][v] = mean + the products of ROWS rows of `codes` with the columns from `column` on, which lie in one panel. */
+PRODUCT static void multiply_tile(const product_tables *t, int64_t column, const int32_t *codes, int64_t stride,
+                                  floats sums[ROWS][VECTORS]) {
+    const int8_t *basis = t->basis + 4 * (column / COLUMNS * t->quads * COLUMNS + column % COLUMNS);
+    const float *scales = t->scales + column, *mean = t->mean + column;
     for (int64_t group = 0, q = 0; group < t->groups; group++, scales += t->panels * COLUMNS) {
-        quads16 sum[TILE][3];
+        quads sum[ROWS][VECTORS];
 #pragma GCC unroll 8
-        for (int r = 0; r < TILE; r++)
-#pragma GCC unroll 3
-            for (int v = 0; v < 3; v++) sum[r][v] = (quads16){0};
-        for (; q < t->ends[group]; q++, basis += 3) {
-            quads16 one = basis[0], two = basis[1], three = basis[2];
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) sum[r][v] = (quads){0};
+        for (; q < t->ends[group]; q++, basis += 4 * COLUMNS) {
+            quads row[VECTORS];
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) row[v] = ((const quads *)basis)[v];
 #pragma GCC unroll 8
-            for (int r = 0; r < TILE; r++) {
-                quads16 code = (quads16){0} + codes[r * stride + q];
-                __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[r][0]) : "v"(code), "v"(one));
-                __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[r][1]) : "v"(code), "v"(two));
-                __asm__("vpdpbusd %2, %1, %0" : "+v"(sum[r][2]) : "v"(code), "v"(three));
+            for (int r = 0; r < ROWS; r++) {
+                quads code = (quads){0} + codes[r * stride + q];
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) ADD_PRODUCTS(sum[r][v], code, row[v]);
             }
         }
 #pragma GCC unroll 8
-        for (int r = 0; r < TILE; r++)
-#pragma GCC unroll 3
-            for (int v = 0; v < 3; v++)
-                sums[r][v] = (group ? sums[r][v] : *(const floats16 *)(mean + 16 * v)) +
-                             *(const floats16 *)(scales + 16 * v) * __builtin_convertvector(sum[r][v], floats16);
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                sums[r][v] = (group ? sums[r][v] : *(const floats *)(mean + LANES * v)) +
+                             *(const floats *)(scales + LANES * v) * __builtin_convertvector(sum[r][v], floats);
     }
 }
 
-__attribute__((target("avx512f"))) static void multiply_all(const product_tables *t, const uint8_t *gathered, int64_t n,
-                                                            int64_t stride, const int64_t *places, float *out) {
-    floats16 sums[TILE][3];
-    for (int64_t panel = 0; panel < t->panels; panel++)
-        for (int64_t i = 0; i < n; i += TILE) {
-            multiply_tile(t, panel, (const int32_t *)(gathered + stride * i), stride / 4, sums);
-            for (int64_t v = 0; v < 3; v++) {
-                int64_t column = panel * COLUMNS + 16 * v, head = column / t->head_dim;
+PRODUCT static void multiply_all(const product_tables *t, const uint8_t *gathered, int64_t n, int64_t stride,
+                                 const int64_t *places, float *out) {
+    floats sums[ROWS][VECTORS];
+    for (int64_t first = 0; first < t->panels * COLUMNS; first += LANES * VECTORS)
+        for (int64_t i = 0; i < n; i += ROWS) {
+            multiply_tile(t, first, (const int32_t *)(gathered + stride * i), stride / 4, sums);
+            for (int64_t v = 0; v < VECTORS; v++) {
+                int64_t column = first + LANES * v, head = column / t->head_dim;
                 if (head >= t->together) break;
-                for (int64_t r = 0; r < TILE && i + r < n; r++)
-                    *(floats16 *)(out + places[(i + r) * t->together + head] * t->head_dim + column % t->head_dim) =
+                for (int64_t r = 0; r < ROWS && i + r < n; r++)
+                    *(floats *)(out + places[(i + r) * t->together + head] * t->head_dim + column % t->head_dim) =
                         sums[r][v];
             }
         }
@@ -161,8 +174,8 @@ __attribute__((target("avx512f"))) static void multiply_all(const product_tables
 /* Another number with every change below, so that a library of another version is not called. */
 int32_t memory_codec_version(void) { return 6; }
 
-/* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with VNNI; those below it run too. Sums of
-   rows are the same at level 2 as at 1: wider vectors bring nothing there. */
+/* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with VNNI, or ARM's dot products; those below
+   it run too. Sums of rows are the same at level 2 as at 1: wider vectors bring nothing there. */
 int32_t memory_codec_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -170,6 +183,10 @@ int32_t memory_codec_level(void) {
         __builtin_cpu_supports("avx512vnni"))
         return 2;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#elif defined(__aarch64__) && defined(__linux__)
+    uint64_t features; /* Linux answers for the register, which programs cannot read */
+    __asm__("mrs %0, ID_AA64ISAR0_EL1" : "=r"(features));
+    if (features >> 44 & 15) return 2;
 #endif
     return 0;
 }
@@ -209,7 +226,7 @@ int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const
     for (int64_t i = 0; i < n * t->together; i++)
         if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
     if (level < 2 || level > memory_codec_level()) return BAD_LEVEL;
-#if defined(__x86_64__)
+#if defined(PRODUCT)
     int64_t stride = 4 * t->quads + t->row;
     gather_words(t, codes, n, gathered, stride);
     multiply_all(t, gathered, n, stride, places, out);

@@ -4,7 +4,7 @@
 
     mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
 
-`ByteProduct`, for one code of all vectors of a token, makes the product in bytes where the processor has that (VNNI).
+`ByteProduct`, for one code of all vectors of a token, makes the product in bytes where the processor has an instruction for that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import functools
 import math
 import mmap
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,8 +27,9 @@ from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
 
 VERSION = 6
-LEVELS = ("plain", "AVX2", "AVX-512 VNNI")
-"""Instruction sets that the loops are compiled for; `plain` is what every processor of the architecture has."""
+ARM = platform.machine() in ("aarch64", "arm64")
+LEVELS = ("NEON", "NEON", "NEON dot product") if ARM else ("plain", "AVX2", "AVX-512 VNNI")
+"""Instruction sets that the loops are compiled for; the first is what every processor of the architecture has."""
 _WRONG = {
     -2: "a vector is for a row that does not exist",
     -3: "the codec's tables do not belong together",
@@ -190,11 +192,12 @@ class ByteProduct(Compiled):
         scales = [np.abs(group).max(0) / 127 for group in groups]
         for group, scale in zip(groups, scales, strict=True):
             np.rint(group / np.where(scale > 0, scale, 1), out=group)
-            mean[:d] -= 127.5 * (group.sum(0) * scale)[:d]  # bytes count from the middle of their range
+            mean[:d] -= (-0.5 if ARM else 127.5) * (group.sum(0) * scale)[:d]  # the middle of a byte's range
         paneled = _on_large_pages((panels, quads, _COLUMNS, 2)).view(np.int8)  # all of it is read for every memory
         paneled[:] = basis.reshape(quads, 4, panels, _COLUMNS).transpose(2, 0, 3, 1)
         self._gathered = 4 * quads + row
         sizes = [parts, tables.bits, tables.code_bytes, row, quads, panels, len(ends), self._head_dim, tables.together]
+        compact ^= 0x80 if ARM else 0  # its bytes have a sign
         return sizes, [
             compact,
             first,
