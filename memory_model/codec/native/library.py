@@ -4,7 +4,8 @@
 
     mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
 
-`ByteProduct`, for one code of all vectors of a token, makes the product in bytes where the processor has an instruction for that.
+`ByteProduct`, for one code of all vectors of a token, makes the product in bytes, where the processor has an
+instruction for that.
 """
 
 from __future__ import annotations
