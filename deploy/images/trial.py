@@ -1,6 +1,6 @@
 """Build the images of both sides for real, and let them work together: `make test-image`.
 
-The service's is started, probed, ingests and backs up to an S3; the device's pulls the bundle from it, and asks.
+The service's is started, probed, ingests and backs up; the device's pulls the bundle from it, and asks.
 Needs root, buildah and debootstrap (Debian packages), and some 20 GB. No image registry is asked: the base is a
 Debian made by debootstrap. pip's own settings of this machine (mirrors, certificates) hold in the build too. The
 images are kept under build/image; delete it to build them again.
@@ -21,9 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import boto3
 import psutil
-from moto.server import ThreadedMotoServer
 
 from deploy.processes import serving
 
@@ -139,30 +137,7 @@ def _try() -> None:
                 said = _inside(container, *ask)
                 if EXPECTED not in said:
                     raise RuntimeError(f"asked {QUESTION!r}, expected {EXPECTED!r}, got: {said}")
-            with _bucket("backups") as variables:
-                backup = ("memory-service", "backup", "default", "s3://backups/trial", "--address", address)
-                _inside(service, "env", *variables, *backup)
-
-
-@contextlib.contextmanager
-def _bucket(name: str) -> Iterator[list[str]]:
-    """A bucket of an S3 on this machine: the variables that lead to it. Raises RuntimeError when it stays empty."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    given = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "trial", "AWS_SECRET_ACCESS_KEY": "trial",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
-    }  # fmt: skip
-    try:
-        client = boto3.client("s3", endpoint_url=given["AWS_ENDPOINT_URL"], region_name="us-east-1",
-                              aws_access_key_id="trial", aws_secret_access_key="trial")  # fmt: skip
-        client.create_bucket(Bucket=name)
-        yield [f"{key}={value}" for key, value in given.items()]
-        if not client.list_objects_v2(Bucket=name).get("KeyCount"):
-            raise RuntimeError("the backup left nothing in the bucket")
-    finally:
-        server.stop()
+            _inside(service, "memory-service", "backup", "default", "/tmp/backup", "--address", address)
 
 
 @contextlib.contextmanager
