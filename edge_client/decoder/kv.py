@@ -25,7 +25,6 @@ from edge_client.errors import ProviderError
 from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
-from memory_model.errors import InvalidInput
 
 ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int64): 7}
 """ONNX's numbers of element types."""
@@ -197,7 +196,7 @@ class Caches:
             mask[place] = -np.inf if memory else 0.0
 
     def inject(self, place: int, memories: Sequence[ExplicitMemory]) -> None:
-        """Replace the memories in the slots of a sequence with memory by these; see `check_memories`.
+        """Replace the memories in the slots of a sequence with memory by these, at most a chunk's.
 
         Slot rows that are not filled keep what they hold, which is finite, and are masked.
         """
@@ -249,25 +248,6 @@ class Caches:
         rows = self.rows(tensor.layout)
         targets = np.concatenate([h * rows + np.arange(kept) for h, (kept, _) in enumerate(heads)])
         return targets, np.concatenate([np.arange(first, first + kept) for kept, first in heads])
-
-
-def check_memories(memories: Sequence[ExplicitMemory], config: ModelConfig) -> None:
-    """Raise InvalidInput for too many memories, a wrong shape or numbers that are not finite.
-
-    Those that were decoded, read-only arrays and tensors, are taken to be finite: the recall looked at their numbers.
-    """
-    memory = config.memory
-    shape = (memory.budget, config.head_dim)
-    if len(memories) > memory.memories_per_chunk:
-        raise InvalidInput(f"{len(memories)} memories, the slots hold {memory.memories_per_chunk}")
-    for m in memories:
-        if m.keys.shape != shape or m.values.shape != shape:
-            raise InvalidInput(f"a memory has keys {m.keys.shape}, values {m.values.shape}; expected {shape}")
-        if not 1 <= m.tokens <= memory.reference_tokens:
-            raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
-        written_here = isinstance(m.keys, np.ndarray) and m.keys.flags.writeable
-        if written_here and not is_finite(m):
-            raise InvalidInput("a memory holds NaN or infinity")
 
 
 def is_finite(memory: ExplicitMemory) -> bool:

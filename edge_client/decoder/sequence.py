@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_client.decoder.kv import Rows, check_memories
+from edge_client.decoder.kv import Rows
 from edge_client.decoder.providers import PROMPT_TOKENS
 from edge_client.errors import ContextFull
 from edge_client.generate.prompt import common_length
@@ -138,16 +138,12 @@ class Sequence:
         return np.concatenate(found) if all_logits else found[-1]
 
     def inject(self, found: Recall) -> None:
-        """Read these memories from the next token on; those that are in the slots already cost nothing.
-
-        Raises InvalidInput for memories that do not fit the slots.
-        """
+        """Read these memories from the next token on; those that are in the slots already cost nothing."""
         now, then = found.memories, self.held.memories
         self._missed = False
         if len(now) == len(then) and all(a is b for a, b in zip(now, then, strict=True)):
             self.held = found
             return
-        check_memories(now, self.decoder.config)
         if not self.memory:
             raise InvalidInput("this sequence was begun without memory")
         with self.decoder.alone():

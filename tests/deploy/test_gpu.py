@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, main, random_decoder, random_format
-from edge_client.decoder.kv import check_memories
 from memory_model.cache_layout import Row
 from memory_model.codec.payload import MemoryFormat
 from memory_model.models.engine import TorchGraph
@@ -43,7 +42,6 @@ def test_what_a_gpu_decompresses_reads_as_what_a_processor_does() -> None:
     assert isinstance(here[0].keys, torch.Tensor)
     logits = []
     for memories in (here, plain.decode(payloads)):
-        check_memories(memories, config)
         runner = graph.runner(20, 1, PREFIX)
         runner.inject(0, memories)
         logits.append(runner.run(0, [Row([5, 6], 0, len(PREFIX), True)]))

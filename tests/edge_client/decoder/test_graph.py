@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from edge_client.decoder import graph
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, return_free_memory
-from edge_client.decoder.kv import Caches, check_memories
+from edge_client.decoder.kv import Caches
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
-from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.engine import TorchGraph
@@ -69,23 +68,6 @@ def test_free_pages_between_others_go_back() -> None:
 
 
 CONFIG = tiny_config()
-
-
-def test_what_does_not_fit_the_slots_is_refused() -> None:
-    good = [random_memory(CONFIG, n) for n in range(6)]
-    small = ExplicitMemory(good[0].keys[:-1], good[0].values, 3)
-    broken = ExplicitMemory(good[0].keys * np.nan, good[0].values, 3)
-    infinite = ExplicitMemory(good[0].keys, good[0].values + np.inf, 3)
-    for bad, why in (
-        (good, "6 memories"),
-        ([small], "expected"),
-        ([good[0], broken], "NaN"),
-        ([infinite], "infinity"),
-        ([ExplicitMemory(good[0].keys, good[0].values, 0)], "0 tokens"),
-        ([ExplicitMemory(good[0].keys, good[0].values, 33)], "33 tokens"),
-    ):
-        with pytest.raises(InvalidInput, match=why):
-            check_memories(bad, CONFIG)
 
 
 def test_a_context_that_no_memory_holds_is_called_so() -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from edge_client.errors import Cancellation
-from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import LocalSource, Recall
 from edge_client.recall.worker import RecallWorker
 from memory_model.bundle import Bundle
-from memory_model.errors import InvalidInput
 from tests.edge_client.fake_service import FakeService
 
 LONG_S = 20.0
@@ -91,9 +89,3 @@ def test_a_program_that_ends_without_closing_does_not_wait_for_a_recall(tiny: Bu
     over.set()
     assert (process.returncode, said) == (0, b"")
     assert took_s < 20, "the recall's deadline is 60 s"
-
-
-@pytest.mark.parametrize("wrong", [{"lead_tokens": -1}, {"deadline_s": 0}, {"deadline_s": float("nan")}])
-def test_a_policy_that_cannot_be_followed_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidInput):
-        RecallPolicy(**wrong)  # type: ignore[arg-type]
