@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Optional
 
 import typer
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from memory_model.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
+from memory_service.client.ingest import listed
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -28,7 +28,7 @@ _DELETE_TIMEOUT_S = 600
 def list_documents(kb: BaseName, prefix: Prefix = None, address: Address = DEFAULT_ADDRESS) -> None:
     """List documents with tabs between key, number of references, content hash, and whether memories are written."""
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
-        for document in _listed(stub, kb, prefix or ""):
+        for document in listed(stub, kb, prefix or ""):
             written = "written" if document.memories_written else "unwritten"
             key = printable(document.document_key).replace("\t", " ").replace("\n", " ")
             typer.echo(f"{key}\t{document.reference_count}\t{document.content_hash.hex()[:12]}\t{written}")
@@ -63,12 +63,12 @@ def delete(
     if not keys and not prefix:
         raise typer.BadParameter("name the documents by KEY…, or by --prefix")
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
-        listed = [one.document_key for one in _listed(stub, kb, prefix)] if prefix else []
+        matching = [one.document_key for one in listed(stub, kb, prefix)] if prefix else []
         there = _there(stub, kb, keys or [])
         absent = [key for key in keys or [] if key not in there]
         if absent:
             Console(stderr=True, highlight=False).print(f"not there: {plain(', '.join(absent))}", soft_wrap=True)
-        chosen = list(dict.fromkeys([*there, *listed]))
+        chosen = list(dict.fromkeys([*there, *matching]))
         if chosen and not yes:
             typer.confirm(f"delete {counted(len(chosen), 'document')} from knowledge base {kb}?", abort=True)
         deleted = 0
@@ -88,13 +88,3 @@ def _there(stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str]) -> 
         request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=keys[start : start + _KEYS_AT_ONCE])
         found += [one.document_key for one in stub.GetVersions(request, timeout=_CALL_TIMEOUT_S).versions]
     return found
-
-
-def _listed(stub: ingestion_pb2_grpc.IngestionStub, kb: str, prefix: str) -> Iterator[pb.DocumentVersion]:
-    request = pb.ListDocumentsRequest(knowledge_base=kb, key_prefix=prefix)
-    while True:
-        page = stub.ListDocuments(request, timeout=_CALL_TIMEOUT_S)
-        yield from page.documents
-        if not page.next_page_token:
-            return
-        request.page_token = page.next_page_token

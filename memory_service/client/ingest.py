@@ -304,3 +304,16 @@ def pieces(item: pb.IngestItem, message_bytes: int) -> Iterator[pb.IngestItem]:
         size += more
     piece.continued = False
     yield pb.IngestItem(sequence=item.sequence, prepared=piece)
+
+
+def listed(
+    stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, prefix: str = ""
+) -> Iterator[pb.DocumentVersion]:
+    """The documents whose keys begin with `prefix`, page by page in the order of their keys."""
+    request = pb.ListDocumentsRequest(knowledge_base=knowledge_base, key_prefix=prefix)
+    while True:
+        page = stub.ListDocuments(request, timeout=60)
+        yield from page.documents
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token

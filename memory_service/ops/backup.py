@@ -13,7 +13,6 @@ fetched, until nothing changed in between: a backup holds every document whole, 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import sqlite3
@@ -28,10 +27,11 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict
 
+from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.printable import counted
 from memory_service.client.connection import RemoteError, connected
-from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.client.ingest import Destination, Ingestion, Row, listed
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import WriterIdentity, digest, require_same
 from protos.memory.v1 import ingestion_pb2, ingestion_pb2_grpc, knowledge_bases_pb2_grpc
@@ -105,7 +105,7 @@ class Archive:
         """An empty folder for the files of a new backup, which take the old ones' place when the block ends."""
         with self._errors(), tempfile.TemporaryDirectory(prefix=".backup-", dir=self._folder) as folder:
             yield Path(folder)
-            checksum = _sha256(Path(folder) / DATABASE).encode()
+            checksum = file_sha256(Path(folder) / DATABASE).encode()
             with contextlib.suppress(FileNotFoundError):
                 self._store.delete(CHECKSUM)
             if self._folder is None:
@@ -126,15 +126,10 @@ class Archive:
                     with path.open("wb") as file:
                         for piece in self._store.get(DATABASE).stream():
                             file.write(piece)
-                found = _sha256(path).encode()
+                found = file_sha256(path).encode()
             if found != expected:
                 raise CorruptFile(f"the backup at {self._place} is not what was written: take another one")
             yield path
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Making one
@@ -209,21 +204,13 @@ class _Backup:
         with self._database, ThreadPoolExecutor(_TOGETHER, "documents") as pool:
             run("DELETE FROM documents")
             run("DELETE FROM wanted")
-            for one in filter(None, pool.map(found, self._keys())):
+            keys = (one.document_key for one in listed(self._ingestion, self._name))
+            for one in filter(None, pool.map(found, keys)):
                 metadata = json.dumps(dict(one.metadata))
                 row = one.document_key, one.title, metadata, one.content_hash
                 run("INSERT INTO documents VALUES (?, ?, ?, ?)", row)
                 ids = [(reference.memory_id.to_bytes(8, "big"),) for reference in one.references]
                 self._database.executemany("INSERT INTO wanted VALUES (?)", ids)
-
-    def _keys(self) -> Iterator[str]:
-        request = ingestion_pb2.ListDocumentsRequest(knowledge_base=self._name)
-        while True:
-            page = self._ingestion.ListDocuments(request, timeout=60)
-            yield from (document.document_key for document in page.documents)
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     def _missing(self) -> list[int]:
         rows = self._database.execute("SELECT id FROM wanted EXCEPT SELECT id FROM memories")
