@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from deploy.bench.intervals import Interval
 from deploy.bench.machine import ROOT
+from edge_client.settings import ADDRESS_PATTERN
 
 BUILD = ROOT / "build" / "bench"
 """What scenarios keep from run to run: a store with memories, trained codecs."""
-ADDRESS = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 SCENARIOS = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "ingest", "remember")
 """Files of `scenarios/`, in the order of the report."""
 Keys = dict[str, Any]
@@ -40,7 +40,7 @@ class Settings(BaseModel):
     warm_up: int = Field(default=1, ge=0, le=1000)
     threads: int = Field(default=1, ge=1, le=256)
     bundle: Path = Path("build/bundle")
-    target: str | None = Field(default=None, pattern=ADDRESS)
+    target: str | None = Field(default=None, pattern=ADDRESS_PATTERN)
 
     @field_validator("bundle", "model", check_fields=False)
     @classmethod

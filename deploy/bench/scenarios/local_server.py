@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from deploy.bench.answering import NEVER
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
@@ -34,8 +35,6 @@ from deploy.bench.scenario import (
 from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 
-NEVER = -100.0
-"""The bias that keeps an answer from ending by itself."""
 PEER = "llama.cpp"
 TIMEOUT_S = 600.0
 FIGURES = ("tokens_per_s", "end_to_end_tokens_per_s", "first_token_ms")
