@@ -5,13 +5,6 @@ import { lexer } from "./vendor/marked.js";
 
 const SAFE = /^(?:https?:|mailto:)/i;
 const TAGS = { paragraph: "p", blockquote: "blockquote", strong: "strong", em: "em", del: "s", br: "br", hr: "hr" };
-const CODE = new RegExp([
-  String.raw`(?<comment>(?:\/\/|#|--).*|\/\*[^]*?\*\/)`, String.raw`(?<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')`,
-  String.raw`(?<number>\b\d[\w.]*)`,
-  "(?<keyword>\\b(?:and|as|async|await|break|case|catch|class|const|def|do|elif|else|except|export|false|finally|fn|for|"
-    + "from|function|if|import|in|is|let|new|not|null|None|or|pass|public|return|self|static|struct|this|throw|true|True|"
-    + "False|try|use|var|void|while|with|yield|SELECT|FROM|WHERE|JOIN|ORDER|BY|GROUP)\\b)",
-].join("|"), "g");
 
 const inside = (token) => (token.tokens ? token.tokens.map(element) : (token.text ?? ""));
 
@@ -20,7 +13,7 @@ function element(token) {
   switch (token.type) {
     case "heading": return h(`h${Math.min(token.depth + 1, 6)}`, {}, inside(token));
     case "code": return h("div", { class: "code" }, copyButton(() => token.text, "code"),
-      h("pre", { tabindex: "0" }, h("code", {}, token.lang ? highlighted(token.text) : token.text)));
+      h("pre", { tabindex: "0" }, h("code", {}, token.text)));
     case "codespan": return h("code", {}, token.text);
     case "list": return h(token.ordered ? "ol" : "ul", { start: token.start > 1 ? token.start : null }, token.items.map((item) =>
       h("li", {}, item.task ? (item.checked ? "☑ " : "☐ ") : null, inside(item))));
@@ -32,17 +25,6 @@ function element(token) {
     case "space": case "def": case "checkbox": return null;
     default: return inside(token); // text; HTML and pictures as their words: loading one would tell a site that this was read
   }
-}
-
-function highlighted(text) {
-  const parts = [];
-  let end = 0;
-  for (const found of text.matchAll(CODE)) {
-    const [kind] = Object.entries(found.groups).find(([, word]) => word !== undefined);
-    parts.push(text.slice(end, found.index), h("span", { class: kind }, found[0]));
-    end = found.index + found[0].length;
-  }
-  return [...parts, text.slice(end)];
 }
 
 /** Show Markdown in an element. */
