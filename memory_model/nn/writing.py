@@ -119,17 +119,14 @@ def write_memories(
 class MemoryWriter:
     """Texts in, explicit memories out; the cloud's half of the model. Not thread-safe: one call at a time."""
 
-    def __init__(
-        self, model: Decoder, tokenizer: Tokenizer, batch_tokens: int = 0, precision: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, model: Decoder, tokenizer: Tokenizer) -> None:
         """Works on the device that the model is on.
 
-        batch_tokens: most tokens of one forward pass, padding included, by default as many as suit the device; halved
-        when it has no memory for so many. precision: of the matrix products only.
+        batch_tokens: most tokens of one forward pass, padding included; halved when the device has no memory for so
+        many. precision: of the matrix products only.
         """
-        self.model, self.tokenizer, self.precision = model.eval(), tokenizer, precision
-        device = model.embed_tokens.weight.device.type
-        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
+        self.model, self.tokenizer, self.precision = model.eval(), tokenizer, torch.float32
+        self.batch_tokens = BATCH_TOKENS.get(model.embed_tokens.weight.device.type, BATCH_TOKENS["cpu"])
         self.prefix = prefix_ids(tokenizer, model.config.memory)
 
     def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
