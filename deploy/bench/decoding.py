@@ -23,10 +23,6 @@ from memory_model.config import ModelConfig
 
 MODES = ("off", "overlap", "exact")
 COPY = "copying memory"
-PROMISED = (
-    "ratio", "tokens_per_s_with", "tokens_per_s_without", "blocked_ms_per_chunk", "stages_ms", "model", "precision",
-    "provider", "threads", "bandwidth_fraction",
-)  # fmt: skip
 STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
 COUNTED = (
     "Decoding excludes the first token. Every chunk gets memories, none cached. Ratios are to decoding without memory,"

@@ -23,8 +23,6 @@ def measure(scenario: Scenario[Any], settings: Settings, *, quick: bool = False,
         "machine": described, "settings": settings.model_dump(mode="json"), **keys,
     }  # fmt: skip
     write(result, folder / f"{scenario.name}.json")
-    if missing := [name for name in scenario.promised if name not in keys]:
-        raise ScenarioFailed(f"scenario {scenario.name} did not measure what it promises: {missing}")
     return result
 
 

@@ -69,15 +69,14 @@ class Scenario(Generic[Chosen]):
     """One file of `deploy/bench/scenarios/`.
 
     measure: does the work and returns keys; figures are plain numbers, their confidence intervals stand under
-    `intervals` by the same names (`with_intervals`). promised: keys that a result must have. sheets: tables of the
-    keys. quick: settings of a run that only shows that it works.
+    `intervals` by the same names (`with_intervals`). sheets: tables of the keys. quick: settings of a run
+    that only shows that it works.
     """
 
     name: str
     summary: str
     settings: type[Chosen]
     measure: Callable[[Chosen], Keys]
-    promised: Sequence[str]
     sheets: Callable[[Mapping[str, Any]], list[Sheet]]
     quick: Mapping[str, Any] = field(default_factory=dict)
 

@@ -48,7 +48,6 @@ def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle
         bundle=bundle.folder, target=address, rounds=5, warm_up=0, prompt_tokens=64, answer_tokens=40
     )
     result = scenario.measure(settings)
-    assert set(scenario.promised) <= set(result)
     assert (result["model"], result["precision"], result["provider"]) == ("tiny", "float32", "cpu")
     assert {"embed", "network", "server", "decompress", "inject", "queue"} <= set(result["stages_ms"])
     assert result["memories_per_chunk"] == 5

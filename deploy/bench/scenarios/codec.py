@@ -170,7 +170,6 @@ SCENARIO = Scenario(
     summary="Decompressing five memories, against FAISS's decoder of the same codes.",
     settings=Settings,
     measure=measure,
-    promised=("speedup", "decode_ms", "default_model"),
     sheets=sheets,
     quick={"rounds": 5},
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import PROMISED, decoding_sheets, measure_decoding, speeds
+from deploy.bench.decoding import decoding_sheets, measure_decoding, speeds
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, with_intervals
@@ -59,6 +59,5 @@ SCENARIO = Scenario(
     settings=DecodeSettings,
     quick={"rounds": 3},
     measure=measure,
-    promised=(*PROMISED, "ratio_vs_llama_cpp"),
     sheets=sheets,
 )

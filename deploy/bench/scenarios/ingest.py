@@ -198,7 +198,6 @@ SCENARIO = Scenario(
     summary="Ingestion of documents through a real service, against the model's own batched forward pass.",
     settings=IngestSettings,
     measure=measure,
-    promised=("references_per_s", "model_bound_references_per_s", "ratio", "pods"),
     sheets=sheets,
     quick={"rounds": 1, "warm_up": 0, "pod_references": 256},
 )

@@ -232,7 +232,6 @@ SCENARIO = Scenario(
     summary="Concurrent conversations through edge-client serve, with and without memories, and through llama.cpp.",
     settings=LocalServerSettings,
     measure=measure,
-    promised=("tokens_per_s_with", "tokens_per_s_without", "ratio", "ratio_vs_llama_cpp"),
     sheets=sheets,
     quick={"rounds": 2},
 )

@@ -97,7 +97,6 @@ SCENARIO = Scenario(
     summary="Decoding with memories over a network, relative to no memory, and whole answers against text RAG.",
     settings=NetworkSettings,
     measure=measure,
-    promised=("rows",),
     sheets=sheets,
     quick={"rounds": 1, "rtt_ms": [0, 50, 200], "bandwidth_mbit": [100]},
 )

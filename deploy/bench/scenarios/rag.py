@@ -105,7 +105,6 @@ SCENARIO = Scenario(
     summary="Memory against the same references as text in the prompt.",
     settings=RagSettings,
     measure=measure,
-    promised=("ratio", "ratio_every_chunk", "ratio_vs_llama_cpp", "tokens_per_s_memory", "tokens_per_s_rag"),
     sheets=sheets,
     quick={"rounds": 2},
 )

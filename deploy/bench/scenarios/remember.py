@@ -144,7 +144,6 @@ SCENARIO = Scenario(
     summary="Writing memories on the device: speed, effect on decoding, and a local search.",
     settings=RememberSettings,
     measure=measure,
-    promised=("references_per_s", "decoder_share", "search_ms"),
     sheets=sheets,
     quick={"rounds": 1, "warm_up": 0, "references": 8, "answer_tokens": 16, "stored": 2000},
 )

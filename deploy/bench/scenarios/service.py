@@ -233,7 +233,6 @@ SCENARIO = Scenario(
     summary="Retrieval with its payloads over gRPC, against an echo of the same bytes and embedded vector databases.",
     settings=ServiceSettings,
     measure=measure,
-    promised=("stores", "peers", "echo", "ratio", "recall_at_5", "best_store"),
     sheets=sheets,
     quick={"rounds": 2, "references": 3000, "queries": 100, "seconds": 1.0},
 )

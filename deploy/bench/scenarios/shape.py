@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import PROMISED, decoding_sheets, measure_decoding
+from deploy.bench.decoding import decoding_sheets, measure_decoding
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed
 from memory_model.bundle import MANIFEST
 
@@ -31,7 +31,6 @@ SCENARIO = Scenario(
     summary="The paper's shape with random weights: the text is meaningless, the costs are real.",
     settings=ShapeSettings,
     measure=measure,
-    promised=PROMISED,
     sheets=decoding_sheets,
     quick={"rounds": 1, "warm_up": 0, "answer_tokens": 72},  # just more than a chunk
 )
