@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -119,13 +120,13 @@ class Attention(nn.Module):
         plain = [k for k in range(config.kv_heads) if k not in self.memory_heads]
         order = self.memory_heads + plain
         self.plain_heads, self.restore = plain, [order.index(k) for k in range(config.kv_heads)]
-        longest = max((h.tokens for h in heads), default=0)
-        step_t = torch.arange(longest)
-        tokens_H = torch.tensor([h.tokens for h in heads], dtype=torch.long)
-        start_H = tokens_H.cumsum(0) - tokens_H
-        filled = step_t[None] < tokens_H[:, None]
-        self.register_buffer("filled_Ht", filled, persistent=False)
-        self.register_buffer("rows_Ht", torch.where(filled, start_H[:, None] + step_t, 0), persistent=False)
+        # In numpy: torch's cumsum on "meta" would import its compiler.
+        step_t = np.arange(max((h.tokens for h in heads), default=0))
+        tokens_H = np.array([h.tokens for h in heads], dtype=np.int64)
+        start_H = tokens_H.cumsum() - tokens_H
+        filled = step_t < tokens_H[:, None]
+        self.register_buffer("filled_Ht", torch.tensor(filled), persistent=False)
+        self.register_buffer("rows_Ht", torch.tensor(np.where(filled, start_H[:, None] + step_t, 0)), persistent=False)
 
     def project(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Unrotated q [H, N, d], k and v [K, N, d] of normed states; q and k normed where the model norms them."""
@@ -237,7 +238,9 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocabulary, config.hidden)
+        # The normal distribution of nn.Embedding on "meta" would import torch's compiler: a second of every start.
+        drawn = torch.empty(config.vocabulary, config.hidden).uniform_(-1, 1)
+        self.embed_tokens = nn.Embedding.from_pretrained(drawn, freeze=False)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.norm_epsilon)
         self.lm_head = None if config.tied_embeddings else nn.Linear(config.hidden, config.vocabulary, bias=False)
