@@ -31,6 +31,14 @@ _PRE_TOKENIZERS = {
 """How a text is cut before BPE, by `tokenizer.ggml.pre`. A wrong one would quietly give other tokens."""
 
 
+class _Reader(GGUFReader):
+    """gguf's, which cuts a vocabulary into 150,000 pieces: of a plain array in a third of the time."""
+
+    def _get(self, *arguments: Any, **named: Any) -> Any:
+        self.data = np.asarray(self.data)
+        return super()._get(*arguments, **named)
+
+
 class GgufFile:
     """One opened GGUF file. Opening reads the header only; a tensor is dequantised (float32) when it is asked for."""
 
@@ -39,7 +47,7 @@ class GgufFile:
         if not path.is_file():
             raise MissingFile(f"no GGUF file at {path}: run `make setup`, which installs the base weights")
         try:
-            self._reader = GGUFReader(str(path))
+            self._reader = _Reader(str(path))
             self._fields = {k: f for k, f in self._reader.fields.items() if f.types}
             end = max(int(t.data_offset) + int(t.n_bytes) for t in self._reader.tensors)
         except Exception as error:  # the reader meets damage with whatever numpy raises
