@@ -16,6 +16,9 @@ PROCESSES ?= 2
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
 # Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
+# So the first process that imports a module writes its bytecode, whatever the environment says: compiled anew in each
+# process, torch alone takes two seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
@@ -43,9 +46,9 @@ $(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[
 demo: $(READY) ## ingest a knowledge base, ask with and without memory (FULL=1: all countries)
 	$(BIN)/python -m deploy.demo --bundle $(BUNDLE) $(if $(FULL),--full)
 
-# Processes take whole files: a file's tests may share a service.
+# Processes take whole files, because a file's tests may share a service, in the order of tests/conftest.py.
 test: $(READY) ## run all tests but the slow ones, in two processes (PROCESSES=0: in one)
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(READY) ## run the slow tests: hundreds of faults, the wheels in a fresh environment; an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)

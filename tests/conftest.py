@@ -29,6 +29,14 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+LONGEST = ("flow/test_your", "flow/test_proc", "train/test_tuner", "flow/test_any", "test_pods", "store_conf")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest begin, so that no process is left with one at the end."""
+    items.sort(key=lambda item: next((n for n, name in enumerate(LONGEST) if name in item.nodeid), len(LONGEST)))
+
+
 @pytest.fixture(scope="session")
 def bundle() -> Path:
     """Folder of the real edge bundle, that of `make bundle` and `make demo`; exported when it is missing or old."""
