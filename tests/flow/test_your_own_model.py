@@ -26,7 +26,7 @@ def facts(path: Path) -> Path:
 
 def test_every_step_of_the_guide_works_in_its_order(tmp_path: Path) -> None:
     base = tmp_path / "Tiny-Qwen2"
-    published(base, "qwen2")
+    published(base, "qwen2", num_hidden_layers=2)
     environment = {
         **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
         "BASE": str(base), "EMBEDDER": str(tiny_bert(tmp_path / "bert")), "FACTS": str(facts(tmp_path / "facts.jsonl")),
