@@ -34,6 +34,8 @@ _PRE_TOKENIZERS = {
 class _Reader(GGUFReader):
     """gguf's, which cuts a vocabulary into 150,000 pieces: of a plain array in a third of the time."""
 
+    data: Any
+
     def _get(self, *arguments: Any, **named: Any) -> Any:
         self.data = np.asarray(self.data)
         return super()._get(*arguments, **named)
