@@ -12,9 +12,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from matplotlib import pyplot as plt
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import normalize
 
 from experiments.corpus.vocabulary import train_bpe
 from experiments.random_base import write_random_folder
@@ -47,6 +44,8 @@ class WordVectors:
     dim = 384
 
     def __init__(self, texts: Sequence[str]) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
         self._words = TfidfVectorizer(sublinear_tf=True, stop_words="english").fit(texts)
         words = sorted(self._words.vocabulary_)
         self._directions = np.random.default_rng(0).standard_normal((len(words), self.dim), np.float32)
@@ -54,6 +53,8 @@ class WordVectors:
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors, float32 [texts, dim]."""
+        from sklearn.preprocessing import normalize
+
         return normalize(self._words.transform(texts) @ self._directions).astype(np.float32)
 
 
@@ -153,6 +154,8 @@ def compared(losses: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, A
 
 def draw(out: Path, warmup: int) -> None:
     """`two-stages.svg`: the paper's figure, the loss of each run over its steps, mean of 10 steps."""
+    from matplotlib import pyplot as plt
+
     figure, sides = plt.subplots(1, 2, figsize=(9, 3.2))
     for stage, side in zip(("warmup", "continual"), sides, strict=True):
         for name, color in (("without", "tab:blue"), ("with", "tab:green"), ("switched", "tab:red")):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from matplotlib import pyplot as plt
 
 from memory_model.cli.options import console
 from memory_model.errors import InvalidInput
@@ -21,6 +20,8 @@ def refusal_curve(
     ] = None,
 ) -> None:
     """Draw rightly against wrongly refused questions for every bias, one bias marked with its standard errors."""
+    from matplotlib import pyplot as plt
+
     found = read_json(calibration)
     try:
         points, most_wrong, wanted = found["curve"], found["most_wrong"], found["chosen"] if bias is None else bias

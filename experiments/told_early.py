@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from matplotlib import pyplot as plt
 from rich.table import Table
 
 from edge_client.model import EdgeModel
@@ -262,6 +261,8 @@ def _table(measured: Sequence[Measured]) -> Table:
 
 def _draw(measured: Sequence[Measured], path: Path) -> None:
     """F1 by distance with standard errors, a line for each condition."""
+    from matplotlib import pyplot as plt
+
     figure, axes = plt.subplots(figsize=(6.4, 4))
     for condition, what in CONDITIONS.items():
         means: dict[int, Mean] = {}

@@ -14,12 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from datasketch import MinHash, MinHashLSH
 from rich.table import Table
-from scipy.stats import bootstrap, spearmanr
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
 
 from experiments.corpus.preparing import SETS, question_sets, write_rows
 from memory_model.cli.options import EmbedderOption, console, open_embedder, progress_bar, write_json
@@ -56,6 +51,8 @@ def refused_by_rule(text: str) -> str:
 
 def without_duplicates(passages: Iterable[Passage], similarity: float = 0.8) -> list[Passage]:
     """Of passages alike by MinHash (128 permutations of shingles of five words) the first."""
+    from datasketch import MinHash, MinHashLSH
+
     index, kept = MinHashLSH(threshold=similarity, num_perm=128), []
     for number, passage in enumerate(passages):
         words = _WORD.findall(passage.text.lower())
@@ -72,6 +69,10 @@ def quality_scorer(texts: Sequence[str], grades: Sequence[float], embed: Scorer)
 
     That is Spearman's rank correlation, cross-validated five times, with its standard error by bootstrap over texts.
     """
+    from scipy.stats import bootstrap, spearmanr
+    from sklearn.linear_model import RidgeCV
+    from sklearn.model_selection import KFold, cross_val_predict
+
     if len(texts) < 20 or not all(isinstance(grade, int | float) for grade in grades):
         raise InvalidInput(f"{len(texts)} texts with grades: give at least 20 of {{text, grade}}, grades from 0 to 5")
     vectors, model = embed(texts), RidgeCV(alphas=np.logspace(-3, 3, 13))
@@ -91,6 +92,8 @@ def with_test_questions(passages: Sequence[Passage], questions: Sequence[str], m
 
     A common subsequence of that length has all but a third of the question's words; only such pairs are compared.
     """
+    from sklearn.feature_extraction.text import CountVectorizer
+
     counter = CountVectorizer(binary=True, token_pattern=r"\w+", dtype=np.int16)
     asked = counter.fit_transform(questions)
     number, words_of = counter.vocabulary_, counter.build_analyzer()
