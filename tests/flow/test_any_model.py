@@ -53,7 +53,7 @@ def make(base: Path, folder: Path, heads: str, embedder: Path, codec: Path | Non
         lines = (ROOT / "data" / "factbook.jsonl").read_text("utf-8").splitlines()
         facts.write_text("\n".join(line for line in lines if json.loads(line)["key"] in COUNTRIES) + "\n")
         memory_model(
-            *("fit-codec", "--model", made.model, "--data", facts, "--factory", "PQ4x4"),
+            *("fit-codec", "--model", made.model, "--data", facts, "--factory", "PQ4x4np"),
             *("--references", 80, "--points", 400),
         )
     else:

@@ -25,8 +25,8 @@ from tests.memory_model.codec.test_native import libraries
 from tests.memory_model.tiny import tiny_config
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing; each with as
-# few vectors as its centroids need.
-FACTORIES = {"OPQ4_16,Residual2x6,PQ4x10": 1100, "OPQ4_16,PQ4x6": 300, "PQ8x8": 300, "Residual2x5,PQ2x9": 600}
+# few vectors as its centroids need, and np: without the polysemous training that only orders them.
+FACTORIES = {"OPQ4_16,Residual2x6,PQ4x10": 1100, "OPQ4_16,PQ4x6np": 300, "PQ8x8np": 300, "Residual2x5,PQ2x9": 600}
 ALL_TOKENS = MemoryConfig(heads=(MemoryHead(0, 1, 16), MemoryHead(2, 0, 16)), reference_tokens=16)
 
 
