@@ -1,8 +1,10 @@
 """Answers read the memories of their chunks, go on without them, and say what happened."""
 
+import asyncio
 import json
 import shutil
 from collections import Counter
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client import ContextFull, EdgeModel, Finished, Recalled
+from edge_client import ContextFull, EdgeModel, Finished, Recalled, SessionBusy, Token
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.serve.requests import JsonGrammars
@@ -166,3 +168,59 @@ def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, model: EdgeModel, t
     wrong = Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), [1])
     with pytest.raises(CorruptFile, match="another shape"):
         EdgeModel(tiny, wrong, model.recaller, EdgeSettings())
+
+
+LONG: dict[str, Any] = {"max_tokens": 40, "temperature": 50.0, "seed": 3}
+
+
+async def test_async_gives_the_tokens_of_sync_and_several_tasks_share_a_model(model: EdgeModel) -> None:
+    async def ask(question: str) -> list[int]:
+        return [e.id async for e in model.generate(question, **LONG) if isinstance(e, Token)]
+
+    questions = (QUESTION, "And Rome?")
+    want = [[e.id for e in model.generate(q, **LONG) if isinstance(e, Token)] for q in questions]
+    assert await asyncio.gather(*map(ask, questions)) == want
+    stream = model.generate(QUESTION, **LONG)
+    deltas = [delta async for delta in stream.adeltas]
+    assert "".join(deltas) == (await stream.aresult()).text == model.ask(QUESTION, **LONG).text
+
+
+async def test_cancelling_the_task_ends_the_answer(model: EdgeModel) -> None:
+    session = model.session()
+    seen: list[object] = []
+
+    async def read() -> None:
+        async for event in session.send(QUESTION, **{**LONG, "max_tokens": 400}):
+            seen.append(event)
+
+    task = asyncio.create_task(read())
+    while not any(isinstance(e, Token) for e in seen):
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [m["role"] for m in session.messages] == ["user", "assistant"], "it is over: the turn is recorded"
+    assert (await session.send("Go on", **{**LONG, "max_tokens": 2}).aresult()).text is not None
+
+
+async def test_a_second_reader_is_refused_and_the_answer_goes_on(model: EdgeModel) -> None:
+    stream = model.generate(QUESTION, **LONG)
+    with stream._step, pytest.raises(SessionBusy):  # as while another thread computes
+        await stream.aresult()
+    assert (await stream.aresult()).statistics.generated_tokens == 40
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+async def test_an_answer_that_is_left_is_recorded_as_far_as_it_was_received(model: EdgeModel, taken: int) -> None:
+    session = model.session()
+    text, tokens = "", 0
+    async with aclosing(aiter(session.send(QUESTION, **{**LONG, "max_tokens": 9}))) as events:
+        async for event in events:
+            if isinstance(event, Token):
+                text, tokens = text + event.text, tokens + 1
+            if tokens == taken:
+                break
+            await asyncio.sleep(0.02)  # the thread computes ahead, up to the end of the answer
+    assert [m["content"] for m in session.messages] == ([QUESTION, text] if taken else [])
+    again = await session.send("Go on", **{**LONG, "max_tokens": 2}).aresult()
+    assert again.statistics.generated_tokens == 2

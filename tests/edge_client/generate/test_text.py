@@ -1,5 +1,9 @@
 """Prompt chunks and streamed text: the parts that need no decoder."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
@@ -7,11 +11,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from edge_client.generate.prompt import cut
+from edge_client.generate.prompt import OWN_SHARE, Query, cut, query_text, query_vectors
 from edge_client.generate.sampling import StreamText
 from memory_model.chat import ChatTemplate, Prompt
+from memory_model.embedder import Embedder
+from memory_model.export.embedder import export_embedder
 from memory_model.tokenizer import Tokenizer
-from tests.edge_client.tiny_bundle import SPECIAL, TEMPLATE, byte_tokenizer
+from tests.edge_client.tiny_bundle import SPECIAL, TEMPLATE, byte_tokenizer, tiny_bert, tiny_loaded
 
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())
 CHAT = ChatTemplate(TEMPLATE, TOKENIZER)
@@ -77,3 +83,39 @@ def test_text_ends_before_the_first_stop_string(text: str, stops: list[str]) -> 
         seen = text[:first_complete]
         assert shown == seen[: min(seen.find(s) for s in stops if s in seen)]
         assert stream.stopped
+
+
+WORDS = tiny_loaded().tokenizer
+
+
+def conversation(turns: Sequence[str]) -> Prompt:
+    ids: list[int] = []
+    content: list[bool] = []
+    for turn in turns:
+        said = WORDS.encode(turn)
+        ids += [WORDS.eos_id, *said, WORDS.eos_id]
+        content += [False, *[True] * len(said), False]
+    return Prompt(ids, content)
+
+
+def asked(turns: Sequence[str], limit: int = 64) -> tuple[str, str] | None:
+    prompt = conversation(turns)
+    query = query_text(prompt, WORDS, 0, len(prompt.ids), limit)
+    return query and (str(query), query.before)
+
+
+def test_a_question_knows_the_one_before_it_and_not_the_answer_between() -> None:
+    assert asked(["who?"]) == ("who?", "")
+    assert asked(["who?", "he"]) == ("he", "who?")
+    assert asked(["who?", "he", "and when?"]) == ("and when?", "who?")
+    assert asked(["what?", "it", "who?", "he", "and when?"]) == ("and when?", "who?")
+
+
+def test_the_vector_lies_between_the_question_alone_and_both(tmp_path: Path) -> None:
+    export_embedder(tiny_bert(tmp_path / "bert"), tmp_path / "embedder")
+    embedder = Embedder(tmp_path / "embedder")
+    alone, both = embedder.embed(["and when?", "who?\nand when?"])
+    first, following = query_vectors(embedder, ["who?", Query("and when?", "who?")])
+    expected = OWN_SHARE * alone + (1 - OWN_SHARE) * both
+    np.testing.assert_allclose(following, expected / np.linalg.norm(expected), atol=1e-5)
+    np.testing.assert_allclose(first, embedder.embed(["who?"])[0], atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.errors import StorageError
 from edge_client.local.database import KEY_FILE
-from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
+from edge_client.local.knowledge_base import BLOCK, LocalKnowledgeBase, NearVectors, kept_documents
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
@@ -31,6 +31,7 @@ from memory_model.export.bundle import export_bundle
 from memory_model.nn.writing import MemoryWriter as TorchWriter
 from memory_model.words import LARGEST_DROP, query_words, ranked, text_words
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_config, tiny_loaded
+from tests.memory_model.codec.test_native import libraries
 
 DIMENSION = 16
 HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
@@ -263,3 +264,20 @@ def test_a_memory_does_not_depend_on_what_is_written_with_it(tiny: Bundle) -> No
 def test_a_text_that_no_memory_holds_is_refused(text: str, tiny: Bundle) -> None:
     with pytest.raises(InvalidInput, match="split it first"):
         MemoryWriter(tiny).write(["fine", text])
+
+
+COUNT, WIDTH, WANTED = 20_000, 384, 50
+
+
+@pytest.mark.parametrize("library", [None, *libraries()[:1]], ids=lambda library: "C" if library else "numpy")
+def test_exact_search_finds_no_other_vectors(library: object) -> None:
+    rows, queries = vectors(COUNT, 0, WIDTH), vectors(40, 1, WIDTH)
+    near = NearVectors(WIDTH, library)  # type: ignore[arg-type]
+    for start in range(0, COUNT, BLOCK + 1):
+        block = rows[start : start + BLOCK + 1]
+        near.add(np.arange(start, start + len(block)) + 7, block)
+    found = near.nearest(queries, WANTED)
+    exact = np.argsort(-(queries @ rows.T), axis=1)[:, :WANTED] + 7
+    shares = [np.isin(best, ids).mean() for best, ids in zip(exact, found, strict=True)]
+    assert np.mean(shares) >= 0.999
+    assert (len(near), near.last_id, len(found[0])) == (COUNT, COUNT + 6, 2 * WANTED)
