@@ -38,11 +38,11 @@ import torch
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, Reference
-from experiments.shapes import MEMORY3_2B
+from experiments.shapes import SHAPES
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
-from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig, uniform_budget
+from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder
@@ -54,11 +54,6 @@ PREFIX = [1, 2, 3]
 LEAD_TOKENS = 16
 """`overlap` asks so long before a chunk ends."""
 PAPER = {"gpu": "A800", "tokens_per_s": {"without": 1131.0, "with": 733.0}, "ratio": 0.648}
-_TINY = ModelConfig(
-    name="tiny", layers=4, query_heads=4, kv_heads=2, head_dim=16, mlp_width=96, vocabulary=256, rope_base=10000.0,
-    norm_epsilon=1e-5, tied_embeddings=False, memory=MemoryConfig(uniform_budget(2, 2, 8)),
-)  # fmt: skip
-SHAPES: dict[str, Callable[[], ModelConfig]] = {"memory3-2b": lambda: MEMORY3_2B, "tiny": lambda: _TINY}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -197,7 +192,7 @@ def generate(
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures of one run."""
-    config, cuda = SHAPES[options.shape](), options.device.startswith("cuda")
+    config, cuda = SHAPES[options.shape], options.device.startswith("cuda")
     dtype, chunk = torch.bfloat16 if cuda else torch.float32, config.memory.chunk_tokens
     memories = LocalMemories(folder, random_format(config, options.device), options.references, options.device, dtype)
     model = random_decoder(config, options.device, dtype)

@@ -9,13 +9,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
-from edge_client.errors import Cancellation, ContextFull, ModelClosed
+from edge_client.errors import Cancellation, ContextFull, ModelClosed, RetrievalError
 from edge_client.generate.conversation import REMEMBER_AT, Conversation, Progress
 from edge_client.generate.loop import Answer
 from edge_client.generate.prompt import common_length
@@ -30,7 +31,7 @@ from edge_client.recall.worker import RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Result
-from edge_client.wire.client import MemoryClient
+from edge_client.wire.client import MemoryClient, names_of
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt
 from memory_model.embedder import Embedder
@@ -127,6 +128,15 @@ class EdgeModel:
         """
         settings, recaller = self._settings.model_copy(update={"knowledge_base": name}), self.recaller
         return self._reading(self.bundle, self.decoder, recaller.embedder, recaller.cache, self.local, settings)
+
+    def require_knowledge_bases(self, names: str) -> None:
+        """Raise InvalidInput for one ("atlas,firm") that neither this device has nor a service that answers."""
+        client = self.recaller.client
+        with suppress(RetrievalError):
+            known = {base.name for base in client.knowledge_bases()} | {*self.local.documents()} if client else set()
+            if client and (unknown := [name for name in names_of(names) if name not in known]):
+                there = ", ".join(sorted(known)) or "none"
+                raise InvalidInput(f"there is no knowledge base {unknown[0]!r}; there are: {there}")
 
     @classmethod
     def _reading(

@@ -133,7 +133,7 @@ class ChatSession:
             self._check_free()
             talk = self.conversation
             if [m["role"] for m in talk.messages[-2:]] != ["user", "assistant"]:
-                raise InvalidInput("there is no question to take back: ask one first")
+                raise InvalidInput("nothing was asked in this conversation yet")
             return talk.take_back()
 
     def cancel(self) -> None:

@@ -14,10 +14,11 @@ from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import DEFAULT_FOLDER
 from memory_model.errors import InvalidInput
+from memory_model.printable import PORT
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
-ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
+ADDRESS_PATTERN = rf"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):{PORT})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 _LONGEST_SHOWN = 60
 

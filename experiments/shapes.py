@@ -19,4 +19,9 @@ QWEN25_1B = ModelConfig(
     rope_base=1000000.0, norm_epsilon=1e-6, tied_embeddings=True, attention_bias=True, positions=32768,
     memory=MemoryConfig(heads=uniform_budget(14, 2, 8)),
 )  # fmt: skip
-SHAPES = {shape.name: shape for shape in (MEMORY3_2B, QWEN25_1B, SMOLLM2_135M)}
+TINY = ModelConfig(
+    name="tiny", layers=4, query_heads=4, kv_heads=2, head_dim=16, mlp_width=96, vocabulary=49152, rope_base=10000.0,
+    norm_epsilon=1e-5, tied_embeddings=False, positions=2048, memory=MemoryConfig(heads=uniform_budget(2, 2, 8)),
+)  # fmt: skip
+"""To see commands work."""
+SHAPES = {shape.name: shape for shape in (MEMORY3_2B, QWEN25_1B, SMOLLM2_135M, TINY)}

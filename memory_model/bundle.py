@@ -107,8 +107,8 @@ class Bundle:
         folder = Path(folder)
         if not (folder / MANIFEST).is_file():
             raise MissingFile(
-                f"no bundle at {folder}: fetch the service's with `edge-client pull`,"
-                " or make one with `memory-model export`"
+                f"no bundle at {folder}: make one with `memory-model export`, or on a device"
+                " fetch the service's with `edge-client pull`"
             )
         bundle = cls(folder, Manifest.from_json((folder / MANIFEST).read_bytes()))
         bundle.verify()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, TextIO
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from rich.text import Text
 from typer.core import TyperGroup
 
 from memory_model.errors import Memory3Error
 
+PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"
+"""A port as people write it: a regular expression, for gRPC takes a larger one modulo 65,536."""
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
 _PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
 
@@ -29,6 +33,30 @@ def counted(number: int, noun: str) -> str:
     """`1 document`, `2 documents`, `3 memories`: a number with its noun, which is given for one."""
     plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+class Bars(Progress):
+    """Progress bars; where there is no terminal to draw them, lines, one in half a minute at most."""
+
+    told = 0.0
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """See Progress."""
+        super().update(task_id, **changes)
+        self._tell(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """See Progress."""
+        super().advance(task_id, advance)
+        self._tell(task_id)
+
+    def _tell(self, number: TaskID) -> None:
+        if self.disable or self.console.is_terminal or time.monotonic() < self.told + 30:
+            return
+        self.told, task = time.monotonic(), self._tasks[number]
+        count = f"{task.completed:g}{'' if task.total is None else f' of {task.total:g}'}"
+        what = task.description.strip()
+        self.console.print(what if count in what else f"{what}: {count}", soft_wrap=True, markup=False)
 
 
 class Commands(TyperGroup):

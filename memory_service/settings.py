@@ -11,12 +11,13 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from memory_model.errors import InvalidInput, MissingFile
+from memory_model.printable import PORT
 from memory_service.stores import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
-_PORT_PATTERN = r"^((\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})?$"
-ADDRESS_PATTERN = r"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
+_PORT_PATTERN = rf"^((\[[0-9a-fA-F:.]+\]|[^\s:/]+):{PORT})?$"
+ADDRESS_PATTERN = rf"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):{PORT})$"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
 MAX_QUERIES, MAX_HITS, MAX_HELD_IDS = 256, 1280, 65536
 """Of one request: query vectors, hits of all queries together, ids that the client holds."""
@@ -133,6 +134,9 @@ def what_is_wrong(error: ValidationError, prefix: str) -> str:
         if problem["type"] == "extra_forbidden":  # perhaps a password's, misspelt
             return f"there is no setting {name}: `memory-service serve --help` lists them"
         value = "" if any(word in name for word in _SECRET) else f" (got {problem['input']!r})"
-        return f"{name} ({prefix}{name.upper()}): {problem['msg']}{value}"
+        said = problem["msg"]
+        if problem["type"] == "string_pattern_mismatch":  # all of them are addresses
+            said = f"must be host:port, such as {DEFAULT_ADDRESS}"
+        return f"{name} ({prefix}{name.upper()}): {said}{value}"
 
     return "; ".join(map(said, error.errors()))

@@ -140,13 +140,11 @@ class TerminalChat:
     def _do_kb(self, name: str) -> None:
         if (client := self._model.recaller.client) is None:
             raise InvalidInput("the service is not called (--offline): start without it to choose a knowledge base")
-        known = [base.name for base in client.knowledge_bases()]
         if not name:
-            for each in known:
+            for each in (base.name for base in client.knowledge_bases()):
                 say(f"{'*' if each in names_of(client.knowledge_base) else ' '} {each}")
             return
-        if unknown := [each for each in names_of(name) if each not in known]:
-            raise InvalidInput(f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(known) or 'none'}")
+        self._model.require_knowledge_bases(name)
         model = self._model.with_knowledge_base(name)
         self._model.close()
         self._model = model

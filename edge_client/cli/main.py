@@ -103,6 +103,8 @@ def ask(
     title, text = ("", "") if file is None else _document(file)
     compared, results = _memory(given) is Memory.compare, list[Result]()
     with EdgeModel.open(**given) as model:
+        if named := given.get("knowledge_base"):
+            model.require_knowledge_bases(named)
         for mode in ["off", None] if compared else [None]:
             if compared and not json_output:
                 out.rule("without memory" if mode == "off" else "with memory", align="left")

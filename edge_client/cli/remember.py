@@ -105,6 +105,7 @@ def forget(
     ] = None,
     kb: NameOption = DEFAULT_NAME,
     everything: Annotated[bool, typer.Option("--all", help="Remove the whole knowledge base.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all.")] = False,
 ) -> None:  # fmt: skip
     """Remove documents, or a whole knowledge base, from this device."""
     folder = EdgeSettings(**given).local
@@ -113,6 +114,8 @@ def forget(
     path = path_of(folder, kb)
     if everything:
         read_head(path)  # no other file is removed
+        if not yes:
+            typer.confirm(f"forget {kb} with all its documents?", abort=True)
         remove(path)
         print(f"forgot {kb} with all its documents")
         return

@@ -23,7 +23,7 @@ from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
 from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
-from edge_client.serve.refusals import DOCUMENTS, Guard, install
+from edge_client.serve.refusals import DOCUMENTS, ApiError, Guard, install
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient, names_of
@@ -79,6 +79,11 @@ def model_routes(answering: Answering) -> APIRouter:
     async def one_model(name: str) -> dict[str, Any]:
         """The model, under whatever name a client knows it."""
         return described(name)
+
+    @router.post("/v1/responses")
+    async def responses() -> None:
+        """Not offered; without this the page's files would answer that the method is wrong."""
+        raise ApiError(404, "the Responses API is not offered: use /v1/chat/completions", code="not_found")
 
     @router.post("/v1/embeddings")
     async def embeddings(body: EmbeddingRequest) -> dict[str, Any]:

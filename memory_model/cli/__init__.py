@@ -14,7 +14,7 @@ from memory_model.printable import Commands
 
 
 class _Commands(Commands):
-    interrupted = "interrupted; run the same command again to resume from what was saved"
+    interrupted = "interrupted; run the same command again (adapt and pretrain resume from their last checkpoint)"
 
 
 app = typer.Typer(

@@ -34,12 +34,15 @@ def evaluate(
     out: Annotated[Path, typer.Option("--json", dir_okay=False, help="JSON file for the results and all answers.")],
     limit: Annotated[int | None, count(help="Only the first rows.")] = None,
     distractors: Annotated[int, options.amount(help="References beside the right one.")] = 4,
-    conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; both retrieved with --kb.")] = "",
+    conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; with --kb, both retrieved, too.")] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
     knowledge_base: Annotated[
-        Path | None, typer.Option("--kb", "--knowledge-base", help=f"JSONL of documents; default: {FACTBOOK}.")
+        Path | None,
+        typer.Option(
+            "--kb", "--knowledge-base", help=f"JSONL of documents to retrieve from; for --conditions: {FACTBOOK}."
+        ),
     ] = None,
     embedder: options.EmbedderOption = None,
     seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,
@@ -108,6 +111,8 @@ def calibrate(
     sets, found = {path.stem: open_rows(path, limit) for path in data}, {}
     if len(sets) < len(data):
         raise InvalidInput("two files of questions have one name: give each its own")
+    if len({row.answerable for rows in sets.values() for row in rows}) < 2:
+        raise InvalidInput('calibrating needs files with rows that have `"answerable": false`, and others')
     subject = Subject.open(model, adapter, codec)
     with subject.computing(precision):
         for name, rows in sets.items():

@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
+from memory_model.printable import Bars
+
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
 
@@ -41,7 +43,7 @@ ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="CPU thread
 
 def progress_bars() -> Progress:
     """Progress bars on stderr for long work."""
-    return Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=console)
+    return Bars(*Progress.get_default_columns(), MofNCompleteColumn(), console=console)
 
 
 @contextmanager

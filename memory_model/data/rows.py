@@ -55,4 +55,6 @@ def read_rows(data: Any, limit: int | None = None) -> list[Row]:
 
 def open_rows(path: Path, limit: int | None = None, advice: str = "an evaluation file is a JSON list") -> list[Row]:
     """Rows of a file; raises MissingFile with the advice, CorruptFile or InvalidInput."""
+    if path.suffix == ".jsonl":
+        raise InvalidInput(f"{path} is JSON Lines by its name: {advice}")
     return read_rows(read_json(path, list, advice), limit)

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import MemoryCodec
@@ -18,6 +17,7 @@ from memory_model.export.embedder import export_embedder
 from memory_model.export.weights import BITS, Precision
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model, open_adapter
+from memory_model.printable import Bars
 
 # Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
 DEFAULT_PRECISION = "int4-64-table-int8"
@@ -51,7 +51,7 @@ def export_bundle(
         folder.verify(folder.checkpoint)
     staging = staging_folder(out)
     try:
-        with Progress(console=Console(stderr=True), disable=quiet) as progress:
+        with Bars(console=Console(stderr=True), disable=quiet) as progress:
             steps = progress.add_task("embedder", total=4)
             embedder_id = export_embedder(embedder or folder.embedder, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="loading the model")

@@ -43,7 +43,9 @@ class Precision:
         """Refuse what cannot be exported."""
         for name in (self.weights, self.table or self.weights):
             if name not in BITS:
-                raise InvalidInput(f"precision must be one of {tuple(BITS)}, not {name!r}")
+                raise InvalidInput(
+                    f"precision must be {', '.join(BITS)}, or int4-64-table-int8 and the like, not {name!r}"
+                )
         if self.block not in BLOCKS:
             raise InvalidInput(f"a block is one of {BLOCKS} inputs, not {self.block}")
         if self.compute not in COMPUTE:

@@ -39,7 +39,8 @@ def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, 
         raise ValueError(f"unknown fields {', '.join(sorted(others))}; known: {', '.join(_FIELDS)}")
     key, text = values.get("key"), values.get("text")
     if not isinstance(key, str) or not isinstance(text, str):
-        raise ValueError("`key` and `text` must be strings")
+        wrong = "text" if isinstance(key, str) else "key"
+        raise ValueError(f"`{wrong}` {'must be a string' if wrong in values else 'is missing'}")
     title, metadata = values.get("title") or "", values.get("metadata") or {}
     if not isinstance(title, str) or not isinstance(metadata, Mapping):
         raise ValueError("`title` must be a string and `metadata` an object")

@@ -13,11 +13,11 @@ from typing import Annotated, Literal, Optional
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import count_documents, find_sources, read_documents
-from memory_model.printable import counted
+from memory_model.printable import Bars, counted
 from memory_service.client.connection import Address, plain
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
@@ -123,7 +123,7 @@ class _Shown:
         self.outcomes: Counter[str] = Counter()
         self.interrupted = False
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=console)
+        self.progress = Bars(*columns, console=console)
         self._task = self.progress.add_task(self.how_far, total=total)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Optional, get_args
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from memory_model.errors import InvalidInput
 from memory_model.printable import counted
-from memory_service.access.keys import KeyFile, changing
+from memory_service.access.keys import KeyFile, ScopeName, changing
 from memory_service.client.connection import plain
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
@@ -42,7 +42,7 @@ def create(
     with changing(keys) as file:
         file, key, secret = file.with_new(name, tenant, _grants(grant), expires)
         file.write(keys)
-    told = f"key {key.id} for {plain(name)}; keep it, it is not stored:"
+    told = f"key {key.id} for {plain(name)}; copy it now, only its hash is stored:"
     Console(stderr=True, highlight=False).print(told, soft_wrap=True)
     typer.echo(secret)
 
@@ -51,8 +51,9 @@ def _grants(given: list[str]) -> dict[str, str]:
     grants: dict[str, str] = {}
     for text in given:
         base, separator, scope = text.rpartition(":")
-        if not separator or base in grants:
-            raise InvalidInput(f"--grant {text!r}: expected BASE:SCOPE, each knowledge base once")
+        if scope not in get_args(ScopeName) or not separator or base in grants:
+            scopes = ", ".join(get_args(ScopeName))
+            raise InvalidInput(f"--grant {text!r}: expected BASE:SCOPE, each base once; scopes are {scopes}")
         grants[base] = scope
     return grants
 

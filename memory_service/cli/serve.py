@@ -30,6 +30,7 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve until SIGTERM. You can also give every setting as MEMORY_SERVICE_<NAME> or in the --config file."""
+    from memory_model.bundle import Bundle
     from memory_service.api.server import run, serve_until_signal
     from memory_service.ops.logs import configure_logs, logger
     from memory_service.write.encoder import ModelEncoder
@@ -40,6 +41,8 @@ def serve(
     }  # fmt: skip
     settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
     configure_logs(settings.log_level)
+    if settings.bundle is not None:
+        Bundle.open(settings.bundle)  # a wrong one makes no store
     address = parse_address(settings.store)
     logger().info("loading", model=str(settings.model or "packaged"), store=str(address))  # which takes seconds
     run(serve_until_signal(settings, lambda: ModelEncoder.open(settings)))

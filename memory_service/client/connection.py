@@ -52,6 +52,8 @@ def remote_error(error: grpc.RpcError, address: str) -> RemoteError:
     reason, retry_after_s = details_of(rpc_status.from_call(error) or status_pb2.Status())
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) and not reason:
         message = f"no memory service answers at {address} ({message}): start it with `memory-service serve`"
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        message += "; commands send the one in MEMORY_SERVICE_CLIENT_API_KEY"
     return RemoteError(message, code, reason, retry_after_s)
 
 

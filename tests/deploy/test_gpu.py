@@ -17,8 +17,8 @@ from tests.edge_client.tiny_bundle import random_memory
 
 
 def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Path) -> None:
-    memories = LocalMemories(tmp_path, random_format(SHAPES["tiny"](), "cpu"), 30, "cpu", torch.float32)
-    engine = BatchedDecoder(random_decoder(SHAPES["tiny"](), "cpu", torch.float32), PREFIX, 2, 40)
+    memories = LocalMemories(tmp_path, random_format(SHAPES["tiny"], "cpu"), 30, "cpu", torch.float32)
+    engine = BatchedDecoder(random_decoder(SHAPES["tiny"], "cpu", torch.float32), PREFIX, 2, 40)
     prompts = [list(range(10, 26)), list(range(40, 56))]
     plain = generate(engine, prompts, 16, 8)
     exact = generate(engine, prompts, 16, 8, memories)
@@ -31,7 +31,7 @@ def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Pa
 
 
 def test_what_a_gpu_decompresses_reads_as_what_a_processor_does() -> None:
-    config = SHAPES["tiny"]()
+    config = SHAPES["tiny"]
     graph, memory_format = TorchGraph(random_decoder(config, "cpu", torch.float32)), random_format(config, "cpu")
     assert isinstance(memory_format.codec, TorchCodec)
     plain = MemoryFormat(config, memory_format.identity.model_id, memory_format.codec.codec)
@@ -59,5 +59,5 @@ def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:
     for ratio in (result["ratio_exact"], result["ratio_overlap"]):
         assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
     assert 0 < result["bandwidth_share"]["with"] < 1
-    slots = 2 * 2 * 5 * SHAPES["tiny"]().memory.budget * 16 * 4  # sequences, sides, memories, rows, numbers, bytes
+    slots = 2 * 2 * 5 * SHAPES["tiny"].memory.budget * 16 * 4  # sequences, sides, memories, rows, numbers, bytes
     assert result["step_bytes"]["with"] - result["step_bytes"]["without"] == slots

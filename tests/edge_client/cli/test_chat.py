@@ -85,7 +85,7 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object]
     assert result.exit_code == 0, result.output
     for said in ("Memories read", "reused", "there is no command /what; there are: /kb, /memory, ", "/save FILE",
                  "CONTEXT_FULL", "user> and Paris?", "stored: ", "/add needs a file: /add FILE", "a new conversation",
-                 "there is no question to take back", "there is no answer to continue", "mine: note",
+                 "nothing was asked in this conversation yet", "there is no answer to continue", "mine: note",
                  f"mine: {note}, ", f"forgotten: {note}", "there is no it",
                  "system> Be brief."):  # fmt: skip
         assert said in result.stderr

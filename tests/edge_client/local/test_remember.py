@@ -70,7 +70,8 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     again = run("forget", "notes/safe.txt")
     assert (again.exit_code, "remembered --kb mine" in again.stderr) == (1, True)
     assert [d.key for d in base_of(tiny).documents()] == ["notes/deep/key.md"]
-    assert run("forget", "--all").stdout == "forgot mine with all its documents\n"
+    assert run("forget", "--all").exit_code == 1, "nobody said yes"
+    assert run("forget", "--all", "--yes").stdout == "forgot mine with all its documents\n"
     assert run("remembered").stdout == ""
 
 

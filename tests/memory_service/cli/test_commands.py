@@ -55,7 +55,7 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
     assert "created knowledge base kinds\n" in done.stderr
     for part in (
-        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY", "facts.jsonl, line 3: UNREADABLE: `key` and `text`", "line 4",
+        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY", "facts.jsonl, line 3: UNREADABLE: `text` is missing", "line 4",
         "facts.jsonl, line 5: UNREADABLE: not valid UTF-8", "bad.txt",
     ):  # fmt: skip
         assert part in done.stderr, part
@@ -122,8 +122,8 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--bundle", "none"], "no bundle at none"), (["--bundle", "none", "--model", "nowhere"], "nowhere"),
-        (["--bundle", "none", "--store", "ftp://x"], "ftp://x"), ([], "no embedder"),
+        (["--bundle", "none"], "no bundle at none"), (["--model", "nowhere"], "nowhere"),
+        (["--store", "ftp://x"], "ftp://x"), ([], "no embedder"),
         (["--port-file", "nowhere/port"], "nowhere/port"),
     ],
 )  # fmt: skip
@@ -134,6 +134,7 @@ def test_serve_says_what_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error: ")]
     assert says in line
     assert "listening" not in refused.output
+    assert not (tmp_path / "x").exists() or "none" not in options, "a wrong bundle leaves no store"
 
 
 def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:
