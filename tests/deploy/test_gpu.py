@@ -9,6 +9,7 @@ import torch
 
 from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, main, random_decoder, random_format
 from memory_model.cache_layout import Row
+from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.models.engine import TorchGraph
 from memory_model.nn.decompression import TorchCodec
@@ -34,7 +35,7 @@ def test_what_a_gpu_decompresses_reads_as_what_a_processor_does() -> None:
     config = SHAPES["tiny"]
     graph, memory_format = TorchGraph(random_decoder(config, "cpu", torch.float32)), random_format(config, "cpu")
     assert isinstance(memory_format.codec, TorchCodec)
-    plain = MemoryFormat(config, memory_format.identity.model_id, memory_format.codec.codec)
+    plain = MemoryFormat(config, memory_format.identity.model_id, ProductCodec(memory_format.codec.tables))
     payloads = plain.encode([random_memory(config, seed, tokens) for seed, tokens in enumerate((8, 3))])
     assert graph.reading(plain) is plain, "a processor's compiled decoder is faster"
     graph.device = "cuda"
