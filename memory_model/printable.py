@@ -40,23 +40,17 @@ class Bars(Progress):
 
     told = 0.0
 
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """See Progress."""
+        self.update(task_id, advance=advance)
+
     def update(self, task_id: TaskID, **changes: Any) -> None:
         """See Progress."""
         super().update(task_id, **changes)
-        self._tell(task_id)
-
-    def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        """See Progress."""
-        super().advance(task_id, advance)
-        self._tell(task_id)
-
-    def _tell(self, number: TaskID) -> None:
-        if self.disable or self.console.is_terminal or time.monotonic() < self.told + 30:
-            return
-        self.told, task = time.monotonic(), self._tasks[number]
-        count = f"{task.completed:g}{'' if task.total is None else f' of {task.total:g}'}"
-        what = task.description.strip()
-        self.console.print(what if count in what else f"{what}: {count}", soft_wrap=True, markup=False)
+        if not (self.disable or self.console.is_terminal or time.monotonic() < self.told + 30):
+            self.told, task = time.monotonic(), self._tasks[task_id]
+            what, count = task.description.strip(), f"{task.completed:g}{f' of {task.total:g}' if task.total else ''}"
+            self.console.print(what if count in what else f"{what}: {count}", soft_wrap=True, markup=False)
 
 
 class Commands(TyperGroup):
