@@ -77,7 +77,7 @@ class ServiceProcess(Process):
 
         model: the model folder that writes memories, by default the packaged one. Raises ProcessFailed.
         """
-        store = store or f"chdb://{(folder / 'store').resolve()}"
+        store = store or f"file://{(folder / 'store').resolve()}"
         options = ["--listen", listen, "--store", store, "--bundle", bundle, *(["--model", model] if model else [])]
         given = {**os.environ, **(environment or {})}
         return cls(*_started("memory-service", options, folder / "service", given, serving))

@@ -28,7 +28,7 @@ _SECRET = ("password", "key", "store")
 def default_store() -> str:
     """A store among the user's data: `$XDG_DATA_HOME/memory-service`, by default under ~/.local/share."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return f"chdb://{Path(base).resolve() / 'memory-service' / 'store'}"
+    return f"file://{Path(base).resolve() / 'memory-service' / 'files'}"
 
 
 class Settings(BaseSettings):
@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     port_file: Path | None = Field(None, description="file to write the port to, once ready")
     store: str = Field(
         default_factory=default_store,
-        description="chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…",
+        description="file:///path, chdb:///path, clickhouse[s]://user@host/database or myscale[s]://…",
     )
     store_password: SecretStr = Field(SecretStr(""), description="password, if not in the store's address")
     store_cluster: str = Field("", description="ClickHouse cluster, for replicated and distributed tables")

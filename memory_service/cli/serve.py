@@ -13,7 +13,7 @@ from memory_service.stores.address import parse_address
 
 Store = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…"),
+    typer.Option(help="file:///path, chdb:///path, clickhouse[s]://user@host/database or myscale[s]://…"),
 ]
 Config = Annotated[Optional[Path], typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")]  # noqa: UP045
 

@@ -73,7 +73,7 @@ def test_every_block_says_how_it_was_tried(page: str) -> None:
 BEFORE = """
 mkdir -p /srv/memories /srv/backups /etc/memory-service
 printf 'height: 47 metres\\nbuilt: 1871\\n' > "Lighthouse of Mirren.md"
-memory-service serve --bundle bundle --store chdb:///srv/memories/store & SERVICE_PID=$!
+memory-service serve --bundle bundle --store file:///srv/memories/store & SERVICE_PID=$!
 until memory-service kb list; do sleep 1; done
 memory-service ingest "Lighthouse of Mirren.md" --kb handbook
 memory-service backup handbook /srv/backups/handbook
