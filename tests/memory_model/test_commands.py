@@ -74,6 +74,11 @@ def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("eval --model m --data rows.json --json o.json --adapter other.safetensors", "the adapter was tuned from"),
         ("eval --model m --data rows.json --json o.json --adapter none", "the plain model reads no memories: use"),
         ("calibrate --model m --data rows.json --data same/rows.json", "one name"),
+        ("calibrate --model m --data rows.json", '`"answerable": false`, and others'),
+        (
+            "eval --model m --data facts.jsonl --json o.json",
+            "JSON Lines by its name: an evaluation file is a JSON list",
+        ),
         ("export --model codec8 --embedder bert --out bundle", "head dimension 8"),
         ("export --model m --calibration= --embedder none --out bundle", "no embedder at none"),
         (f"adapt --model m --data facts.jsonl --start other.safetensors {RUN}", "use the adapter that was tuned from"),

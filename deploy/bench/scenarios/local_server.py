@@ -220,7 +220,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         rows.append((name, "llama_cpp_tokens_per_s", whole, first, "ratio_vs_llama_cpp"))
     note = (
         "Decoding counts the time in which all conversations decode. Ratios: with memory over without, all over one"
-        " alone, without memory over llama.cpp's server." + ("" if llama else f" {HOW_TO_BUILD}.")
+        " alone, without memory over llama.cpp's server, for provider cpu."
+        + ("" if llama or result["provider"] != "cpu" else f" {HOW_TO_BUILD}.")
     )
     columns = (f"{result['conversations']} conversations", "tokens/s ↑", "end to end ↑", "first token, ms ↓", "ratio ↑")
     shown = [(label, *(figure(result, key) if key else "" for key in keys)) for label, *keys in rows]
