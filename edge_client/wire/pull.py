@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -160,7 +161,9 @@ def _require_room(folder: Path, needed_bytes: int) -> None:
 
 def _stream(channel: ChannelSettings, method: Any, request: Any) -> Iterator[Any]:
     """The messages of a stream, which ends with the iterator; raises RetrievalError."""
-    call = method(request, timeout=CALL_S, metadata=channel.metadata)
+    # In a thread, which Ctrl-C does not reach: interrupted while it begins a call, gRPC never closes the channel.
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(method, request, timeout=CALL_S, metadata=channel.metadata).result()
     try:
         with named_errors(channel.address, CALL_S):
             yield from call
