@@ -164,7 +164,7 @@ def codec_texts(loaded: Any, data: Path, corpus: Path | None, references: int, s
     from memory_model.references import split
 
     tasks = "facts:1,asked:2" if corpus and (corpus / ASKED).is_file() else "facts"
-    mixture = mixture_of(tasks, loaded, data, corpus, seed, Sizes(taught=0.0))
+    mixture = mixture_of(tasks, loaded, data, corpus, seed, Sizes())
     rng, facts = random.Random(seed), [r.text for r in mixture.sources["facts"][1].references]
     # Prose is less alike than facts and loses more.
     chosen = rng.sample(facts, min(references // 3 if corpus else references, len(facts)))

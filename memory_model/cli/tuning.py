@@ -41,7 +41,6 @@ def adapt(
     weight_decay: Annotated[float, amount(help="Of AdamW; 0.1 in the paper's continual training.")] = 0.0,
     rank: Annotated[int | None, count(help="Rank of the adapter; default: that of --start, or 32.")] = None,
     first_layer: Annotated[int, typer.Option(help="First tuned layer; default: after a fifth of them.")] = -1,
-    distillation: Annotated[float, amount(help="Weight of the divergence from the teacher; 0: none.")] = 0.5,
     codec_noise: Annotated[float, amount(help="Noise on memories, as a share of variance.")] = 0.03,
     through: Annotated[Path | None, typer.Option("--codec", help="Codec to use instead of noise.")] = None,
     checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="Save memory, take longer.")] = False,
@@ -95,14 +94,13 @@ def adapt(
         plan = TuningPlan(
             steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
             first_layer=layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
-            distillation=distillation, weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
+            weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "", cosine=cosine,
             warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta,
         )  # fmt: skip
         sizes = Sizes(
             written=conversations, conversations=conversations, unanswerable=unanswerable, refused=refused,
             refused_articles=refused_articles, all_as_text=all_as_text, ramp=ramp,
-            taught=Sizes.taught if distillation else 0.0,
         )  # fmt: skip
         with first_process_first():
             source = mixture_of(

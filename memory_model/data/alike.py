@@ -18,6 +18,7 @@ from memory_model.data.conversations import (
     FactConversations,
     Reference,
     Sizes,
+    Turns,
     field_of,
 )
 from memory_model.data.factbook import Question, refers_to
@@ -51,7 +52,7 @@ class AlikeConversations(Conversations):
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
                 continue
             read, question = none
-            rows.append(self._said(written, read, [(question, REFUSAL)], []))
+            rows.append(self._said(written, read, [(question, REFUSAL)]))
             rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
 
@@ -67,17 +68,14 @@ class AlikeConversations(Conversations):
         return self.random.randint(max(2, most - 1), most)
 
     def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
-        rng = self.random
-        asked = rng.sample([n for n in read if written[n].questions], turns)
+        asked = self.random.sample([n for n in read if written[n].questions], turns)
         said = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
-        return self._said(written, read, said, asked)
+        return self._said(written, read, said)
 
-    def _said(
-        self, written: Sequence[Reference], read: Sequence[int], turns: list[tuple[str, str]], asked: list[int]
-    ) -> Conversation:
+    def _said(self, written: Sequence[Reference], read: Sequence[int], turns: Turns) -> Conversation:
         if self.random.random() < self.sizes.all_as_text:
             return self._as_text(written, read, turns[:1])
-        return self._row(written, read, turns, asked)
+        return self._row(read, turns)
 
 
 class HardFacts(AlikeConversations, FactConversations):

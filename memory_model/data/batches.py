@@ -1,4 +1,4 @@
-"""One step's input, whatever it was made from: references, texts that read them, and a teacher's view.
+"""One step's input, whatever it was made from: references and texts that read them.
 
 Every kind of training (conversations about facts or prose, the paper's continual training, keeping what the original
 model knows) is a `BatchSource`; `Mixture` mixes them and `memory_model.train.tuner` knows only `Batch`.
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -19,43 +19,17 @@ from memory_model.chat import ChatTemplate
 from memory_model.errors import InvalidInput
 
 IGNORE = -100
-Own = TypeVar("Own", bound="_Tensors")
 
 
 @dataclass(frozen=True)
-class _Tensors:
-    """Tensors, and what belongs to them."""
-
-    def to(self: Own, device: str) -> Own:
-        """The same on another device."""
-        own = vars(self).items()
-        return replace(self, **{n: x.to(device) for n, x in own if isinstance(x, Tensor | _Tensors)})
-
-
-@dataclass(frozen=True)
-class Teacher(_Tensors):
-    """The same answers as a teacher sees them: the reference as text, or the original model.
-
-    ids [B, T'] are the teacher's texts, of `lengths` [B] tokens (None: all T'); `places` [K, 2] are (row, column)
-    in them whose prediction is matched by the student's prediction at `matched` [K, 2] in `Batch.ids`.
-    original: the teacher is the model without its adapter, else the model as it stands.
-    """
-
-    ids: Tensor
-    places: Tensor
-    matched: Tensor
-    original: bool = False
-    lengths: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Batch(_Tensors):
+class Batch:
     """One batch.
 
-    reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the prefix, of
-    `lengths` [B] tokens (None: all T); labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into
-    the references, -1 for an empty slot; chunks [B, T] which of the C chunks a token belongs to. preferences: rows 2n
-    and 2n + 1 end in two answers to the same, of which the first is preferred.
+    reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the prefix;
+    labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into the references, -1 for an empty slot;
+    chunks [B, T] which of the C chunks a token belongs to. kept [K, 2]: (row, column) where the prediction should stay
+    that of the model without its adapter. preferences: rows 2n and 2n + 1 end in two answers to the same, of which the
+    first is preferred.
     """
 
     reference_ids: Tensor
@@ -64,10 +38,14 @@ class Batch(_Tensors):
     labels: Tensor
     memories: Tensor
     chunks: Tensor
-    teacher: Teacher | None = None
+    kept: Tensor | None = None
     task: str = ""
-    lengths: Tensor | None = None
     preferences: bool = False
+
+    def to(self, device: str) -> Batch:
+        """The same on another device."""
+        moved: dict[str, Any] = {n: x.to(device) for n, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **moved)
 
 
 def buckets(lengths: Sequence[int], *, fixed: int = 0, most: int = 8192) -> list[list[int]]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from memory_model.chat import ChatTemplate
 from memory_model.data import factbook
-from memory_model.data.batches import IGNORE, Batch, Teacher, conversation_tokens
+from memory_model.data.batches import IGNORE, Batch, conversation_tokens
 from memory_model.data.factbook import Question, refers_to
 from memory_model.data.passages import Asked
 from memory_model.errors import InvalidInput
@@ -47,9 +47,9 @@ class Sizes:
     """How big a batch is and how its conversations are mixed.
 
     Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead of a
-    memory; taught, that is compared with a teacher. Of references that are alike (`data.alike`): refused and
-    refused_articles, which nothing read answers, beside as many twins; all_as_text, with everything that is read as
-    text. ramp: batches until all the memories of a chunk are read, 0 from the first. longest: tokens of a reference.
+    memory. Of references that are alike (`data.alike`): refused and refused_articles, which nothing read answers,
+    beside as many twins; all_as_text, with everything that is read as text. ramp: batches until all the memories of a
+    chunk are read, 0 from the first. longest: tokens of a reference.
     """
 
     written: int = 10
@@ -58,7 +58,6 @@ class Sizes:
     memories: int = 5
     unanswerable: float = 0.02
     as_text: float = 0.12
-    taught: float = 0.5
     refused: float = 0.12
     refused_articles: float = 0.12
     all_as_text: float = 0.2
@@ -68,13 +67,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Conversation:
-    """One conversation: ids, labels, slots, and the teacher's (ids, pairs of columns) where it has one."""
+    """One conversation: its tokens, what is learned of them, and the references that it reads, -1 for none."""
 
     ids: list[int]
     labels: list[int]
     slots: list[int]
-    teacher: list[int] = field(default_factory=list)
-    pairs: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Conversations(ABC):
@@ -100,11 +97,11 @@ class Conversations(ABC):
         written = self.draw()
         rows = self.conversations(written)
         reference_ids, lengths = pad_ids([r.ids for r in written])
-        ids, text_lengths = pad_ids([r.ids for r in rows])
+        ids, _ = pad_ids([r.ids for r in rows])
         labels, _ = pad_ids([r.labels for r in rows], IGNORE)
         return Batch(
             reference_ids, lengths, ids, labels, torch.tensor([r.slots for r in rows])[:, None],
-            torch.zeros_like(ids), self._teacher(rows), self.task, text_lengths,
+            torch.zeros_like(ids), task=self.task,
         )  # fmt: skip
 
     def state(self) -> Any:
@@ -126,7 +123,7 @@ class Conversations(ABC):
         read = rng.sample(range(len(written)), min(count, len(written)))
         as_text = rng.random() < sizes.as_text
         turns: list[tuple[str, str]] = []
-        asked: list[int] = []
+        shown: list[int] = []
         for _ in range(1 if as_text else rng.randint(1, sizes.turns)):
             number = rng.choice(read)
             question = self.ask(written[number])
@@ -135,27 +132,19 @@ class Conversations(ABC):
                 turns.append((foreign.question, REFUSAL))
                 continue
             turns.append((question.question, question.answer))
-            asked.append(number)
-        return self._as_text(written, asked, turns) if as_text else self._row(written, read, turns, asked)
+            shown.append(number)
+        return self._as_text(written, shown, turns) if as_text else self._row(read, turns)
 
     def _as_text(self, written: Sequence[Reference], shown: Sequence[int], turns: Turns) -> Conversation:
         """A conversation that reads no memory: the references stand in its first question."""
-        ids, labels = conversation_tokens(self.chat, _with_texts(written, shown, turns))
-        return Conversation(ids, labels, [-1] * self.sizes.memories)
+        texts = [written[number].text for number in dict.fromkeys(shown)]
+        first = ("\n\n".join([*texts, turns[0][0]]), turns[0][1])
+        return Conversation(*conversation_tokens(self.chat, [first, *turns[1:]]), [-1] * self.sizes.memories)
 
-    def _row(self, written: Sequence[Reference], read: Sequence[int], turns: Turns, asked: list[int]) -> Conversation:
-        """A conversation that reads memories; a teacher may see the texts of what is asked for."""
-        ids, labels = conversation_tokens(self.chat, turns)
+    def _row(self, read: Sequence[int], turns: Turns) -> Conversation:
+        """A conversation that reads memories."""
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
-        if not asked or not self.sizes.taught or self.random.random() >= self.sizes.taught:
-            return Conversation(ids, labels, slots)
-        teacher, teacher_labels = conversation_tokens(self.chat, _with_texts(written, asked, turns))
-        shift = len(teacher) - len(ids)  # the text stands before everything that is matched
-        known = [a != REFUSAL for _, a in turns]
-        columns = _answer_columns(labels, self.chat.tokenizer.end_of_turn_id)
-        pairs = [(n + shift - 1, n - 1) for n, turn in columns if known[turn]]
-        assert all(teacher_labels[there + 1] == labels[here + 1] for there, here in pairs)
-        return Conversation(ids, labels, slots, teacher, pairs)
+        return Conversation(*conversation_tokens(self.chat, turns), slots)
 
     def _foreign(self, written: Sequence[Reference], read: Sequence[int]) -> Question | None:
         """A question about a reference that is not read and that those which are do not answer."""
@@ -166,31 +155,6 @@ class Conversations(ABC):
             if not any(refers_to(written[n].text, question) for n in read):
                 return question
         return None
-
-    def _teacher(self, rows: Sequence[Conversation]) -> Teacher | None:
-        taught = [n for n, row in enumerate(rows) if row.pairs]
-        if not taught:
-            return None
-        ids, lengths = pad_ids([rows[n].teacher for n in taught])
-        places = [(t, there) for t, n in enumerate(taught) for there, _ in rows[n].pairs]
-        matched = [(n, here) for n in taught for _, here in rows[n].pairs]
-        return Teacher(ids, torch.tensor(places), torch.tensor(matched), lengths=lengths)
-
-
-def _with_texts(written: Sequence[Reference], shown: Sequence[int], turns: Turns) -> Turns:
-    """The turns, the texts of references before the first question."""
-    texts = [written[number].text for number in dict.fromkeys(shown)]
-    return [("\n\n".join([*texts, turns[0][0]]), turns[0][1]), *turns[1:]]
-
-
-def _answer_columns(labels: Sequence[int], stop: int) -> list[tuple[int, int]]:
-    """(column, turn) of every token of an answer."""
-    columns, turn = [], 0
-    for column, label in enumerate(labels):
-        if label != IGNORE:
-            columns.append((column, turn))
-            turn += label == stop
-    return columns
 
 
 def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128) -> list[Reference]:

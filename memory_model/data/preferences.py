@@ -46,7 +46,7 @@ class Preferences(Conversations):
     def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
         """Both rows of every pair."""
         pairs = self.pairs(written)
-        return [self._row(written, read, [(q, answer)], []) for read, q, *answers in pairs for answer in answers]
+        return [self._row(read, [(q, answer)]) for read, q, *answers in pairs for answer in answers]
 
     def pairs(self, written: Sequence[Reference]) -> list[Pair]:
         """A batch's pairs; one in which the refusal wins is followed by one in which it loses, with the same read."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from memory_model.chat import ChatTemplate
-from memory_model.data.batches import IGNORE, Batch, Teacher, conversation_tokens
+from memory_model.data.batches import IGNORE, Batch, conversation_tokens
 from memory_model.data.passages import Passage
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.nn.writing import pad_ids
@@ -74,11 +74,11 @@ class KeepingBatches:
     """Windows of running text and of small talk in which the student predicts what the original model predicts.
 
     Windows of `window` tokens; half of them hold requests where there are any, so that a model which learns to refuse
-    goes on greeting back. Only `matched` positions of each window are compared: neighbouring ones say the same.
+    goes on greeting back. Only `kept` positions of each window are compared: neighbouring ones say the same.
     """
 
     task = "keeping"
-    rows, window, matched = 4, 256, 96
+    rows, window, kept = 4, 256, 96
 
     def __init__(
         self, passages: Sequence[Passage], chat: ChatTemplate, seed: int, requests: Sequence[tuple[str, str]] = ()
@@ -90,14 +90,12 @@ class KeepingBatches:
     def next(self) -> Batch:
         """One batch; no references, no labels."""
         ids = torch.tensor([self._row() for _ in range(self.rows)])
-        columns = sorted(self.random.sample(range(self.window), self.matched))
+        columns = sorted(self.random.sample(range(self.window), self.kept))
         places = torch.tensor([(row, column) for row in range(self.rows) for column in columns])
         none = torch.full((self.rows, 1, 1), -1)
         empty = torch.zeros(0, 1, dtype=torch.long)
-        return Batch(
-            empty, empty[:, 0], ids, torch.full_like(ids, IGNORE), none, torch.zeros_like(ids),
-            Teacher(ids, places, places, original=True), self.task,
-        )  # fmt: skip
+        labels, chunks = torch.full_like(ids, IGNORE), torch.zeros_like(ids)
+        return Batch(empty, empty[:, 0], ids, labels, none, chunks, places, self.task)
 
     def _row(self) -> list[int]:
         ids: list[int] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from typing import TypeVar, cast
@@ -24,7 +24,7 @@ from memory_model.chat import text_start
 from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.payload import vector_rows
 from memory_model.config import MemoryConfig
-from memory_model.data.batches import IGNORE, Batch, Teacher, buckets
+from memory_model.data.batches import IGNORE, Batch, buckets
 from memory_model.nn.adapter import at_start, original
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.nn.generate import read
@@ -45,23 +45,22 @@ _PART_TOKENS = {"cpu": 8}
 class Pass:
     """What was computed for a batch: losses in nats a token, tokens and seconds.
 
-    answers: cross-entropy of the labels, or DPO's loss; teacher: divergence from the teacher; 0 where there is none.
-    tokens: of references and texts without padding; real, computed: the teacher's texts included, without and with
-    padding.
+    answers: cross-entropy of the labels, or DPO's loss; kept: divergence from the original model; 0 where there is
+    none. tokens: of references and texts without padding; real, computed: of all passes, without and with padding.
     """
 
     answers: float = 0.0
-    teacher: float = 0.0
+    kept: float = 0.0
     tokens: int = 0
     real: int = 0
     computed: int = 0
     seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("write", "read", "teacher", "backward"), 0.0)
+        default_factory=lambda: dict.fromkeys(("write", "read", "fixed", "backward"), 0.0)
     )
 
     def add(self, other: Pass, share: float) -> None:
         """Add what another part of the batch counted, and a share of its seconds."""
-        self.answers, self.teacher = self.answers + other.answers, self.teacher + other.teacher
+        self.answers, self.kept = self.answers + other.answers, self.kept + other.kept
         self.tokens, self.computed = self.tokens + other.tokens, self.computed + other.computed
         for part, seconds in other.seconds.items():
             self.seconds[part] += share * seconds
@@ -81,14 +80,13 @@ def _now() -> float:
 
 
 def batch_gradients(
-    model: Decoder, batch: Batch, prefix: Sequence[int], *, coding: Coding | None = None,
-    distillation: float = 1.0, weight: float = 1.0, most_tokens: int = 8192, threads: int = 1, beta: float = 0.01,
+    model: Decoder, batch: Batch, prefix: Sequence[int], *, coding: Coding | None = None, weight: float = 1.0,
+    most_tokens: int = 8192, threads: int = 1, beta: float = 0.01,
 ) -> Pass:  # fmt: skip
-    """Add the gradient of `weight` x (cross-entropy + `distillation` x divergence) to the parameters'.
+    """Add the gradient of `weight` x (cross-entropy + divergence from the original model) to the parameters'.
 
     Of preferences it is that of DPO's loss with inverse temperature `beta`; the reference model is the start, which
     writes and reads memories of its own (paper 6.2).
-    An original model as teacher counts in full whatever `distillation` is: it is the only loss of such a batch.
     coding: gradients pass through it as through the identity. most_tokens: of one pass, padding included. threads:
     share the rows, each with one core, which takes less time than all cores at every product. References that no text
     reads are not written.
@@ -110,17 +108,19 @@ def batch_gradients(
     if len(batch.reference_ids):
         written = _each(write, shares, done)
         leaf = _joined(written, coding)
-    teacher = batch.teacher if batch.teacher and (distillation or batch.teacher.original) else None
-    seen = None if teacher is None else _seen(model, teacher, teacher.places, prefix, done, most_tokens, threads)
-    row, column, target, taught = _wanted(batch, teacher)
-    labels, matched = int((target >= 0).sum()), len(teacher.matched) if teacher else 0
+    seen = None
+    if batch.kept is not None:
+        with original(model):
+            seen = _seen(model, batch, batch.kept, prefix, done, most_tokens, threads)
+    row, column, target, kept = _wanted(batch)
+    labels = int((target >= 0).sum())
     answer_weight_B = torch.full((len(batch.ids),), weight / max(1, labels), device=batch.ids.device)
     if start_B is not None:
         gained_P2 = (_log_likelihoods(model, batch, prefix, leaf, done, most_tokens, threads) - start_B).view(-1, 2)
         margin_P = gained_P2[:, 0] - gained_P2[:, 1]
         slope_P = weight * beta * torch.sigmoid(-beta * margin_P) / len(margin_P)
         answer_weight_B = torch.stack((slope_P, -slope_P), 1).flatten()
-    teacher_weight = weight * (1.0 if teacher and teacher.original else distillation) / max(1, matched)
+    kept_weight = weight / max(1, len(batch.kept)) if batch.kept is not None else 0.0
     lengths = _lengths(len(batch.ids), row, column)
     inputs = parameters if leaf is None else [*parameters, leaf.keys, leaf.values]
 
@@ -133,10 +133,10 @@ def batch_gradients(
             with own.timed("read"):
                 here, states = _read_packed(model, batch, lengths, prefix, parts, row, column, own, leaf)
                 answers, divergence, gradient, head = _head_gradient(
-                    model, states.detach(), target[here], taught[here], seen, answer_weight_B[row[here]], teacher_weight
+                    model, states.detach(), target[here], kept[here], seen, answer_weight_B[row[here]], kept_weight
                 )  # fmt: skip
                 own.answers += answers / max(1, labels)
-                own.teacher += divergence / max(1, matched)
+                own.kept += divergence / max(1, 0 if seen is None else len(seen))
             if states.requires_grad:
                 with own.timed("backward"):
                     found: list[Tensor | None] = [*torch.autograd.grad(states, inputs, gradient, allow_unused=True)]
@@ -167,46 +167,46 @@ def batch_gradients(
     return done
 
 
-def _wanted(batch: Batch, teacher: Teacher | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the K tokens that predict something: row, column, learned next token, the teacher's prediction; -1: none."""
+def _wanted(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the K tokens that predict something: row, column, learned next token, place in `batch.kept`; -1: none."""
     length = batch.ids.shape[1]
     row, column = (batch.labels[:, 1:] != IGNORE).nonzero().T
     asked = row * length + column
-    led = asked[:0] if teacher is None else teacher.matched[:, 0] * length + teacher.matched[:, 1]
-    tokens = torch.cat((asked, led)).unique()
-    target, taught = torch.full_like(tokens, -1), torch.full_like(tokens, -1)
+    same = asked[:0] if batch.kept is None else batch.kept[:, 0] * length + batch.kept[:, 1]
+    tokens = torch.cat((asked, same)).unique()
+    target, kept = torch.full_like(tokens, -1), torch.full_like(tokens, -1)
     target[torch.searchsorted(tokens, asked)] = batch.labels[row, column + 1]
-    taught[torch.searchsorted(tokens, led)] = torch.arange(len(led), device=led.device)
-    return tokens // length, tokens % length, target, taught
+    kept[torch.searchsorted(tokens, same)] = torch.arange(len(same), device=same.device)
+    return tokens // length, tokens % length, target, kept
 
 
 @torch.no_grad()
 def _head_gradient(
-    model: Decoder, states_KD: Tensor, target_K: Tensor, taught_K: Tensor, seen_MD: Tensor | None,
-    answer_weight_K: Tensor, teacher_weight: float,
+    model: Decoder, states_KD: Tensor, target_K: Tensor, kept_K: Tensor, seen_MD: Tensor | None,
+    answer_weight_K: Tensor, kept_weight: float,
 ) -> tuple[float, float, Tensor, Tensor | None]:  # fmt: skip
     """Sums of cross-entropy and divergence; gradients of their weighted sum: of states [K, D], a trained head [V, D].
 
-    By hand, because autograd keeps several float32 tensors over the whole vocabulary. Of logits l and a teacher's r:
+    By hand, because autograd keeps several float32 tensors over the whole vocabulary. Of logits l and the original's r:
     softmax(l) - onehot(target) and softmax(l) - softmax(r).
     """
     answers = divergence = 0.0
     gradients = []
     head = torch.zeros_like(model.head_weight) if model.head_weight.requires_grad else None
-    split = (x.split(_HEAD_ROWS) for x in (states_KD, target_K, taught_K, answer_weight_K))
-    for states, target, taught, answer_weight in zip(*split, strict=True):
+    split = (x.split(_HEAD_ROWS) for x in (states_KD, target_K, kept_K, answer_weight_K))
+    for states, target, kept, answer_weight in zip(*split, strict=True):
         log_p = model.head(states).float().log_softmax(-1)
-        asked, led = (target >= 0).nonzero()[:, 0], (taught >= 0).nonzero()[:, 0]
+        asked, same = (target >= 0).nonzero()[:, 0], (kept >= 0).nonzero()[:, 0]
         answers -= float(log_p[asked, target[asked]].sum())
         right = None
-        if len(led) and seen_MD is not None:
-            right = model.head(seen_MD[taught[led]]).float().log_softmax(-1)
-            difference = right - (log_p if len(led) == len(log_p) else log_p[led])
+        if len(same) and seen_MD is not None:
+            right = model.head(seen_MD[kept[same]]).float().log_softmax(-1)
+            difference = right - (log_p if len(same) == len(log_p) else log_p[same])
             divergence += float(torch.linalg.vecdot(right.exp_(), difference).sum())
-        gradient = log_p.exp_().mul_((answer_weight * (target >= 0) + teacher_weight * (taught >= 0))[:, None])
+        gradient = log_p.exp_().mul_((answer_weight * (target >= 0) + kept_weight * (kept >= 0))[:, None])
         gradient[asked, target[asked]] -= answer_weight[asked]
         if right is not None:
-            gradient.index_add_(0, led, right, alpha=-teacher_weight)
+            gradient.index_add_(0, same, right, alpha=-kept_weight)
         gradients.append(gradient.to(model.head_weight.dtype) @ model.head_weight)
         if head is not None:
             head += gradient.T @ states
@@ -279,24 +279,23 @@ def _joined(written: Sequence[tuple[MemoryBatch, list[int]]], coding: Coding | N
 
 @torch.no_grad()
 def _seen(
-    model: Decoder, texts: Teacher | Batch, places_K2: Tensor, prefix: Sequence[int], done: Pass, most_tokens: int,
+    model: Decoder, batch: Batch, places_K2: Tensor, prefix: Sequence[int], done: Pass, most_tokens: int,
     threads: int, memory: MemoryBatch | None = None,
 ) -> Tensor:  # fmt: skip
-    """Hidden states [K, D] of the tokens at (row, column) of a teacher's texts, or of a batch that reads memory."""
-    lengths, device = _lengths(len(texts.ids), *places_K2.T), texts.ids.device
+    """Hidden states [K, D] of the tokens at (row, column) of a batch."""
+    lengths, device = _lengths(len(batch.ids), *places_K2.T), batch.ids.device
     found = torch.empty(len(places_K2), model.config.hidden, dtype=model.head_weight.dtype, device=device)
     row, column = places_K2.T
-    reads = (texts.memories >= 0).any(dim=(1, 2)).tolist() if isinstance(texts, Batch) else [False] * len(lengths)
+    reads = (batch.memories >= 0).any(dim=(1, 2)).tolist()
 
     @torch.no_grad()
     def look(rows: list[int], own: Pass) -> None:
-        with own.timed("teacher"):
+        with own.timed("fixed"):
             for parts in _passes(rows, lengths, reads, most_tokens, device.type):
-                here, hidden = _read_packed(model, texts, lengths, prefix, parts, row, column, own, memory)
+                here, hidden = _read_packed(model, batch, lengths, prefix, parts, row, column, own, memory)
                 found[here] = hidden.to(found.dtype)
 
-    with original(model) if isinstance(texts, Teacher) and texts.original else nullcontext():
-        _each(look, _shares(lengths, threads), done)
+    _each(look, _shares(lengths, threads), done)
     done.real += sum(lengths)
     return found
 
@@ -307,7 +306,7 @@ def _log_likelihoods(
     threads: int,
 ) -> Tensor:  # fmt: skip
     """Log likelihood [B] (nats, float32) of each row's labels."""
-    row, column, target, _ = _wanted(batch, None)
+    row, column, target, _ = _wanted(batch)
     states = _seen(model, batch, torch.stack((row, column), 1), prefix, done, most_tokens, threads, memory)
     found = torch.zeros(len(batch.ids), device=batch.ids.device)
     for part, answer, number in zip(*(x.split(_HEAD_ROWS) for x in (states, target, row)), strict=True):
@@ -337,14 +336,14 @@ def _passes(
 
 
 def _read_packed(
-    model: Decoder, texts: Teacher | Batch, lengths: list[int], prefix: Sequence[int], parts: list[list[int]],
+    model: Decoder, batch: Batch, lengths: list[int], prefix: Sequence[int], parts: list[list[int]],
     row_K: Tensor, column_K: Tensor, done: Pass, memory: MemoryBatch | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Which of the tokens at (row, column) of the texts stand in these rows, bool [K], and their normed hidden states.
+    """Which of the tokens at (row, column) of a batch stand in these rows, bool [K], and their normed hidden states.
 
-    parts: the rows of each length; each token of a batch reads its chunk's memories, where any of a part's do.
+    parts: the rows of each length; each token reads its chunk's memories, where any of a part's do.
     """
-    P, device = len(prefix), texts.ids.device
+    P, device = len(prefix), batch.ids.device
     first = text_start(prefix, model.config.memory)
     before = torch.tensor(prefix, device=device)
     start_B = torch.full((len(lengths),), -1, device=device)
@@ -353,14 +352,14 @@ def _read_packed(
     for part in parts:
         count, longest = len(part), lengths[part[-1]]
         start_B[part] = sum(map(len, ids)) + P + (P + longest) * torch.arange(count, device=device)
-        ids.append(torch.cat((before.expand(count, P), texts.ids[part, :longest]), dim=1).flatten())
+        ids.append(torch.cat((before.expand(count, P), batch.ids[part, :longest]), dim=1).flatten())
         own = torch.cat((torch.arange(P), torch.arange(first, first + longest))).to(device)
         positions.append(own.repeat(count))
         done.computed += count * longest
         read = chunks = None
-        if isinstance(texts, Batch) and memory is not None and bool((texts.memories[part] >= 0).any()):
-            read = memory.select(texts.memories[part])
-            chunks = torch.cat((torch.full((count, P), -1, device=device), texts.chunks[part, :longest]), dim=1)
+        if memory is not None and bool((batch.memories[part] >= 0).any()):
+            read = memory.select(batch.memories[part])
+            chunks = torch.cat((torch.full((count, P), -1, device=device), batch.chunks[part, :longest]), dim=1)
         packed.append(Rows(count, P + longest, read, chunks))
     here = start_B[row_K] >= 0
     return here, model.packed(torch.cat(ids), torch.cat(positions), packed, (start_B[row_K] + column_K)[here])

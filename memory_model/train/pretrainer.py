@@ -28,7 +28,6 @@ class PretrainingPlan(TuningPlan):
 
     decay: float = 0.1
     codec_noise: float = 0.0
-    distillation: float = 0.0
     weight_decay: float = 0.1
     lowest: ClassVar[float] = 0.01
 

@@ -1,8 +1,7 @@
 """Tune a plain LLM to read explicit memories: `memory-model adapt`.
 
-A step takes the cross-entropy of what is to be learned plus the divergence from a teacher who has the references
-as text (distillation). Noise of a codec's size is added to memories between writing and reading, so that the model
-learns to read codes.
+A step takes the cross-entropy of what is to be learned, or the divergence from the original model in what is to stay.
+Noise of a codec's size is added to memories between writing and reading, so that the model learns to read codes.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class TuningPlan:
 
     The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
     (paper 5.1); cosine: from there it falls to 0 as a half cosine (6.1). codec_noise: a share of variance; codec_id: of
-    a codec in its place. distillation: weight of the teacher's divergence, 0 takes no teacher. beta: of DPO (6.2).
-    accumulate: batches of a step, over all processes.
+    a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes.
     """
 
     steps: int = 600
@@ -48,7 +46,6 @@ class TuningPlan:
     first_layer: int = 6
     codec_noise: float = 0.03
     codec_id: str = ""
-    distillation: float = 0.5
     weight_decay: float = 0.0
     clip: float = 1.0
     seed: int = 0
@@ -76,6 +73,7 @@ class TuningPlan:
 class Step:
     """One line of `metrics.jsonl`: losses in nats a token, the gradient's norm before clipping, and seconds.
 
+    kept: divergence from the original model. fixed_s: passes without a gradient, of the original model and for DPO.
     tokens: of references and texts without padding, over all processes; padding: share of what was computed; the
     seconds of the parts are this process's.
     """
@@ -83,7 +81,7 @@ class Step:
     step: int
     task: str
     loss: float
-    teacher: float
+    kept: float
     rate: float
     norm: float
     seconds: float
@@ -91,7 +89,7 @@ class Step:
     padding: float
     write_s: float
     read_s: float
-    teacher_s: float
+    fixed_s: float
     backward_s: float
     optimizer_s: float
 
@@ -190,12 +188,12 @@ class Tuner:
                 # The noise of a batch is the same whoever computes it, and again after a resume.
                 torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
                 parts.append(batch_gradients(
-                    self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
-                    coding=self.coded, weight=1 / len(drawn), most_tokens=self.most_tokens, beta=self.plan.beta,
+                    self.model, drawn[number].to(self.device), self.prefix, coding=self.coded,
+                    weight=1 / len(drawn), most_tokens=self.most_tokens, beta=self.plan.beta,
                     threads=torch.get_num_threads() if self.device == "cpu" and self.shares_rows else 1,
                 ))  # fmt: skip
         n = len(drawn)
-        sums = [(p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts]
+        sums = [(p.answers / n, p.kept / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts]
         totals = torch.tensor(sums, device=self.device).sum(0)
         updating = time.perf_counter()
         for parameter in self.parameters:
@@ -207,11 +205,11 @@ class Tuner:
             self.optimizer.step()
         self.step += 1
         ended = time.perf_counter()
-        loss, teacher, tokens, real, computed = totals.tolist()
+        loss, kept, tokens, real, computed = totals.tolist()
         seconds = {name: sum(p.seconds[name] for p in parts) for name in parts[0].seconds}
         seconds["optimizer"] = ended - updating
         return Step(
-            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(teacher, 5), rate,
+            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(kept, 5), rate,
             round(norm, 4), round(ended - began, 3), int(tokens), round(1 - real / computed, 4),
             **{f"{name}_s": round(value, 3) for name, value in seconds.items()},
         )  # fmt: skip

@@ -22,7 +22,7 @@ from tests.memory_model.data.test_conversations import PASSAGES
 TEXT = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}\nCoastline: {0}{0} km\nReligions: R{0}"
 COUNTRIES = [{"key": f"k{n}", "title": f"L{n}", "text": TEXT.format(n)} for n in range(14)]
 TOWNS = [{**d, "text": f"Capital - name: C{chr(97 + n)}ton\nLanguages: {d['title']}"} for n, d in enumerate(COUNTRIES)]
-SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0, taught=0.0)
+SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0)
 REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
     Row(

@@ -1,4 +1,4 @@
-"""What conversations ask, when they refuse, what the teacher sees, and that every source resumes exactly."""
+"""What conversations ask, when they refuse, and that every source resumes exactly."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def people(sizes: Sizes = SIZES) -> AskedConversations:
 
 def keeping() -> KeepingBatches:
     source = KeepingBatches(PASSAGES, tiny_loaded().chat, 1)
-    source.rows, source.window, source.matched = 2, 24, 8
+    source.rows, source.window, source.kept = 2, 24, 8
     return source
 
 
@@ -68,19 +68,6 @@ def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> N
                 else:
                     assert answer in texts, (answer, spoken)
     assert refused > 5
-
-
-def test_the_teacher_predicts_the_very_tokens_that_the_student_does_with_the_text_in_front() -> None:
-    maker = facts(replace(SIZES, as_text=0.0, unanswerable=0.3, taught=1.0))
-    for _ in range(5):
-        batch = maker.next()
-        assert batch.teacher is not None
-        teacher = batch.teacher
-        there = teacher.ids[teacher.places[:, 0], teacher.places[:, 1] + 1]
-        here = batch.ids[teacher.matched[:, 0], teacher.matched[:, 1] + 1]
-        assert torch.equal(there, here)
-        assert torch.equal(batch.labels[teacher.matched[:, 0], teacher.matched[:, 1] + 1], here)
-        assert teacher.ids.shape[1] > batch.ids.shape[1]
 
 
 def test_a_mixture_draws_by_weight_and_refuses_another_ones_state() -> None:

@@ -76,7 +76,7 @@ def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:
     config = folder.checkpoint.config(folder.name).with_memory(folder.memory)
     loaded = SimpleNamespace(tokenizer=tokenizer, config=config, chat=ChatTemplate(folder.chat_template, tokenizer))
     built = mixture_of(
-        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, Sizes(taught=0.0),
+        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, Sizes(),
         questions=tmp_path / "training.json",
     ).sources["preferences"][1]  # fmt: skip
     facts, articles = built.sources

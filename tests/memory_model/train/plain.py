@@ -1,7 +1,6 @@
 """The losses of a batch in one padded pass and one graph: what the tuner's passes are held to."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def interrupted(run: Callable[[Callable[[Step], None]], object], after: int) -> 
 
 
 def plain_losses(model: Decoder, batch: Batch, prefix: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Cross-entropy and divergence from the teacher, nats a token."""
+    """Cross-entropy and divergence from the original model, nats a token."""
     memory = None
     if len(batch.reference_ids):
         memory = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix).select(batch.memories)
@@ -40,11 +39,10 @@ def plain_losses(model: Decoder, batch: Batch, prefix: Sequence[int]) -> tuple[T
     learned = batch.labels[:, 1:] != IGNORE
     if learned.any():
         answers = F.cross_entropy(model.head(hidden[:, :-1][learned]).float(), batch.labels[:, 1:][learned])
-    teacher = batch.teacher
-    if teacher is not None:
-        with torch.no_grad(), original(model) if teacher.original else nullcontext():
-            seen = read(model, teacher.ids, prefix, None, None)[teacher.places[:, 0], teacher.places[:, 1]]
-            right = model.head(seen).float().log_softmax(-1)
-        own = model.head(hidden[teacher.matched[:, 0], teacher.matched[:, 1]]).float().log_softmax(-1)
+    if batch.kept is not None:
+        row, column = batch.kept.T
+        with torch.no_grad(), original(model):
+            right = model.head(read(model, batch.ids, prefix, None, None)[row, column]).float().log_softmax(-1)
+        own = model.head(hidden[row, column]).float().log_softmax(-1)
         divergence = F.kl_div(own, right, reduction="batchmean", log_target=True)
     return answers, divergence

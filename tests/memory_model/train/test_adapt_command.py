@@ -57,7 +57,7 @@ def test_a_finished_run_becomes_the_folders_adapter_and_one_kept_apart_does_not(
     lines = [json.loads(line) for line in (folder.path / "adapt" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     for line in lines:
-        parts = sum(line[f"{part}_s"] for part in ("write", "read", "teacher", "backward", "optimizer"))
+        parts = sum(line[f"{part}_s"] for part in ("write", "read", "fixed", "backward", "optimizer"))
         assert 0 < parts <= line["seconds"] + 0.01
         assert line["tokens"] > 0
         assert 0 <= line["padding"] < 0.15, line["padding"]

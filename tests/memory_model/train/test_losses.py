@@ -19,7 +19,7 @@ from tests.memory_model.data.test_conversations import facts, keeping, people
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.plain import plain_losses
 
-MIXED = Sizes(written=6, conversations=12, unanswerable=0.2, as_text=0.3, taught=0.6)
+MIXED = Sizes(written=6, conversations=12, unanswerable=0.2, as_text=0.3)
 MAKERS: dict[str, Callable[[], Batch]] = {
     "facts": lambda: facts(MIXED).next(), "asked": lambda: people(MIXED).next(), "keeping": lambda: keeping().next(),
 }  # fmt: skip
@@ -48,18 +48,15 @@ def test_losses_and_gradients_of_a_padded_pass(name: str, kind: torch.dtype, mos
     model, parameters = tuned()
     model.to(kind)
     answers, divergence = plain_losses(model, batch, PREFIX)
-    weight = 1.0 if name == "keeping" else 0.5
-    (0.25 * (answers + weight * divergence)).backward()
+    (0.25 * (answers + divergence)).backward()
     expected = gradients(parameters)
     for parameter in parameters:
         parameter.grad = None
-    done = batch_gradients(
-        model, batch, PREFIX, distillation=0.5, weight=0.25, most_tokens=most_tokens, threads=threads
-    )
+    done = batch_gradients(model, batch, PREFIX, weight=0.25, most_tokens=most_tokens, threads=threads)
     # bfloat16 rounds to 2^-8, here summed in another order.
     exact = kind == torch.float32
     assert done.answers == pytest.approx(float(answers.detach()), rel=1e-5 if exact else 0.02)
-    assert done.teacher == pytest.approx(float(divergence.detach()), rel=1e-4 if exact else 0.05)
+    assert done.kept == pytest.approx(float(divergence.detach()), rel=1e-4 if exact else 0.05)
     difference = (gradients(parameters) - expected).norm() / expected.norm()
     assert float(difference) < (1e-5 if exact else 0.05)
 

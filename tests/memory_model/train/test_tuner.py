@@ -141,7 +141,7 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
     one, two = metrics(tmp_path / "alone"), metrics(tmp_path / "two")
     assert [line["step"] for line in two] == [1, 2, 3, 4], "the first process alone writes"
     for ours, expected in zip(two, one, strict=True):
-        for name in ("loss", "teacher", "norm", "tokens", "padding"):
+        for name in ("loss", "kept", "norm", "tokens", "padding"):
             assert ours[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-4), name
     first, second = (Adapter.load(tmp_path / run / "adapter.safetensors").added() for run in ("alone", "two"))
     for weight, added in first.items():
