@@ -26,11 +26,11 @@ from experiments.corpus.preparing import write_rows
 from experiments.questions.paragraphs import RowData, row_data, write_sets
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
-from memory_model.data.conversations import REFUSAL
 from memory_model.data.factbook import Question
 from memory_model.eval.scores import normalise
 from memory_model.models.folder import DEFAULT, ModelFolder
 from memory_model.references import split
+from memory_model.refusal import SENTENCE
 from memory_model.tokenizer import Tokenizer
 
 PLACES = (
@@ -207,7 +207,7 @@ def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -
             continue
         texts = [*rng.sample(own, 2), *others[:2], rng.choice(far)]
         rng.shuffle(texts)
-        rows.append(row_data(texts[0], asked.question, REFUSAL, texts[1:]) | {"answerable": False})
+        rows.append(row_data(texts[0], asked.question, SENTENCE, texts[1:]) | {"answerable": False})
         if len(rows) == count:
             break
     return rows

@@ -19,9 +19,9 @@ import typer
 from experiments.corpus.preparing import write_rows
 from memory_model.cli.options import console
 from memory_model.cli.training_data import QUESTIONS
-from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
 from memory_model.references import split
+from memory_model.refusal import SENTENCE
 
 RowData = dict[str, Any]
 """A row of an evaluation file (`memory_model.data.rows.Row`)."""
@@ -86,7 +86,7 @@ def paragraph_rows(paragraphs: Sequence[dict[str, Any]], count: int | None = Non
             others = [t for t in articles[p["article"]] if not any(a.lower() in t.lower() for a in named)]
             if right is None or len(others) < _BESIDE:
                 continue
-            row = row_data(right, asked["question"], (answers or [REFUSAL])[0], rng.sample(others, _BESIDE))
+            row = row_data(right, asked["question"], (answers or [SENTENCE])[0], rng.sample(others, _BESIDE))
             row |= {"answers": answers[1:], "title": p["article"], "answerable": bool(answers)}
             row |= {} if answers else {"plausible": named[0]}
             found[bool(answers)].setdefault(p["article"], []).append(row)

@@ -39,7 +39,7 @@ def rank_heads(
     loaded = load_model(model, adapter)
     loaded.model.to(product_type("cpu"))
     longest = loaded.config.memory.reference_tokens
-    sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, longest=longest)
+    sizes = Sizes(turns=1, conversations=14, as_text=0.0, longest=longest)
     maker = facts_of(loaded, data, 77, sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
     with progress_bar("heads", len(ruler.heads) + select) as advance:

@@ -89,8 +89,7 @@ def mixture_of(
             files = [folder / ASKED, *([INTRODUCTIONS] if INTRODUCTIONS.is_file() else [])]
             asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
             console.print(f"{counted(len(asked), 'question')} that people asked about these passages")
-            # A small model learns from unanswerable ones to refuse what it is unsure of.
-            return AskedConversations(asked, loaded.chat, seed + 4, replace(sizes, unanswerable=0.0))
+            return AskedConversations(asked, loaded.chat, seed + 4, sizes)
         prepared = prepared_sequences(loaded.config.memory, loaded.tokenizer, folder, data, sequence, embedder)
         return ContinualBatches(prepared, seed + 3, rows=rows, warmup=task == "warmup")
 

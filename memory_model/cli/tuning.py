@@ -25,7 +25,6 @@ def adapt(
     steps: Annotated[int, count(help="Number of steps.")] = 600,
     accumulate: Annotated[int, amount(help="Batches per step over all processes; default: one each.")] = 0,
     conversations: Annotated[int, count(help="Conversations, and references, per batch.")] = 10,
-    unanswerable: Annotated[float, share(help="Share of unanswerable questions in facts.")] = 0.02,
     refused: Annotated[float, share(help="The same in hard and dialogue.")] = 0.12,
     refused_articles: Annotated[float, share(help="The same in articles; too many refuse wrongly.")] = 0.12,
     all_as_text: Annotated[float, share(help="Share of these that have the references as text.")] = 0.2,
@@ -99,7 +98,7 @@ def adapt(
             warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta,
         )  # fmt: skip
         sizes = Sizes(
-            written=conversations, conversations=conversations, unanswerable=unanswerable, refused=refused,
+            written=conversations, conversations=conversations, refused=refused,
             refused_articles=refused_articles, all_as_text=all_as_text, ramp=ramp,
         )  # fmt: skip
         with first_process_first():

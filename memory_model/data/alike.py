@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from memory_model.chat import ChatTemplate
 from memory_model.data.conversations import (
-    REFUSAL,
     Conversation,
     Conversations,
     FactConversations,
@@ -24,6 +23,7 @@ from memory_model.data.conversations import (
 from memory_model.data.factbook import Question, refers_to
 from memory_model.data.rows import Row
 from memory_model.errors import InvalidInput
+from memory_model.refusal import SENTENCE
 
 _WHOLE = 0.25  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
@@ -52,7 +52,7 @@ class AlikeConversations(Conversations):
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
                 continue
             read, question = none
-            rows.append(self._said(written, read, [(question, REFUSAL)]))
+            rows.append(self._said(written, read, [(question, SENTENCE)]))
             rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
 
@@ -74,7 +74,7 @@ class AlikeConversations(Conversations):
 
     def _said(self, written: Sequence[Reference], read: Sequence[int], turns: Turns) -> Conversation:
         if self.random.random() < self.sizes.all_as_text:
-            return self._as_text(written, read, turns[:1])
+            return self._as_text(written, read, turns[0])
         return self._row(read, turns)
 
 

@@ -18,15 +18,13 @@ import torch
 from memory_model.chat import ChatTemplate
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, conversation_tokens
-from memory_model.data.factbook import Question, refers_to
+from memory_model.data.factbook import Question
 from memory_model.data.passages import Asked
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split
-from memory_model.refusal import SENTENCE
 from memory_model.tokenizer import Tokenizer
 
-REFUSAL = SENTENCE
 Turns = Sequence[tuple[str, str]]
 """Questions and answers."""
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
@@ -46,17 +44,16 @@ class Reference:
 class Sizes:
     """How big a batch is and how its conversations are mixed.
 
-    Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead of a
-    memory. Of references that are alike (`data.alike`): refused and refused_articles, which nothing read answers,
-    beside as many twins; all_as_text, with everything that is read as text. ramp: batches until all the memories of a
-    chunk are read, 0 from the first. longest: tokens of a reference.
+    Shares of the conversations: as_text, with the reference as text instead of a memory; where references are alike
+    (`data.alike`) refused and refused_articles, which nothing read answers, beside as many twins, and all_as_text, with
+    everything that is read as text. ramp: batches until all the memories of a chunk are read, 0 from the first.
+    longest: tokens of a reference.
     """
 
     written: int = 10
     conversations: int = 10
     turns: int = 3
     memories: int = 5
-    unanswerable: float = 0.02
     as_text: float = 0.12
     refused: float = 0.12
     refused_articles: float = 0.12
@@ -122,39 +119,20 @@ class Conversations(ABC):
         count = sizes.memories if rng.random() < 0.8 else rng.randint(1, sizes.memories)
         read = rng.sample(range(len(written)), min(count, len(written)))
         as_text = rng.random() < sizes.as_text
-        turns: list[tuple[str, str]] = []
-        shown: list[int] = []
-        for _ in range(1 if as_text else rng.randint(1, sizes.turns)):
-            number = rng.choice(read)
-            question = self.ask(written[number])
-            unanswerable = not as_text and rng.random() < sizes.unanswerable
-            if unanswerable and (foreign := self._foreign(written, read)) is not None:
-                turns.append((foreign.question, REFUSAL))
-                continue
-            turns.append((question.question, question.answer))
-            shown.append(number)
-        return self._as_text(written, shown, turns) if as_text else self._row(read, turns)
+        asked = [rng.choice(read) for _ in range(1 if as_text else rng.randint(1, sizes.turns))]
+        turns = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
+        return self._as_text(written, asked, turns[0]) if as_text else self._row(read, turns)
 
-    def _as_text(self, written: Sequence[Reference], shown: Sequence[int], turns: Turns) -> Conversation:
-        """A conversation that reads no memory: the references stand in its first question."""
-        texts = [written[number].text for number in dict.fromkeys(shown)]
-        first = ("\n\n".join([*texts, turns[0][0]]), turns[0][1])
-        return Conversation(*conversation_tokens(self.chat, [first, *turns[1:]]), [-1] * self.sizes.memories)
+    def _as_text(self, written: Sequence[Reference], shown: Sequence[int], turn: tuple[str, str]) -> Conversation:
+        """One question that reads no memory: the references stand in front of it."""
+        texts = [written[number].text for number in shown]
+        ids, labels = conversation_tokens(self.chat, [("\n\n".join([*texts, turn[0]]), turn[1])])
+        return Conversation(ids, labels, [-1] * self.sizes.memories)
 
     def _row(self, read: Sequence[int], turns: Turns) -> Conversation:
         """A conversation that reads memories."""
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
         return Conversation(*conversation_tokens(self.chat, turns), slots)
-
-    def _foreign(self, written: Sequence[Reference], read: Sequence[int]) -> Question | None:
-        """A question about a reference that is not read and that those which are do not answer."""
-        others = [n for n in range(len(written)) if n not in read]
-        self.random.shuffle(others)
-        for number in others:
-            question = self.ask(written[number])
-            if not any(refers_to(written[n].text, question) for n in read):
-                return question
-        return None
 
 
 def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128) -> list[Reference]:

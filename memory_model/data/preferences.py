@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from memory_model.data.alike import AlikeConversations, Articles, HardFacts
 from memory_model.data.batches import Batch
-from memory_model.data.conversations import REFUSAL, Conversation, Conversations, Reference, field_of
+from memory_model.data.conversations import Conversation, Conversations, Reference, field_of
 from memory_model.data.factbook import Question, refers_to
+from memory_model.refusal import SENTENCE
 
 Pair = tuple[Sequence[int], str, str, str]
 """References that are read (numbers in the batch), a question, the chosen and the rejected answer."""
@@ -60,8 +61,8 @@ class Preferences(Conversations):
             if none:
                 wrong, absent = [], getattr(self.source, "absent", None)
                 seeming = self._another(written, read, absent) if absent else self.plausible.get(none[1])
-                found += [(read, none[1], REFUSAL, seeming)] if seeming else []
-            found.append((read, asked.question, asked.answer, rng.choice([w for w in wrong if w] or [REFUSAL])))
+                found += [(read, none[1], SENTENCE, seeming)] if seeming else []
+            found.append((read, asked.question, asked.answer, rng.choice([w for w in wrong if w] or [SENTENCE])))
         return found[: self.sizes.conversations]
 
     def _another(self, written: Sequence[Reference], read: Sequence[int], asked: Question, own: int = -1) -> str | None:

@@ -13,9 +13,9 @@ from experiments.questions.paragraphs import (
     read_paragraphs,
     write_paragraph_sets,
 )
-from memory_model.data.conversations import REFUSAL
 from memory_model.data.rows import read_rows
 from memory_model.errors import CorruptFile
+from memory_model.refusal import SENTENCE
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 
@@ -44,7 +44,7 @@ def test_a_paragraphs_row_holds_its_answer_and_its_distractors_do_not() -> None:
         assert len(set(row["distractors"])) == 4
         assert not any(name in text for text in row["distractors"])
         assert all(row["title"] in text for text in (row["knowledge"], *row["distractors"]))
-        assert row["right_answer"] == (name if row["answerable"] else REFUSAL)
+        assert row["right_answer"] == (name if row["answerable"] else SENTENCE)
         assert row["answers"] == ([f"by {name}"] if row["answerable"] else [])
     assert len(list(read_rows(rows))) == 10
     assert len(paragraph_rows(paragraphs("Ulm"))) == 12

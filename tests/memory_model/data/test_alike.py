@@ -11,11 +11,12 @@ from memory_model.cli.training_data import mixture_of
 from memory_model.config import MemoryConfig
 from memory_model.data.alike import Articles, HardFacts
 from memory_model.data.batches import IGNORE, Batch
-from memory_model.data.conversations import REFUSAL, Sizes, references_of
+from memory_model.data.conversations import Sizes, references_of
 from memory_model.data.dialogue import Dialogues
 from memory_model.data.passages import ASKED, Asked
 from memory_model.data.rows import Row
 from memory_model.errors import InvalidInput, MissingFile
+from memory_model.refusal import SENTENCE
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import PASSAGES
 
@@ -27,7 +28,7 @@ REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
     Row(
         f"Mill {n} of A{a} was built by B{n}.", f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
-        f"B{n}" if answerable else REFUSAL, f"A{a}", answerable=answerable,
+        f"B{n}" if answerable else SENTENCE, f"A{a}", answerable=answerable,
     )
     for a in range(3) for n in range(5) for answerable in (True, False)
 ]  # fmt: skip
@@ -73,10 +74,10 @@ def test_a_refusal_is_followed_by_a_question_that_the_same_references_answer(mak
         batch = source.next()
         said, read = answers(batch), [{n for n in slots[0].tolist() if n >= 0} for slots in batch.memories]
         for number, answer in enumerate(said[:-1]):
-            if answer.startswith(REFUSAL):
+            if answer.startswith(SENTENCE):
                 refused += 1
                 assert read[number] == read[number + 1]
-                assert not said[number + 1].startswith(REFUSAL)
+                assert not said[number + 1].startswith(SENTENCE)
             else:
                 assert any(answer in texts(batch)[n] for n in read[number])
     assert refused > 5

@@ -15,7 +15,7 @@ from memory_model.chat import ChatTemplate
 from memory_model.cli.training_data import mixture_of
 from memory_model.data.alike import Articles
 from memory_model.data.batches import IGNORE
-from memory_model.data.conversations import REFUSAL, Sizes
+from memory_model.data.conversations import Sizes
 from memory_model.data.factbook import held_out, read_jsonl
 from memory_model.data.preferences import Preferences
 from memory_model.models.folder import ModelFolder
@@ -23,6 +23,7 @@ from memory_model.nn.adapter import collect, load_start
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
+from memory_model.refusal import SENTENCE
 from memory_model.tokenizer import Tokenizer
 from memory_model.train.losses import batch_gradients
 from memory_model.train.tuner import Tuner, TuningPlan
@@ -48,11 +49,11 @@ def test_every_pair_prefers_what_the_references_say() -> None:
         written = source.draw()
         for places, _, chosen, rejected in source.pairs(written):
             texts = [written[n].text for n in places]
-            wrong = [text for text in texts if chosen not in text] if chosen != REFUSAL else texts
-            assert chosen == REFUSAL or len(wrong) < len(texts)
-            assert rejected in (REFUSAL, "Napoleon") or any(rejected in text for text in wrong)
-            kinds.add((chosen == REFUSAL, rejected if rejected in (REFUSAL, "Napoleon") else "read"))
-    assert kinds == {(True, "read"), (False, REFUSAL), (False, "Napoleon"), (False, "read")}
+            wrong = [text for text in texts if chosen not in text] if chosen != SENTENCE else texts
+            assert chosen == SENTENCE or len(wrong) < len(texts)
+            assert rejected in (SENTENCE, "Napoleon") or any(rejected in text for text in wrong)
+            kinds.add((chosen == SENTENCE, rejected if rejected in (SENTENCE, "Napoleon") else "read"))
+    assert kinds == {(True, "read"), (False, SENTENCE), (False, "Napoleon"), (False, "read")}
 
 
 def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_model.data.conversations import REFUSAL
 from memory_model.data.rows import Row, read_rows
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
@@ -17,6 +16,7 @@ from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
 from memory_model.eval.scores import exact_match, token_f1
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
+from memory_model.refusal import SENTENCE
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 TEXTS = [f"Land{n}\nArea: {n} km" for n in range(8)]
@@ -95,7 +95,7 @@ def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel)
 
 
 def test_any_of_several_right_answers_counts() -> None:
-    rows = [Row("k", "Q?", "ten", answers=("10 men",)), Row("k", "Q?", REFUSAL, answerable=False)]
+    rows = [Row("k", "Q?", "ten", answers=("10 men",)), Row("k", "Q?", SENTENCE, answerable=False)]
     scores = Scores.of(rows, ["10 men", "I don't know."])
     assert scores.exact_match == [1.0, 1.0]
     assert scores.summary()["refused_rightly"] == 1.0

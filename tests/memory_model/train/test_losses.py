@@ -19,7 +19,7 @@ from tests.memory_model.data.test_conversations import facts, keeping, people
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.plain import plain_losses
 
-MIXED = Sizes(written=6, conversations=12, unanswerable=0.2, as_text=0.3)
+MIXED = Sizes(written=6, conversations=12, as_text=0.3)
 MAKERS: dict[str, Callable[[], Batch]] = {
     "facts": lambda: facts(MIXED).next(), "asked": lambda: people(MIXED).next(), "keeping": lambda: keeping().next(),
 }  # fmt: skip

@@ -25,7 +25,7 @@ from tests.memory_model.train.plain import interrupted
 from tests.memory_model.train.test_adapt_command import adapt, adapt_command, model_with_facts
 from tests.programs import ROOT, ran
 
-PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
+PLAIN = Sizes(written=6, conversations=4, as_text=0.0)
 
 
 def batches() -> FactConversations:
