@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
-from memory_model.cli.options import ModelOption, console, open_embedder
+from memory_model.cli.options import FACTBOOK, ModelOption, console, open_embedder
 from memory_model.config import parse_budget
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.rows import Row, open_rows
@@ -31,7 +31,6 @@ from memory_model.nn.writing import pad_ids, received_attention, stack_memories,
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 
-FACTBOOK = Path("data/factbook.jsonl")
 LimitOption = Annotated[int, typer.Option(help="Questions per set.")]
 
 

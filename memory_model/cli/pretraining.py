@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, amount, console, count, share, use_threads
+from memory_model.cli.options import amount, console, count, share, use_threads
 from memory_model.cli.training_data import prepared_sequences
 from memory_model.cli.tuning import follow
 
@@ -58,7 +58,7 @@ def pretrain(
     tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json, checkpoint.special_tokens)
     with process_group(device):
         with first_process_first():
-            data = prepared_sequences(config.memory, tokenizer, corpus, FACTBOOK, sequence, embedder)
+            data = prepared_sequences(config.memory, tokenizer, corpus, sequence, embedder)
         plan = PretrainingPlan(
             steps=steps, learning_rate=learning_rate, decay=decay, weight_decay=weight_decay, seed=seed,
             warmup=max(1, min(2000, steps // 20)), checkpoint_every=checkpoint_every,

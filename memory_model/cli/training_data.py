@@ -64,7 +64,7 @@ def mixture_of(
     if needing := [task for task in shares if task not in _WITHOUT_CORPUS]:
         if corpus is None:
             raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
-        passages = training_passages(corpus, data)
+        passages = training_passages(corpus)
     folder = corpus or Path()
     people = partial(open_rows, questions, advice="`python -m experiments split-questions` makes it")
 
@@ -90,7 +90,7 @@ def mixture_of(
             asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
             console.print(f"{counted(len(asked), 'question')} that people asked about these passages")
             return AskedConversations(asked, loaded.chat, seed + 4, sizes)
-        prepared = prepared_sequences(loaded.config.memory, loaded.tokenizer, folder, data, sequence, embedder)
+        prepared = prepared_sequences(loaded.config.memory, loaded.tokenizer, folder, sequence, embedder)
         return ContinualBatches(prepared, seed + 3, rows=rows, warmup=task == "warmup")
 
     return Mixture({task: (share, source(task)) for task, share in shares.items()}, seed)
@@ -120,20 +120,17 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
     return read_json(file)
 
 
-def training_passages(corpus: Path, data: Path) -> Any:
-    """The passages of a corpus that training may see, source by source in their order, read as needed.
-
-    Left out are those that are held out, and those about the held-out documents of the knowledge base `data`.
-    """
+def training_passages(corpus: Path) -> Any:
+    """The passages of a corpus that training may see, source by source in their order, read as needed."""
     from memory_model.data.passages import PassageFiles, corpus_files
 
-    found = PassageFiles(corpus_files(corpus), factbook.HeldOutTitles(factbook.read_jsonl(data)))
+    found = PassageFiles(corpus_files(corpus))
     console.print(f"{counted(len(found), 'passage')} to tune on, the held-out ones left out")
     return found
 
 
 def prepared_sequences(
-    memory: Any, tokenizer: Any, corpus: Path, data: Path, sequence: int, embedder: Path | None
+    memory: Any, tokenizer: Any, corpus: Path, sequence: int, embedder: Path | None
 ) -> Any:  # fmt: skip
     """The corpus as sequences with retrieved references, from the cache as far as they are there."""
     from memory_model.data.passages import corpus_files
@@ -152,8 +149,7 @@ def prepared_sequences(
                 tasks[what] = progress.add_task(what, total=total)
             progress.update(tasks[what], completed=done, total=total)
 
-        without = factbook.HeldOutTitles(factbook.read_jsonl(data))
-        return prepare(corpus_files(corpus), tokenizer, opened, CACHE, plan, report, without)
+        return prepare(corpus_files(corpus), tokenizer, opened, CACHE, plan, report)
 
 
 def codec_texts(loaded: Any, data: Path, corpus: Path | None, references: int, seed: int) -> tuple[Any, list[str]]:
@@ -169,7 +165,7 @@ def codec_texts(loaded: Any, data: Path, corpus: Path | None, references: int, s
     chosen = rng.sample(facts, min(references // 3 if corpus else references, len(facts)))
     if corpus is None:
         return mixture, chosen
-    passages, limit = training_passages(corpus, data), loaded.config.memory.reference_tokens
+    passages, limit = training_passages(corpus), loaded.config.memory.reference_tokens
     while len(chosen) < references:
         passage = rng.choice(passages)
         if pieces := split(passage.text, passage.title, loaded.tokenizer.count, limit):

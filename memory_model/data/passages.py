@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from memory_model.data.factbook import HeldOutTitles
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 ASKED = Path("asked") / "questions.jsonl"
@@ -96,15 +95,12 @@ def _missing(path: Path) -> MissingFile:
 class PassageFiles(Sequence[Passage]):
     """The passages that training may see, file by file in their order.
 
-    without: titles whose passages are left out beside those that are held out. Raises CorruptFile with the
-    line's number, and InvalidInput where nothing is left. One thread at a time.
+    Raises CorruptFile with the line's number, and InvalidInput where nothing is left. One thread at a time.
     """
 
-    def __init__(self, files: Sequence[Path], without: HeldOutTitles | None = None) -> None:
-        def free(p: Passage) -> bool:
-            return not held_out(p.source, p.key) and (without is None or p.title not in without)
-
-        starts = [[start for start, p in _placed_rows(path, Passage) if free(p)] for path in files]
+    def __init__(self, files: Sequence[Path]) -> None:
+        rows = (_placed_rows(path, Passage) for path in files)
+        starts = [[start for start, p in found if not held_out(p.source, p.key)] for found in rows]
         self._file = np.repeat(np.arange(len(files), dtype=np.int16), [len(s) for s in starts])
         self._start = np.array([start for found in starts for start in found], np.int64)
         if not len(self._start):

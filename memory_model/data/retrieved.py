@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from memory_model.data.factbook import HeldOutTitles
 from memory_model.data.passages import Passage, PassageFiles
 from memory_model.digest import file_sha256
 from memory_model.errors import InvalidInput
@@ -88,20 +87,18 @@ def documents(passages: Iterable[Passage], seed: int = 0) -> list[tuple[str, str
 
 def prepare(
     files: Sequence[Path], tokenizer: Tokenizer, embedder: Embedder, folder: Path, plan: RetrievalPlan,
-    report: Progress = lambda *_: None, without: HeldOutTitles | None = None,
+    report: Progress = lambda *_: None,
 ) -> RetrievedSequences:  # fmt: skip
     """The prepared data of a corpus, from `folder` as far as it is there already.
 
-    without: titles of documents that are left out beside those that are held out. Raises InvalidInput when the
-    corpus is shorter than one sequence.
+    Raises InvalidInput when the corpus is shorter than one sequence.
     """
     sources = [file_sha256(path) for path in files]
     made_from: list[Any] = [_FORMAT, sources, asdict(plan), tokenizer.backend.to_str(), embedder.vectors_id]
-    made_from.append(sorted(without.names) if without else [])
     place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     if not (place / "references.npy").is_file():
-        _cut(documents(PassageFiles(files, without)), tokenizer, plan, place, report)
+        _cut(documents(PassageFiles(files)), tokenizer, plan, place, report)
     sequences = np.load(place / "sequences.npy", mmap_mode="r")
     references = np.load(place / "references.npy", mmap_mode="r")
     bodies = np.load(place / "bodies.npy")

@@ -15,10 +15,12 @@ from experiments.__main__ import app
 from experiments.corpus import asked, preparing, sources
 from experiments.corpus.asked import matched, questions
 from experiments.corpus.filtering import quality_scorer, refused_by_rule, with_test_questions, without_duplicates
+from experiments.corpus.held_out import HeldOutTitles
 from experiments.corpus.preparing import Exclusion, question_sets, write_rows
 from experiments.corpus.prose import is_prose, sentences
 from experiments.corpus.sources import Package, fetch, introductions
 from experiments.corpus.vocabulary import merged, train_bpe
+from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import ASKED, Asked, Passage, corpus_files, read_rows
 from memory_model.data.rows import open_rows
 from memory_model.digest import file_sha256
@@ -67,16 +69,21 @@ def wheel(path: Path, files: dict[str, str | bytes]) -> Package:
 def test_a_corpus_is_written_with_questions_and_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "test.json").write_text(json.dumps({"knowledge": GARBO}))
+    (tmp_path / "data" / "factbook.jsonl").symlink_to(Path("data/factbook.jsonl").resolve())
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     cache = out / preparing.CACHE / "pypi"
     prizes = {"nq.dev": "who had the prize of 1903 for work on radiation\t['Marie Curie']\n", "trivia.dev": ""}
-    articles = articles_wheel(cache / "wiki-1-py3-none-any.whl", {"Radiation": NOBEL, "Greta Garbo": GARBO})
+    articles = articles_wheel(
+        cache / "wiki-1-py3-none-any.whl", {"Radiation": NOBEL, "Greta Garbo": GARBO, "Burma": NOBEL}
+    )
     monkeypatch.setattr(sources, "WIKIPEDIA", articles)
     monkeypatch.setattr(asked, "PACKAGE", questions_wheel(cache / "asked-1-py3-none-any.whl", prizes))
     done = CliRunner().invoke(app, ["prepare-data", "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert [p.text for p in read_rows(out / "wikipedia.jsonl", Passage)] == [NOBEL], "the other is in a question set"
+    assert [p.text for p in read_rows(out / "wikipedia.jsonl", Passage)] == [NOBEL], (
+        "one is in a question set, one held out"
+    )
     assert [row.answer for row in read_rows(out / ASKED, Asked)] == ["Marie Curie"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["sources"]["wikipedia"]["sha256"] == file_sha256(out / "wikipedia.jsonl")
@@ -252,3 +259,21 @@ def test_vocabularies_are_merged_to_a_size_and_texts_survive() -> None:
     assert both.encode(english[0]).ids == first.encode(english[0]).ids
     with pytest.raises(InvalidInput, match="together"):
         merged(first, second, 10_000)
+
+
+@pytest.fixture(scope="module")
+def titles() -> HeldOutTitles:
+    return HeldOutTitles(read_jsonl("data/factbook.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["Burma", "Myanmar", "Russian Federation", "History of Russia", "Saint Barthélemy", "Türkiye", "Benin: Economy"],
+)  # fmt: skip
+def test_a_text_about_a_held_out_country_is_found_by_any_name(titles: HeldOutTitles, title: str) -> None:
+    assert title in titles
+
+
+@pytest.mark.parametrize("title", ["Norway", "Republic", "French language", "Union", "South Korea", "The Islands", ""])
+def test_a_text_about_something_else_is_not_held_out(titles: HeldOutTitles, title: str) -> None:
+    assert title not in titles

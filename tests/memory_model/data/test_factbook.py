@@ -43,24 +43,6 @@ def test_a_broken_line_of_a_knowledge_base_is_named(tmp_path: Path) -> None:
             factbook.read_jsonl(path)
 
 
-@pytest.fixture(scope="module")
-def titles() -> factbook.HeldOutTitles:
-    return factbook.HeldOutTitles(factbook.read_jsonl(ROOT / "data" / "factbook.jsonl"))
-
-
-@pytest.mark.parametrize(
-    "title",
-    ["Burma", "Myanmar", "Russian Federation", "History of Russia", "Saint Barthélemy", "Türkiye", "Benin: Economy"],
-)  # fmt: skip
-def test_a_text_about_a_held_out_country_is_found_by_any_name(titles: factbook.HeldOutTitles, title: str) -> None:
-    assert title in titles
-
-
-@pytest.mark.parametrize("title", ["Norway", "Republic", "French language", "Union", "South Korea", "The Islands", ""])
-def test_a_text_about_something_else_is_not_held_out(titles: factbook.HeldOutTitles, title: str) -> None:
-    assert title not in titles
-
-
 def test_passages_of_a_document_and_of_an_article_in_two_sources_fall_on_one_side() -> None:
     keys = [f"Article {n}" for n in range(200)]
     out = [held_out("wikipedia", key) for key in keys]
