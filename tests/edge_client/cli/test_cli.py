@@ -94,6 +94,12 @@ def test_ask_fails_where_memories_are_refused_for_a_reason_that_lasts(
         assert result.stderr.count("INVALID_REQUEST:") == 1, "it is said once"
 
 
+def test_ask_names_the_knowledge_bases_there_are_for_one_that_there_is_not(places: list[object]) -> None:
+    result = run("ask", QUESTION, *places, "--kb", "towns,typo")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "there is no knowledge base 'typo'; there are: atlas, default, towns" in " ".join(result.stderr.split())
+
+
 def test_ask_reads_standard_input_and_the_environment(
     tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_bad_requests_are_refused_and_the_server_lives_on(server: AppProcess) ->
     assert "Content-Type: application/json" in plain.json()["error"]["message"]
     for method, path, status in (
         ("GET", "/v1/nothing", 404), ("GET", "/../../etc/passwd", 404), ("POST", "/health", 405),
+        ("POST", "/v1/responses", 404),
     ):  # fmt: skip
         assert call(server.port, method, path).status == status
 
