@@ -113,14 +113,13 @@ def batch_gradients(
         with original(model):
             seen = _seen(model, batch, batch.kept, prefix, done, most_tokens, threads)
     row, column, target, kept = _wanted(batch)
-    labels = int((target >= 0).sum())
+    labels, same = int((target >= 0).sum()), 0 if batch.kept is None else len(batch.kept)
     answer_weight_B = torch.full((len(batch.ids),), weight / max(1, labels), device=batch.ids.device)
     if start_B is not None:
         gained_P2 = (_log_likelihoods(model, batch, prefix, leaf, done, most_tokens, threads) - start_B).view(-1, 2)
         margin_P = gained_P2[:, 0] - gained_P2[:, 1]
         slope_P = weight * beta * torch.sigmoid(-beta * margin_P) / len(margin_P)
         answer_weight_B = torch.stack((slope_P, -slope_P), 1).flatten()
-    kept_weight = weight / max(1, len(batch.kept)) if batch.kept is not None else 0.0
     lengths = _lengths(len(batch.ids), row, column)
     inputs = parameters if leaf is None else [*parameters, leaf.keys, leaf.values]
 
@@ -133,10 +132,11 @@ def batch_gradients(
             with own.timed("read"):
                 here, states = _read_packed(model, batch, lengths, prefix, parts, row, column, own, leaf)
                 answers, divergence, gradient, head = _head_gradient(
-                    model, states.detach(), target[here], kept[here], seen, answer_weight_B[row[here]], kept_weight
+                    model, states.detach(), target[here], kept[here], seen, answer_weight_B[row[here]],
+                    weight / max(1, same),
                 )  # fmt: skip
                 own.answers += answers / max(1, labels)
-                own.kept += divergence / max(1, 0 if seen is None else len(seen))
+                own.kept += divergence / max(1, same)
             if states.requires_grad:
                 with own.timed("backward"):
                     found: list[Tensor | None] = [*torch.autograd.grad(states, inputs, gradient, allow_unused=True)]
