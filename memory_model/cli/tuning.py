@@ -25,10 +25,10 @@ def adapt(
     steps: Annotated[int, count(help="Number of steps.")] = 600,
     accumulate: Annotated[int, amount(help="Batches per step over all processes; default: one each.")] = 0,
     conversations: Annotated[int, count(help="Conversations, and references, per batch.")] = 10,
-    refused: Annotated[float, share(help="The same in hard and dialogue.")] = 0.12,
-    refused_articles: Annotated[float, share(help="The same in articles; too many refuse wrongly.")] = 0.12,
-    all_as_text: Annotated[float, share(help="Share of these that have the references as text.")] = 0.2,
-    ramp: Annotated[int, amount(help="Batches until hard and articles read five memories.")] = 150,
+    refused: Annotated[float, share(help="Share of unanswerable questions in hard and dialogue.")] = 0.12,
+    refused_articles: Annotated[float, share(help="The same in articles.")] = 0.12,
+    all_as_text: Annotated[float, share(help="Share of their conversations with references as text.")] = 0.2,
+    ramp: Annotated[int, amount(help="Batches until these tasks read five memories.")] = 150,
     questions: Annotated[Path, typer.Option(help="For articles; from `experiments split-questions`.")] = QUESTIONS,
     sequence: Annotated[int, count(help="Tokens per sequence in continual and warmup; paper: 2048.")] = 512,
     rows: Annotated[int, count(help="Sequences per batch in continual and warmup.")] = 2,
@@ -90,16 +90,17 @@ def adapt(
     with process_group(device):
         budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory
         loaded = load_base(folder, budget, codec)
+        sizes = Sizes(
+            written=conversations, conversations=conversations, refused=refused,
+            refused_articles=refused_articles, all_as_text=all_as_text, ramp=ramp,
+        )  # fmt: skip
         plan = TuningPlan(
             steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
             first_layer=layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
             weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "", cosine=cosine,
-            warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta,
-        )  # fmt: skip
-        sizes = Sizes(
-            written=conversations, conversations=conversations, refused=refused,
-            refused_articles=refused_articles, all_as_text=all_as_text, ramp=ramp,
+            warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta, mixture=f"{mixture} of {sizes}",
+            budget=heads or "as the start",
         )  # fmt: skip
         with first_process_first():
             source = mixture_of(
@@ -128,6 +129,9 @@ def follow(tuner: Any, minutes: float) -> None:
     resumed, limit_s = tuner.resume(), 60 * minutes or float("inf")
     if rank():
         tuner.run(limit_s=limit_s)
+        return
+    if tuner.finished:
+        console.print(f"finished before, after {tuner.step} steps")
         return
     if resumed:
         console.print(f"resuming at step {tuner.step}")

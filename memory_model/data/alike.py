@@ -87,6 +87,8 @@ class HardFacts(AlikeConversations, FactConversations):
     def __init__(self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
         """As FactConversations. Raises InvalidInput where no field is held by a dozen documents."""
         super().__init__(references, chat, seed, sizes, _WHOLE)
+        if sizes.written < 4:
+            raise InvalidInput("task hard needs --conversations of 4 or more, which is also the number of references")
         self.refused_share = sizes.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
         if not self.topics:

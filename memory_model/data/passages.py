@@ -84,7 +84,7 @@ def _placed_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
                 yield start, kind(**json.loads(line))
             except (ValueError, TypeError) as error:
                 name = kind.__name__.lower()
-                raise CorruptFile(f"{path}, line {number} is no {name} row: {error}") from error
+                raise CorruptFile(f"{path}, line {number} is no {name} row (docs/data.md): {error}") from error
             start += len(line)
 
 

@@ -35,7 +35,8 @@ class TuningPlan:
 
     The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
     (paper 5.1); cosine: from there it falls to 0 as a half cosine (6.1). codec_noise: a share of variance; codec_id: of
-    a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes.
+    a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes. mixture, budget: what
+    batches are drawn from, and the memory budget, in words, so that a run resumes with the same.
     """
 
     steps: int = 600
@@ -53,6 +54,8 @@ class TuningPlan:
     accumulate: int = 1
     cosine: bool = False
     beta: float = 0.01
+    mixture: str = ""
+    budget: str = ""
     lowest: ClassVar[float] = 0.1
 
     def rate(self, step: int) -> float:

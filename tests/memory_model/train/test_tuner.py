@@ -146,7 +146,7 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
     first, second = (Adapter.load(tmp_path / run / "adapter.safetensors").added() for run in ("alone", "two"))
     for weight, added in first.items():
         assert float((second[weight] - added).norm() / added.norm()) < 0.05, weight
-    assert "resuming at step 4" in adapt(folder, *options("two"))
+    assert "finished before, after 4 steps" in adapt(folder, *options("two"))
 
 
 def test_batches_that_cannot_be_shared_evenly_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
