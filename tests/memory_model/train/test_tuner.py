@@ -68,6 +68,8 @@ def test_a_run_that_is_given_little_time_saves_and_goes_on(tmp_path: Path) -> No
     assert second.finished
     with pytest.raises(InvalidInput, match="learning_rate"):
         tuner(tmp_path, steps=2, learning_rate=5e-3).resume()
+    with pytest.raises(InvalidInput, match="budget"):
+        tuner(tmp_path, steps=2, budget="all").resume()
 
 
 def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Path) -> None:
