@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ def adapt(
     refused: Annotated[float, share(help="Share of unanswerable questions in hard and dialogue.")] = 0.12,
     refused_articles: Annotated[float, share(help="The same in articles.")] = 0.12,
     all_as_text: Annotated[float, share(help="Share of their conversations with references as text.")] = 0.2,
-    ramp: Annotated[int, amount(help="Batches until these tasks read five memories.")] = 150,
+    ramp: Annotated[int, amount(help="Batches until hard, articles and dialogue read five memories.")] = 150,
     questions: Annotated[Path, typer.Option(help="For articles; from `experiments split-questions`.")] = QUESTIONS,
     sequence: Annotated[int, count(help="Tokens per sequence in continual and warmup; paper: 2048.")] = 512,
     rows: Annotated[int, count(help="Sequences per batch in continual and warmup.")] = 2,
@@ -100,7 +101,7 @@ def adapt(
             weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "", cosine=cosine,
             warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta, mixture=f"{mixture} of {sizes}",
-            budget=heads or "as the start",
+            budget=sha256(repr(budget).encode()).hexdigest()[:16],
         )  # fmt: skip
         with first_process_first():
             source = mixture_of(

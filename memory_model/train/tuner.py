@@ -35,8 +35,8 @@ class TuningPlan:
 
     The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
     (paper 5.1); cosine: from there it falls to 0 as a half cosine (6.1). codec_noise: a share of variance; codec_id: of
-    a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes. mixture, budget: what
-    batches are drawn from, and the memory budget, in words, so that a run resumes with the same.
+    a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes. mixture: what batches
+    are drawn from, in words, and budget: a hash of the memory's, so that a run resumes with the same.
     """
 
     steps: int = 600
