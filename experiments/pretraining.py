@@ -15,7 +15,7 @@ import typer
 
 from experiments.corpus.vocabulary import train_bpe
 from experiments.random_base import write_random_folder
-from memory_model.cli.options import DeviceOption, EmbedderOption, console, open_embedder, write_json
+from memory_model.cli.options import DeviceOption, console, open_embedder, write_json
 from memory_model.cli.tuning import follow
 from memory_model.config import ModelConfig, parse_budget
 from memory_model.data.batches import Batch
@@ -70,7 +70,9 @@ def two_stages(
     warmup: Annotated[int, typer.Option(help="Steps of the warmup stage.")] = 600,
     continual: Annotated[int, typer.Option(help="Steps of the continual stage.")] = 300,
     learning_rate: Annotated[float, typer.Option(help="Highest rate of the warmup stage; then half of it.")] = 4e-3,
-    embedder: EmbedderOption = None,
+    embedder: Annotated[
+        Path | None, typer.Option(help="Folder of an exported embedder; default: retrieve by words.")
+    ] = None,
     device: DeviceOption = "cpu",
 ) -> None:
     """Pretrain the same random weights with memory, without, and with memory after a warmup; plot the losses.

@@ -69,15 +69,15 @@ class Section:
 
 
 SECTIONS = (
-    Section("same_field", "test", "heldout_hard.json", (*GIVEN, "memory_exact"), 60),
-    Section("facts", "test", "heldout_questions.json", (*GIVEN, "memory_exact"), 100),
-    Section("unanswerable", "test", "unanswerable.json", ("memory", "rag_five"), 60),
-    Section("unanswerable_twins", "test", "unanswerable_twins.json", ("memory", "rag_five"), 60),
-    Section("introductions", "test", "introductions_test.json", GIVEN, 74),
+    Section("same_field", "test", "heldout_hard.json", GIVEN, 100),
+    Section("facts", "test", "heldout_questions.json", (*GIVEN, "memory_exact"), 200),
+    Section("unanswerable", "test", "unanswerable.json", ("memory", "rag_five"), 150),
+    Section("unanswerable_twins", "test", "unanswerable_twins.json", ("memory", "rag_five"), 150),
+    Section("introductions", "test", "introductions_test.json", GIVEN, 187),
     Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
     Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
     Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),
-    Section("introductions_retrieved", "test", "introductions_test.json", RETRIEVED, 74, INTRODUCTIONS),
+    Section("introductions_retrieved", "test", "introductions_test.json", RETRIEVED, 187, INTRODUCTIONS),
     Section("squad_retrieved", "test", "squad_test.json", RETRIEVED, 60, ARTICLES, answerable=True),
     Section("squad_unanswerable", "test", "squad_test.json", ("memory", "rag_five"), 40, answerable=False),
     Section("squad", "dev", "squad_dev.json", GIVEN, 60, answerable=True),

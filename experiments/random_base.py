@@ -86,7 +86,9 @@ def write_random_folder(
 def random_base(
     shape: Annotated[str, typer.Argument(help=f"One of {', '.join(SHAPES)}.")],
     out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
-    exponent: Annotated[float, typer.Option(help="Deviation: inputs to its power; the paper (3.5): below.")] = -0.5,
+    exponent: Annotated[
+        float, typer.Option(help="Of a weight's deviation: inputs ** exponent; lower is smaller (paper, 3.5).")
+    ] = -0.5,
 ) -> None:
     """Write a base model with random weights, to measure the cost of a shape; its text is meaningless.
 

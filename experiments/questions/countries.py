@@ -120,7 +120,7 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
     test, dev = holders(kept, count_tokens), holders(others, count_tokens)
     found = {
         "heldout_questions": evaluation_rows(kept, count_tokens, 200),
-        "heldout_hard": hard_rows(test, 100), "unanswerable": unanswerable_rows(test, 60),
+        "heldout_hard": hard_rows(test, 150), "unanswerable": unanswerable_rows(test, 150),
         "facts_dev": evaluation_rows(others, count_tokens, 100, seed=1),
         "hard_dev": hard_rows(dev, 100), "unanswerable_dev": unanswerable_rows(dev, 100),
     }  # fmt: skip
@@ -132,7 +132,7 @@ def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries."
     """Draw the question sets about countries again, into the folder of --data, and the model's calibration rows."""
     countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
     sets = write_sets(data.parent, fact_sets(countries, tokenizer.count))
-    asked = factbook.read_jsonl(data.with_name("introductions.jsonl"))
+    asked = factbook.read_jsonl(data.with_name("introductions.jsonl"), ("question", "answer", "text"))
     write_rows(DEFAULT / "calibration.jsonl", calibration_rows(countries, asked, tokenizer.count))
     console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))
 

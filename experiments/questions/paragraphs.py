@@ -20,6 +20,7 @@ from experiments.corpus.preparing import write_rows
 from memory_model.cli.options import console
 from memory_model.cli.training_data import QUESTIONS
 from memory_model.errors import CorruptFile
+from memory_model.models.tensor_files import read_json
 from memory_model.references import split
 from memory_model.refusal import SENTENCE
 
@@ -39,10 +40,10 @@ def part_of(article: str) -> str:
 def read_paragraphs(path: Path) -> list[dict[str, Any]]:
     """{article, paragraph, questions: [{question, answers, plausible}]} of a file of SQuAD or in that form.
 
-    Raises CorruptFile.
+    Raises MissingFile, CorruptFile.
     """
+    data = read_json(path, object, "give a file of SQuAD 2.0, such as train-v2.0.json")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(data, dict):
             return [
                 {"article": a["title"].replace("_", " "), "paragraph": p["context"], "questions": [
@@ -51,7 +52,7 @@ def read_paragraphs(path: Path) -> list[dict[str, Any]]:
                 for a in data["data"] for p in a["paragraphs"]
             ]  # fmt: skip
         return [{k: p[k] for k in ("article", "paragraph", "questions")} for p in data]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise CorruptFile(f"{path} has no paragraphs with questions: {error!r}") from error
 
 

@@ -82,7 +82,7 @@ def evaluate(
 
 def calibrate(
     data: Annotated[list[Path], typer.Option(help="JSON list of development questions; may be repeated.")],
-    most_wrong: Annotated[float, options.share(help="Largest share of wrong refusals in any file.")] = 0.05,
+    most_wrong: Annotated[float, options.share(help="Largest share of wrong refusals over all files.")] = 0.05,
     out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="JSON file for all biases.")] = None,
     save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
     limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,

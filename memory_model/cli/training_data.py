@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ INTRODUCTIONS = Path("data/introductions.jsonl")
 _UNREAD = 600  # questions that the model answers without memory, for preferences: two minutes of one core
 
 
+@cache
 def training_documents(data: Path) -> list[dict[str, Any]]:
     """The documents of a knowledge base, the held-out ones left out."""
     documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]

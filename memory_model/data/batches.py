@@ -111,7 +111,7 @@ class Mixture:
     def __init__(self, sources: Mapping[str, tuple[float, BatchSource]], seed: int) -> None:
         """Raises InvalidInput when there is no source or a weight is not positive."""
         if not sources or any(weight <= 0 for weight, _ in sources.values()):
-            raise InvalidInput("a mixture needs at least one source, and positive weights")
+            raise InvalidInput("a mixture needs a task, and a weight above 0 for each, such as facts:4")
         self.sources = dict(sources)
         self.random = random.Random(seed)
 

@@ -61,5 +61,9 @@ def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
 
 
 def chosen(points: Sequence[Point], most_wrong: float) -> Point:
-    """The highest bias with at most so large a share of wrong refusals in every file; the lowest if there is none."""
-    return [points[0], *(p for p in points if all(m.mean <= most_wrong for m in p.wrongly.values()))][-1]
+    """The highest bias with at most so large a share of wrong refusals over all files; the lowest if there is none."""
+
+    def wrong(point: Point) -> float:
+        return sum(m.mean * m.n for m in point.wrongly.values()) / sum(m.n for m in point.wrongly.values())
+
+    return [points[0], *(p for p in points if wrong(p) <= most_wrong)][-1]

@@ -58,8 +58,8 @@ def test_a_twin_reads_the_same_references_and_exactly_one_of_them_answers() -> N
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("heldout_hard", 100), ("hard_dev", 100), ("unanswerable", 60), ("unanswerable_dev", 100),
-     ("unanswerable_twins", 59), ("unanswerable_dev_twins", 99)],
+    [("heldout_hard", 150), ("hard_dev", 100), ("unanswerable", 150), ("unanswerable_dev", 100),
+     ("unanswerable_twins", 148), ("unanswerable_dev_twins", 99)],
 )  # fmt: skip
 def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> None:
     rows = list(read_rows(committed(name)))

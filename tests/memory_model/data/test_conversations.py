@@ -70,5 +70,5 @@ def test_a_mixture_draws_by_weight_and_refuses_another_ones_state() -> None:
     assert 20 <= [mixed.next().task for _ in range(40)].count("facts") <= 38
     with pytest.raises(InvalidInput, match="mixed"):
         Mixture({"facts": (1.0, facts())}, 0).restore(mixed.state())
-    with pytest.raises(InvalidInput, match="positive"):
+    with pytest.raises(InvalidInput, match="weight above 0"):
         Mixture({"facts": (0.0, facts())}, 0)
