@@ -135,7 +135,14 @@ adapt: $(READY) ## tune the default model again and fit its codec, resumable: ho
 	    --steps $(shell expr $(STEPS) / 8) --mixture preferences:4$(comma)asked:1$(comma)keeping:0.5 --refused 0.35 \
 	    --refused-articles 0.2 --beta 0.1 --learning-rate 1.5e-4 --out build/adapt/preferred)
 	$(BIN)/python -m experiments mean-adapter $(if $(ASKED),build/adapt/preferred/adapter.safetensors) \
-	    build/adapt/through/adapter.safetensors --out build/adapt/adapter.safetensors
+	    build/adapt/through/adapter.safetensors --out build/adapt/start.safetensors
+	for seed in 11 12; do \
+	    $(TUNE) --start build/adapt/start.safetensors --codec build/adapt/first.npz --ramp 0 --steps $(shell expr $(STEPS) / 2) \
+	        --mixture hard:2.5,facts:2.5,$(PROSE)asked:3.5,dialogue:0.5,keeping:1.2 --refused 0.35 --refused-articles 0.1 \
+	        --all-as-text 0.05 --learning-rate 4e-4 --decay 0.8 --seed $$seed --out build/adapt/seed-$$seed || exit 1; \
+	done
+	$(BIN)/python -m experiments mean-adapter build/adapt/seed-11/adapter.safetensors build/adapt/seed-12/adapter.safetensors \
+	    --out build/adapt/adapter.safetensors
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
 llama: build/llama/.ready ## build llama.cpp for comparison (minutes; needs a C++ compiler)
