@@ -116,8 +116,8 @@ eval: $(READY) ## measure the default model's answers, resumable: an hour or two
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality
 
-# The stages of the packaged model: reading, reading through the codec; after `experiments split-questions`, which makes
-# training rows of SQuAD, also paragraphs, DPO and the mean of the last two stages.
+# The stages of the packaged model: reading, reading through the codec, and the mean of two seeds of more of it; after
+# `experiments split-questions`, which makes training rows of SQuAD, also paragraphs, DPO and its mean with the stage before.
 ASKED := $(wildcard build/questions/squad_training.json)
 TUNE = $(BIN)/memory-model adapt --data build/countries.jsonl --corpus build/corpus --device $(DEVICE)
 PROSE = $(if $(ASKED),articles:2$(comma))
@@ -143,7 +143,8 @@ adapt: $(READY) ## tune the default model again and fit its codec, resumable: ho
 	done
 	$(BIN)/python -m experiments mean-adapter build/adapt/seed-11/adapter.safetensors build/adapt/seed-12/adapter.safetensors \
 	    --out build/adapt/adapter.safetensors
-	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
+	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --data build/countries.jsonl --references 500 \
+	    --corpus build/corpus --out build/adapt/codec.npz
 
 llama: build/llama/.ready ## build llama.cpp for comparison (minutes; needs a C++ compiler)
 
