@@ -130,9 +130,7 @@ def training_passages(corpus: Path) -> Any:
     return found
 
 
-def prepared_sequences(
-    memory: Any, tokenizer: Any, corpus: Path, sequence: int, embedder: Path | None
-) -> Any:  # fmt: skip
+def prepared_sequences(memory: Any, tokenizer: Any, corpus: Path, sequence: int, embedder: Path | None) -> Any:
     """The corpus as sequences with retrieved references, from the cache as far as they are there."""
     from memory_model.data.passages import corpus_files
     from memory_model.data.retrieved import RetrievalPlan, prepare

@@ -62,8 +62,6 @@ def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
 
 def chosen(points: Sequence[Point], most_wrong: float) -> Point:
     """The highest bias with at most so large a share of wrong refusals over all files; the lowest if there is none."""
-
-    def wrong(point: Point) -> float:
-        return sum(m.mean * m.n for m in point.wrongly.values()) / sum(m.n for m in point.wrongly.values())
-
-    return [points[0], *(p for p in points if wrong(p) <= most_wrong)][-1]
+    rows = sum(m.n for m in points[0].wrongly.values())
+    wrong = [sum(m.mean * m.n for m in p.wrongly.values()) / rows for p in points]
+    return [points[0], *(p for p, share in zip(points, wrong, strict=True) if share <= most_wrong)][-1]
