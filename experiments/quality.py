@@ -69,10 +69,10 @@ class Section:
 
 
 SECTIONS = (
-    Section("same_field", "test", "heldout_hard.json", GIVEN, 100),
+    Section("same_field", "test", "heldout_hard.json", GIVEN, 150),
     Section("facts", "test", "heldout_questions.json", (*GIVEN, "memory_exact"), 200),
-    Section("unanswerable", "test", "unanswerable.json", ("memory", "rag_five"), 100),
-    Section("unanswerable_twins", "test", "unanswerable_twins.json", ("memory", "rag_five"), 100),
+    Section("unanswerable", "test", "unanswerable.json", ("memory", "rag_five"), 150),
+    Section("unanswerable_twins", "test", "unanswerable_twins.json", ("memory", "rag_five"), 150),
     Section("introductions", "test", "introductions_test.json", GIVEN, 187),
     Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
     Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
