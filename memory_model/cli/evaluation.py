@@ -122,7 +122,7 @@ def calibrate(
     points = refusing.curve(found)
     best = refusing.chosen(points, most_wrong)
     table = Table("bias", *found, title="refused of answerable (and of unanswerable) questions; *: chosen")
-    for point in points[::4] + ([best] if best.bias % 1 else []):
+    for point in points[::20] + ([best] if best.bias % 1 else []):
         sides = (point.wrongly, "{:.3f}"), (point.rightly, "({:.3f})")
         cells = [" ".join(form.format(m[name].mean) for m, form in sides if name in m) for name in found]
         table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *cells)

@@ -16,7 +16,7 @@ from memory_model.eval.conditions import Evaluation
 from memory_model.eval.scores import Mean
 from memory_model.nn.generate import prefilled
 
-BIASES = [n / 4 for n in range(-12, 33)]
+BIASES = [n / 20 for n in range(-60, 161)]
 
 
 class Question(NamedTuple):

@@ -40,10 +40,10 @@ def test_a_refusal_that_means_nothing_is_refused(values: dict[str, object]) -> N
 def test_the_bias_is_as_high_as_all_files_together_permit() -> None:
     answerable = [Question(m, True) for m in (-9, -7, -5, -1.1)]
     points = curve({"facts": [*answerable, Question(-3, False)], "prose": [Question(-3.1, True), Question(-1, False)]})
-    assert [p.bias for p in points[:2]] == [-3, -2.75]
-    assert chosen(points, 0.25).bias == 3, "at 3.25 two of five are refused"
+    assert [p.bias for p in points[:2]] == [-3, -2.95]
+    assert chosen(points, 0.25).bias == 3.1, "at 3.15 two of five are refused"
     assert chosen(points, 0.4).bias == 5
-    assert chosen(points, 0).bias == 1
+    assert chosen(points, 0).bias == 1.1
     at_3 = next(p for p in points if p.bias == 3)
     assert [(at_3.rightly[n].mean, at_3.wrongly[n].mean) for n in ("facts", "prose")] == [(0, 0.25), (1, 0)]
 
