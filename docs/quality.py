@@ -23,12 +23,13 @@ DEVICE_PRECISION = "int4-64-table-int8"
 """What `memory-model export` writes by default."""
 _ROWS = (
     ("facts", "f1", "facts: F1"), ("facts", "exact_match", "facts: exact"),
-    ("same_field", "exact_match", "same field: exact"), ("introductions", "f1", "introductions: F1"),
-    ("squad", "f1", "SQuAD: F1"),
+    ("same_field", "exact_match", "same field: exact"), ("records", "exact_match", "records: exact"),
+    ("introductions", "f1", "introductions: F1"), ("squad", "f1", "SQuAD: F1"),
     ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
     ("introductions_retrieved", "f1", "introductions, retrieved: F1"),
     ("squad_retrieved", "f1", "SQuAD, retrieved: F1"),
     ("unanswerable", "refused", "unanswerable: refused"),
+    ("records_unanswerable", "refused", "records, unanswerable: refused"),
     ("unanswerable_twins", "refused", "answerable twins: refused"),
     ("squad_unanswerable", "refused", "SQuAD, unanswerable: refused"), ("natural", "f1", "--natural: F1"),
 )  # fmt: skip

@@ -38,9 +38,8 @@ from memory_model.printable import shown_on
 
 EXIT_CODES = (
     "Exit codes: 0 success, also if the service is down and the answer has no memories (with a warning); "
-    "1 wrong bundle, question or setting; 2 wrong usage; 3 no memories, and either --require-memory was given or the "
-    "cause needs fixing, such as a service with another model, an unknown knowledge base or a missing API key; "
-    "130 interrupted."
+    "1 wrong bundle, question, setting or --kb; 2 wrong usage; 3 no memories, and either --require-memory was given or "
+    "the cause needs fixing, such as a service with another model or a missing API key; 130 interrupted."
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)

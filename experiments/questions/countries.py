@@ -24,6 +24,7 @@ import typer
 
 from experiments.corpus.preparing import write_rows
 from experiments.questions.paragraphs import RowData, row_data, write_sets
+from experiments.questions.records import invented_records, record_rows
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
 from memory_model.data.factbook import Question
@@ -106,11 +107,11 @@ def invent_countries(
     data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK,
     out: Annotated[Path, typer.Option(help="JSONL of these and the invented ones.")] = Path("build/countries.jsonl"),
 ) -> None:
-    """Invent countries to tune on beside the real ones, so that a model learns to read, not to memorise."""
+    """Invent countries and other records to tune on beside the real ones, to teach reading, not memorising."""
     real = factbook.read_jsonl(data)
-    made = invented_documents(real)
-    write_rows(out, [*real, *made])
-    console.print(f"{len(made)} invented countries in {out}")
+    made, records = invented_documents(real), invented_records("training")
+    write_rows(out, [*real, *made, *records])
+    console.print(f"{len(made)} invented countries and {len(records)} records in {out}")
 
 
 def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]) -> dict[str, list[RowData]]:
@@ -131,7 +132,8 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
 def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK) -> None:
     """Draw the question sets about countries again, into the folder of --data, and the model's calibration rows."""
     countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
-    sets = write_sets(data.parent, fact_sets(countries, tokenizer.count))
+    records = {"records_dev": record_rows("dev"), "records_test": record_rows("test")}
+    sets = write_sets(data.parent, fact_sets(countries, tokenizer.count) | records)
     asked = factbook.read_jsonl(data.with_name("introductions.jsonl"), ("question", "answer", "text"))
     write_rows(DEFAULT / "calibration.jsonl", calibration_rows(countries, asked, tokenizer.count))
     console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))

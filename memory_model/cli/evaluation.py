@@ -107,7 +107,7 @@ def calibrate(
     use_threads(threads)
     folder = ModelFolder.open(model)
     if save and folder.packaged:
-        raise InvalidInput("the packaged model folder is not written to: copy it, and give the copy with --model")
+        raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, and give the copy with --model")
     sets, found = {path.stem: open_rows(path, limit) for path in data}, {}
     if len(sets) < len(data):
         raise InvalidInput("two files of questions have one name: give each its own")
@@ -119,10 +119,9 @@ def calibrate(
             run = Evaluation(subject, rows, ["memory"])
             with progress_bar(f"{name}: first tokens", len(rows)) as advance:
                 found[name] = refusing.margins(run, advance)
-    points = refusing.curve(found)
-    best = refusing.chosen(points, most_wrong)
+    best = refusing.chosen(points := refusing.curve(found), most_wrong)
     table = Table("bias", *found, title="refused of answerable (and of unanswerable) questions; *: chosen")
-    for point in points[::20] + ([best] if best.bias % 1 else []):
+    for point in (p for p in points if p is best or not p.bias % 1):
         sides = (point.wrongly, "{:.3f}"), (point.rightly, "({:.3f})")
         cells = [" ".join(form.format(m[name].mean) for m, form in sides if name in m) for name in found]
         table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *cells)
@@ -132,6 +131,8 @@ def calibrate(
                          "curve": [asdict(point) for point in points]})  # fmt: skip
     if save:
         replace(folder, refusal=replace(folder.refusal, bias=best.bias)).save()
+    then = f"saved in {folder.path}: `export` takes it into a bundle" if save else "--save writes it into the folder"
+    options.console.print(f"bias {best.bias:g}; {then}")
 
 
 def scored(run: Evaluation, name: str) -> dict[str, Scores]:
@@ -151,10 +152,8 @@ def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -
 
 def show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:
     """A table of means by condition."""
-    names = (n for scores in conditions.values() for n in scores if not n.endswith("_error"))
-    columns = list(dict.fromkeys(names))
-    table = Table("condition", *columns, title=f"{title}; ±: standard error")
-    for condition, scores in conditions.items():
-        cells = (f"{scores[c]:.3f}±{scores[f'{c}_error']:.3f}" if c in scores else "" for c in columns)
-        table.add_row(condition, *cells)
+    table = Table("score", *conditions, title=f"{title}; ±: standard error")
+    for name in dict.fromkeys(n for scores in conditions.values() for n in scores if not n.endswith("_error")):
+        columns = conditions.values()
+        table.add_row(name, *(f"{c[name]:.3f}±{c[f'{name}_error']:.3f}" if name in c else "" for c in columns))
     Console().print(table)

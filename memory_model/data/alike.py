@@ -107,7 +107,7 @@ class HardFacts(AlikeConversations, FactConversations):
         drawn = [self._varied(self.references[of_family[f]]) for f in families[: size - len(without)]]
         ways = next(ways for ways in lacking.questions if field_of(ways[0]) == self.topic)
         asked = rng.choice(ways)
-        self.absent = None if any(refers_to(r.text, asked) for r in without) or len(without) < 2 else asked
+        self.absent = None if any(refers_to(r.text, asked) for r in without) or not without else asked
         self.lacking = tuple(range(len(drawn), len(drawn) + len(without)))
         return drawn + without
 

@@ -37,19 +37,19 @@ class Row:
         return (self.right_answer, *self.answers)
 
 
-def read_rows(data: Any, limit: int | None = None) -> list[Row]:
-    """Rows of a parsed data file; other fields are ignored. Raises InvalidInput naming the field that is wrong."""
+def read_rows(data: Any, limit: int | None = None, name: str = "an evaluation file") -> list[Row]:
+    """Rows of a parsed data file; other fields are ignored. Raises InvalidInput naming the row and what is wrong."""
     if not isinstance(data, list) or not data:
-        raise InvalidInput("an evaluation file is a JSON list of {knowledge, question, right_answer}")
+        raise InvalidInput(f"{name} is no JSON list of {{knowledge, question, right_answer}}")
     try:
         rows = TypeAdapter(list[Row]).validate_python(data[:limit])
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in wrong["loc"][1:]) or "the whole"
-        raise InvalidInput(f"an evaluation row's {where}: {wrong['msg']}") from error
-    texts = (t for r in rows for t in (r.knowledge, r.question, *r.answers, *(r.distractors or ())))
-    if not all(text.strip() for text in texts):
-        raise InvalidInput("an evaluation row's texts must not be empty")
+        raise InvalidInput(f"{name}, row {int(wrong['loc'][0]) + 1}, {where}: {wrong['msg']}") from error
+    for n, r in enumerate(rows, 1):
+        if not all(text.strip() for text in (r.knowledge, r.question, *r.answers, *(r.distractors or ()))):
+            raise InvalidInput(f"{name}, row {n}: a text is empty")
     return rows
 
 
@@ -57,4 +57,4 @@ def open_rows(path: Path, limit: int | None = None, advice: str = "an evaluation
     """Rows of a file; raises MissingFile with the advice, CorruptFile or InvalidInput."""
     if path.suffix == ".jsonl":
         raise InvalidInput(f"{path} is JSON Lines by its name: {advice}")
-    return read_rows(read_json(path, list, advice), limit)
+    return read_rows(read_json(path, list, advice), limit, str(path))

@@ -76,7 +76,8 @@ class ModelFolder:
                 refusal=refusal, **data,
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{folder / MANIFEST} does not describe a model: {error!r}") from error
+            said = error if isinstance(error, InvalidInput) else repr(error)
+            raise CorruptFile(f"{folder / MANIFEST} does not describe a model: {said}") from error
 
     @classmethod
     def create(

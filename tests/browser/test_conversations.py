@@ -66,18 +66,27 @@ def test_a_cut_answer_goes_on_where_it_ended(open_small: OpenPage) -> None:
     assert len(answer.locator(".markdown").inner_text()) > len(begun)
 
 
-@pytest.mark.parametrize("refused", [True, False])
-def test_below_an_answer_that_is_a_refusal_stands_where_to_look_next(open_small: OpenPage, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("refused", "read", "says"),
+    [
+        (True, ["one"], "Not in the knowledge base: choose another one above, or add a document."),
+        (False, ["one"], ""),
+        (False, [], "Nothing near it in the knowledge base: the model answered from its weights."),
+    ],
+)
+def test_below_an_answer_stands_when_it_is_a_refusal_or_read_nothing(
+    open_small: OpenPage, refused: bool, read: list[str], says: str
+) -> None:
     page = open_small()
     event = {
         "choices": [{"delta": {"content": "I don't know."}, "finish_reason": "stop"}],
-        "memory": {"chunks": [chunk_of("x", ["one"])], "without_memory": False, "refused": refused},
+        "memory": {"chunks": [chunk_of("x", read)], "without_memory": False, "refused": refused},
         "timings": {"tokens_per_s": 5, "first_token_ms": 1, "recall_ms": 1},
     }
     sent = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
     page.route("**/v1/chat/completions", lambda route: route.fulfill(body=sent, content_type="text/event-stream"))
     note = ask_and_wait(page, "What is it?").locator(".note")
-    expect(note).to_have_text("Not in the knowledge base: choose another one above, or add a document." * refused)
+    expect(note).to_have_text(says)
 
 
 def test_conversations_are_renamed_and_found_by_what_was_said(open_small: OpenPage) -> None:

@@ -1,6 +1,7 @@
 """The committed question sets are what their names promise, and are made anew from the same documents."""
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.questions.countries import fact_sets, holders, invented_documents, twin_rows, unanswerable_rows
+from experiments.questions.records import filled, invented_records, record_rows
 from memory_model.data import factbook
 from memory_model.data.rows import read_rows
 from memory_model.models.folder import ModelFolder
@@ -98,6 +100,26 @@ def test_an_invented_country_has_the_values_of_others_and_nothing_of_a_held_out_
         assert coast[-1] in letters
         assert re.fullmatch(r"Area: 1,\d{3} km \(2015\)", area)
     assert any("43 km" not in document["text"] for document in made)
+
+
+def test_the_records_of_a_row_are_of_one_kind_that_no_other_part_has_and_one_answers_or_none() -> None:
+    kinds = {part: {r["metadata"]["kind"] for r in invented_records(part)} for part in ("training", "dev", "test")}
+    assert not (kinds["dev"] | kinds["test"]) & kinds["training"] | kinds["dev"] & kinds["test"]
+    for part in ("dev", "test"):
+        rows = record_rows(part)
+        assert rows == committed(f"records_{part}")
+        for row in rows:
+            title, *lines = row["knowledge"].splitlines()
+            answers = [q.answer for ways in factbook.questions(title, "\n".join(lines)) for q in ways
+                       if q.question == row["question"]]  # fmt: skip
+            assert answers == ([row["right_answer"]] if row.get("answerable", True) else [])
+            assert not any(text.startswith(f"{title}\n") for text in row["distractors"])
+
+
+def test_a_template_is_filled_with_numbers_names_and_pools() -> None:
+    values = {filled("{1-2} {colour}|{a|b}{name}", {"colour": "red"}, random.Random(n)) for n in range(40)}
+    assert {v for v in values if v.endswith("red")} == {"1 red", "2 red"}
+    assert all(re.fullmatch(r"[ab][A-Z][a-z]{4,8}", v) for v in values if not v.endswith("red"))
 
 
 @pytest.mark.slow

@@ -66,6 +66,8 @@ export class AnswerView {
       kind = "warn";
     } else if (answer.refused && answer.chunks.length && !busy) {
       text = "Not in the knowledge base: choose another one above, or add a document.";
+    } else if (answer.chunks.length && !busy && answer.chunks.every((chunk) => !chunk.error && !chunk.read.length)) {
+      text = "Nothing near it in the knowledge base: the model answered from its weights.";
     } else if (answer.chunks.some((chunk) => chunk.state === "offline")) {
       [text, kind] = ["The service did not answer; read from this device.", "warn"];
     }

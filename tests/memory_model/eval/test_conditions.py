@@ -133,8 +133,8 @@ def test_wrong_conditions_and_rows_are_refused_by_name(loaded: LoadedModel) -> N
         evaluation(loaded, (), distractors=5)
     good = {"knowledge": "a", "question": "b", "right_answer": "c"}
     for changes in ({"question": " "}, {"right_answer": 3}, {"distractors": ["", "x"]}, {"answerable": "no"}):
-        with pytest.raises(InvalidInput):
-            read_rows([good | changes])
+        with pytest.raises(InvalidInput, match=r"q\.json, row 2"):
+            read_rows([good, good | changes], name="q.json")
     with pytest.raises(InvalidInput, match="JSON list"):
         read_rows({"rows": []})
 

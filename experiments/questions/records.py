@@ -1,0 +1,77 @@
+"""Records that do not exist, of many kinds: a ship, an invoice, a recipe, with the fields of `record_kinds.json`.
+
+Countries alone teach the fields of countries. Kinds of the part "training" are tuned on; a model that reads those of
+"dev" and "test" has learnt to tell fields and subjects apart, not these words.
+
+A value or a title is one of the alternatives between bars; in braces stands a range of numbers, the name of a pool,
+`name` for a new name, or alternatives again.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.questions.paragraphs import RowData, row_data
+from memory_model.data import factbook
+from memory_model.models.tensor_files import read_json
+from memory_model.refusal import SENTENCE
+
+KINDS = Path(__file__).with_name("record_kinds.json")
+_ALTERNATIVE = re.compile(r"\|(?![^{]*})")
+_BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
+
+
+def filled(template: str, pools: Mapping[str, str], rng: random.Random) -> str:
+    """One way to fill a template."""
+
+    def one(place: re.Match[str]) -> str:
+        if numbers := re.fullmatch(r"(\d+)-(\d+)", place[1]):
+            return str(rng.randint(int(numbers[1]), int(numbers[2])))
+        if place[1] == "name":
+            syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(1, 2)))
+            return ("".join(syllables) + rng.choice(("bor", "den", "lin", "mar", "rix", "sol", "tan", "vek"))).title()
+        return rng.choice(pools.get(place[1], place[1]).split("|"))
+
+    return re.sub(r"{([^}]*)}", one, rng.choice(_ALTERNATIVE.split(template)))
+
+
+def invented_records(part: str, kinds: Path = KINDS, count: int = 40) -> list[dict[str, Any]]:
+    """Up to `count` documents of each kind of a part, in the form of `data/factbook.jsonl`."""
+    found, rng, made = read_json(kinds), random.Random(f"records {part}"), []
+    for kind, of in found["kinds"].items():
+        titles = {filled(of["titles"], found["pools"], rng) for _ in range(count)} if of["part"] == part else set()
+        for title in sorted(titles):
+            fields = of["fields"][:]
+            if rng.random() < 0.5:
+                rng.shuffle(fields)
+            held = [f for f in fields if rng.random() > 0.1]
+            lines = [f"{f}: {filled(found['values'][f], found['pools'], rng)}" for f in held]
+            text, title = "\n".join(lines), title[0].upper() + title[1:]
+            made.append({"key": f"{kind} {title}", "title": title, "text": text, "metadata": {"kind": kind}})
+    return made
+
+
+def record_rows(part: str, kinds: Path = KINDS, count: int = 150) -> list[RowData]:
+    """Rows about the records of a part: four others of the kind hold the asked field; a third does not answer."""
+    records, rng = invented_records(part, kinds), random.Random(f"record rows {part}")
+    rows: list[RowData] = []
+    while len(rows) < count:
+        record = rng.choice(records)
+        asked = rng.choice(rng.choice(factbook.questions(record["title"], record["text"])))
+        field = asked.line.partition(": ")[0]
+        others = [
+            f"{r['title']}\n{r['text']}" for r in records
+            if r is not record and r["metadata"] == record["metadata"]
+            and f"\n{field}: " in f"\n{r['text']}" and asked.line not in r["text"]
+        ]  # fmt: skip
+        beside, text = rng.sample(others, _BESIDE), f"{record['title']}\n{record['text']}"
+        if len(rows) % 3 < 2:
+            rows.append(row_data(text, asked.question, asked.answer, beside))
+        else:
+            less = text.replace(f"\n{asked.line}", "", 1)
+            rows.append(row_data(less, asked.question, SENTENCE, beside) | {"answerable": False})
+    return rows
