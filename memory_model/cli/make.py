@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from memory_model.cli.options import ModelOption, console, count, progress_bars
+from memory_model.cli.options import ModelOption, console, count
 
 BUNDLE = Path("build/bundle")
 
@@ -37,13 +37,12 @@ def new(
 
     if embedder != "minilm" and not (embedder and Path(embedder).is_dir()):
         raise MissingFile(f"no embedder at {embedder}: give minilm, or the folder of a BERT or XLM-R")
-    with progress_bars() as progress:
-        task = progress.add_task("hashing", total=None)
+    with console.status("hashing") as status:
         made = ModelFolder.create(
             base, out, memory=lambda config: parse_budget(heads, config, reference_tokens),
             embedder=embedder if embedder == "minilm" else str(Path(embedder).resolve()),
             chat_template=chat_template.read_text(encoding="utf-8") if chat_template else "",
-            progress=lambda name: progress.update(task, description=f"hashing {name}"),
+            progress=lambda name: status.update(f"hashing {name}"),
         )  # fmt: skip
     config = made.config()
     console.print(
