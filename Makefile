@@ -144,7 +144,7 @@ adapt: $(READY) ## tune the default model again and fit its codec, resumable: ho
 	$(BIN)/python -m experiments mean-adapter build/adapt/seed-11/adapter.safetensors build/adapt/seed-12/adapter.safetensors \
 	    --out build/adapt/adapter.safetensors
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --data build/countries.jsonl --references 500 \
-	    --corpus build/corpus --out build/adapt/codec.npz
+	    --factory tokens:156x8 --corpus build/corpus --out build/adapt/codec.npz
 
 llama: build/llama/.ready ## build llama.cpp for comparison (minutes; needs a C++ compiler)
 
