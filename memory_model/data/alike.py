@@ -11,21 +11,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from memory_model.chat import ChatTemplate
-from memory_model.data.conversations import (
-    Conversation,
-    Conversations,
-    FactConversations,
-    Reference,
-    Sizes,
-    Turns,
-    field_of,
-)
+from memory_model.data.conversations import Conversation, Conversations, FactConversations, Reference, Sizes, Turns
 from memory_model.data.factbook import Question, refers_to
 from memory_model.data.rows import Row
 from memory_model.errors import InvalidInput
 from memory_model.refusal import SENTENCE
 
-_WHOLE = 0.25  # share of the references of facts that are read as they are split
+_WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
 
 Unanswered = tuple[list[int], str]
@@ -90,23 +82,26 @@ class HardFacts(AlikeConversations, FactConversations):
         if sizes.written < 4:
             raise InvalidInput("task hard needs --conversations of 4 or more, which is also the number of references")
         self.refused_share = sizes.refused
-        self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
+        self.topics = {t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES}
         if not self.topics:
             raise InvalidInput(f"task hard needs a field that {_LEAST_FAMILIES} documents hold: drop it from --mixture")
+        read = self.references
+        self.held = {f: {w[0].field for n in own for w in read[n].questions} for f, own in self.families.items()}
         self.absent: Question | None = None
         self.lacking: tuple[int, ...] = ()
 
     def draw(self) -> list[Reference]:
-        """References that hold the topic, of different documents, and two of another document without it."""
+        """References that hold the topic, of different documents of a kind, and two of another without it."""
         rng, size = self.random, self.sizes.written
-        self.topic = rng.choice(self.topics)
+        while (lead := self._lead()) is None:
+            pass
         of_family = self._holders(self.topic)
-        families = rng.sample(sorted(of_family), min(size - 1, len(of_family)))
+        alike = [f for f in sorted(of_family) if 2 * len(self.held[f] & self.held[lead]) > len(self.held[lead])]
+        families = rng.sample(alike, min(size - 1, len(alike)))
         lacking = self.references[of_family[families[-1]]]
         without = self._without(lacking)
         drawn = [self._varied(self.references[of_family[f]]) for f in families[: size - len(without)]]
-        ways = next(ways for ways in lacking.questions if field_of(ways[0]) == self.topic)
-        asked = rng.choice(ways)
+        asked = rng.choice(next(ways for ways in lacking.questions if ways[0].field == self.topic))
         self.absent = None if any(refers_to(r.text, asked) for r in without) or not without else asked
         self.lacking = tuple(range(len(drawn), len(drawn) + len(without)))
         return drawn + without

@@ -167,15 +167,15 @@ class FactConversations(Conversations):
         for number, reference in enumerate(self.references):
             self.families.setdefault(reference.family, []).append(number)
             for ways in reference.questions:
-                self.fields.setdefault(field_of(ways[0]), []).append(number)
+                self.fields.setdefault(ways[0].field, []).append(number)
         self.topic = ""
-        self.topics = sorted(f for f, numbers in self.fields.items() if len(numbers) >= 4)
+        self.topics = {f for f, numbers in self.fields.items() if len(numbers) >= 4}
 
     def draw(self) -> list[Reference]:
         """References of one field, two others of each of two of their documents, the rest at random."""
         rng, size = self.random, self.sizes.written
         families = sorted(self.families)
-        self.topic = rng.choice(self.topics) if self.topics else ""
+        self._lead()
         holding = self.fields.get(self.topic, [])
         chosen = dict.fromkeys(rng.sample(holding, min(rng.randint(1, _MOST_ALIKE), len(holding), size)))
         for number in list(chosen)[:2]:
@@ -187,10 +187,17 @@ class FactConversations(Conversations):
 
     def ask(self, reference: Reference) -> Question:
         """Mostly for the batch's topic, where the reference holds it."""
-        held = [ways for ways in reference.questions if field_of(ways[0]) == self.topic]
+        held = [ways for ways in reference.questions if ways[0].field == self.topic]
         if held and self.random.random() < self.on_topic:
             return self.random.choice(held[0])
         return super().ask(reference)
+
+    def _lead(self) -> int | None:
+        """A random document, of which a field becomes the topic: countries, with most fields, do not prevail."""
+        lead = self.references[self.random.choice(self.families[self.random.choice(sorted(self.families))])]
+        held = [ways[0].field for ways in lead.questions if ways[0].field in self.topics]
+        self.topic = self.random.choice(held) if held else ""
+        return lead.family if held else None
 
     def _varied(self, reference: Reference) -> Reference:
         rng = self.random
@@ -213,11 +220,6 @@ class FactConversations(Conversations):
             text = " ".join(factbook.sentence(title, line, rng) for line in kept)
         ids = self.chat.tokenizer.encode(text)
         return reference if len(ids) > self.sizes.longest else Reference(reference.family, text, ids, asks)
-
-
-def field_of(question: Question) -> str:
-    """The field of a fact that a question asks for."""
-    return question.line.partition(":")[0]
 
 
 class AskedConversations(Conversations):

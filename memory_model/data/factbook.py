@@ -27,6 +27,11 @@ class Question:
     answer: str
     line: str
 
+    @property
+    def field(self) -> str:
+        """The field of a fact that it asks for."""
+        return self.line.partition(":")[0]
+
 
 def refers_to(text: str, question: Question) -> bool:
     """Whether a text may answer the question: it holds the answering line, or the answer itself."""
@@ -78,8 +83,7 @@ def questions(country: str, text: str) -> list[list[Question]]:
         answer = _DATE.sub("", value).strip().rstrip(".")
         if not 1 <= len(answer) <= _LONGEST_ANSWER or answer in ("NA", "none"):
             continue
-        ways = _TEMPLATES.get(field) or _generic(field)
-        result.append([Question(way.format(c=country), answer, line) for way in ways])
+        result.append([Question(w.format(c=country), answer, line) for w in _TEMPLATES.get(field) or _generic(field)])
     return result
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from memory_model.data.alike import AlikeConversations, Articles, HardFacts
 from memory_model.data.batches import Batch
-from memory_model.data.conversations import Conversation, Conversations, Reference, field_of
+from memory_model.data.conversations import Conversation, Conversations, Reference
 from memory_model.data.factbook import Question, refers_to
 from memory_model.refusal import SENTENCE
 
@@ -68,7 +68,7 @@ class Preferences(Conversations):
     def _another(self, written: Sequence[Reference], read: Sequence[int], asked: Question, own: int = -1) -> str | None:
         """What another reference that is read says of the same field; of paragraphs, whatever was asked about one."""
         others = [ways[0] for n in read if n != own for ways in written[n].questions]
-        alike = [q for q in others if field_of(q) == field_of(asked)] or others
+        alike = [q for q in others if q.field == asked.field] or others
         text = asked.answer + (f"\n{written[own].text}" if own >= 0 else "")
         wrong = [q.answer for q in alike if not refers_to(text, q) and asked.answer not in q.answer]
         return self.random.choice(wrong) if wrong else None

@@ -96,6 +96,15 @@ def test_a_refused_country_is_read_without_the_field_that_is_asked_for() -> None
         assert not any(f"{source.topic}: " in written[n].text for n in own)
 
 
+def test_references_of_a_batch_are_of_one_kind_and_all_kinds_have_their_turn() -> None:
+    references = references_of([*COUNTRIES, *TOWNS], tiny_loaded().tokenizer, limit=64)
+    source, towns = HardFacts(references, tiny_loaded().chat, 1, SIZES), set()
+    for _ in range(20):
+        (town,) = {reference.family >= len(COUNTRIES) for reference in source.draw()}
+        towns.add(town)
+    assert towns == {False, True}
+
+
 def test_every_kind_resumes_exactly() -> None:
     for make in (hard, articles, dialogues):
         first, second = make(), make()
