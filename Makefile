@@ -116,7 +116,7 @@ eval: $(READY) ## measure the default model's answers, resumable: an hour or two
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality
 
-# The stages of the packaged model: reading, reading through the codec, and the mean of two seeds of more of it; after
+# The stages of the packaged model: reading, reading through the codec, and two seeds of more of it, averaged with their start; after
 # `experiments split-questions`, which makes training rows of SQuAD, also paragraphs, DPO and its mean with the stage before.
 ASKED := $(wildcard build/questions/squad_training.json)
 TUNE = $(BIN)/memory-model adapt --data build/countries.jsonl --corpus build/corpus --device $(DEVICE)
@@ -138,11 +138,11 @@ adapt: $(READY) ## tune the default model again and fit its codec, resumable: ho
 	    build/adapt/through/adapter.safetensors --out build/adapt/start.safetensors
 	for seed in 11 12; do \
 	    $(TUNE) --start build/adapt/start.safetensors --codec build/adapt/first.npz --ramp 0 --steps $(shell expr $(STEPS) / 2) \
-	        --mixture hard:2.5,facts:2.5,$(PROSE)asked:3.5,dialogue:0.5,keeping:1.2 --refused 0.35 --refused-articles 0.1 \
-	        --all-as-text 0.05 --learning-rate 4e-4 --decay 0.8 --seed $$seed --out build/adapt/seed-$$seed || exit 1; \
+	        --mixture hard:5,facts:2,$(PROSE)asked:4,dialogue:0.5,keeping:1.2 --refused 0.35 --refused-articles 0.1 \
+	        --all-as-text 0.05 --learning-rate 5e-4 --decay 0.8 --seed $$seed --out build/adapt/seed-$$seed || exit 1; \
 	done
 	$(BIN)/python -m experiments mean-adapter build/adapt/seed-11/adapter.safetensors build/adapt/seed-12/adapter.safetensors \
-	    --out build/adapt/adapter.safetensors
+	    build/adapt/start.safetensors --out build/adapt/adapter.safetensors
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --data build/countries.jsonl --references 500 \
 	    --factory tokens:156x8 --corpus build/corpus --out build/adapt/codec.npz
 
