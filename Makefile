@@ -116,7 +116,7 @@ eval: $(READY) ## measure the default model's answers, resumable: an hour or two
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality
 
-# The stages of the packaged model: reading, reading through the codec, and two seeds of more of it, averaged with their start; after
+# The stages of the packaged model: reading, reading through the codec, and the mean of that and two seeds of more of it; after
 # `experiments split-questions`, which makes training rows of SQuAD, also paragraphs, DPO and its mean with the stage before.
 ASKED := $(wildcard build/questions/squad_training.json)
 TUNE = $(BIN)/memory-model adapt --data build/countries.jsonl --corpus build/corpus --device $(DEVICE)
