@@ -87,56 +87,61 @@ class HardFacts(AlikeConversations, FactConversations):
             raise InvalidInput(f"task hard needs a field that {_LEAST_FAMILIES} documents hold: drop it from --mixture")
         read = self.references
         self.held = {f: {w[0].field for n in own for w in read[n].questions} for f, own in self.families.items()}
-        self.absent: Question | None = None
-        self.lacking: tuple[int, ...] = ()
+        self.absent: dict[tuple[int, ...], Question] = {}
 
     def draw(self) -> list[Reference]:
-        """References that hold the topic, of different documents of a kind, and two of another without it."""
+        """References that hold the topic, of different documents of a kind; a third of them lose a line."""
         rng, size = self.random, self.sizes.written
         while (lead := self._lead()) is None:
             pass
         of_family = self._holders(self.topic)
         alike = [f for f in sorted(of_family) if 2 * len(self.held[f] & self.held[lead]) > len(self.held[lead])]
-        families = rng.sample(alike, min(size - 1, len(alike)))
-        lacking = self.references[of_family[families[-1]]]
-        without = self._without(lacking)
-        drawn = [self._varied(self.references[of_family[f]]) for f in families[: size - len(without)]]
-        asked = rng.choice(next(ways for ways in lacking.questions if ways[0].field == self.topic))
-        self.absent = None if any(refers_to(r.text, asked) for r in without) or not without else asked
-        self.lacking = tuple(range(len(drawn), len(drawn) + len(without)))
-        return drawn + without
+        alike = alike if len(alike) >= size - 1 else sorted(of_family)
+        drawn: list[Reference] = []
+        self.absent = {}
+        for number, family in enumerate(rng.sample(alike, min(size - 1, len(alike)))):
+            holder = self.references[of_family[family]]
+            ways = [w for w in holder.questions if number or w[0].field == self.topic]
+            asked = rng.choice(rng.choice(ways))
+            less = self._without(holder, asked, 1 if number else 2) if number < size // 3 else []
+            if less:
+                self.absent[tuple(range(len(drawn), len(drawn) + len(less)))] = asked
+            drawn += less or [self._varied(holder)]
+        return drawn
 
     def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
-        """The topic of the document that is read without it, beside others that hold it."""
-        if self.absent is None:
+        """What a document that is read has lost, beside others that may hold it; any number is read."""
+        if not self.absent:
             return None
-        others = [n for n in range(len(written)) if n not in self.lacking]
-        count = min(len(others), self.sizes.memories - len(self.lacking))
-        others = [n for n in others if not refers_to(written[n].text, self.absent)]
-        read = [*self.lacking, *self.random.sample(others, min(count, len(others)))]
-        self.random.shuffle(read)
-        return read, self.absent.question
+        rng = self.random
+        lacking = rng.choice(sorted(self.absent))
+        asked = self.absent[lacking]
+        others = [n for n in range(len(written)) if n not in lacking and not refers_to(written[n].text, asked)]
+        read = rng.sample(lacking, rng.randint(1, len(lacking)))
+        read += rng.sample(others, min(len(others), rng.randint(0, self.sizes.memories - len(read))))
+        rng.shuffle(read)
+        return read, asked.question
 
     def places(self, written: Sequence[Reference]) -> list[int]:
         """Those that hold the topic."""
-        return [n for n in range(len(written)) if n not in self.lacking]
+        return [n for n, r in enumerate(written) if any(ways[0].field == self.topic for ways in r.questions)]
 
     def _holders(self, topic: str) -> dict[int, int]:
         """One reference of each document that holds a field."""
         return {self.references[n].family: n for n in self.fields[topic]}
 
-    def _without(self, holder: Reference) -> list[Reference]:
-        """Up to two references of a document, without the lines of the topic."""
+    def _without(self, holder: Reference, asked: Question, most: int) -> list[Reference]:
+        """References of a document, without the lines of a field; none where they answer all the same."""
         found: list[Reference] = []
         numbers = self.families[holder.family]
         for number in self.random.sample(numbers, len(numbers)):
             title, *lines = self.references[number].text.splitlines()
-            lines = [line for line in lines if not line.startswith(f"{self.topic}: ")]
+            lines = [line for line in lines if not line.startswith(f"{asked.field}: ")]
             asks = [w for w in self.references[number].questions if w[0].line in lines]
-            if asks and len(found) < 2:
+            if asks and len(found) < most:
                 text = "\n".join([title, *lines])
                 found.append(Reference(holder.family, text, self.chat.tokenizer.encode(text), asks))
-        return found
+        return [] if any(refers_to(r.text, asked) for r in found) else found
 
 
 class Articles(AlikeConversations):

@@ -83,17 +83,20 @@ def test_a_refusal_is_followed_by_a_question_that_the_same_references_answer(mak
     assert refused > 5
 
 
-def test_a_refused_country_is_read_without_the_field_that_is_asked_for() -> None:
-    source = hard()
-    for _ in range(6):
+def test_a_refused_question_is_about_a_document_that_is_read_without_the_answer_beside_none_to_four_others() -> None:
+    source, counts = hard(), set()
+    for _ in range(40):
         written = source.draw()
         none = source.unanswered(written)
         if none is None:
             continue
         own = [n for n in none[0] if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none[1])]
         assert own
-        assert set(own) <= set(source.lacking)
-        assert not any(f"{source.topic}: " in written[n].text for n in own)
+        (asked,) = {asked for places, asked in source.absent.items() if set(own) & set(places)}
+        assert asked.question == none[1]
+        assert not any(asked.line in written[n].text for n in own)
+        counts.add(len(none[0]))
+    assert counts == {1, 2, 3, 4, 5}
 
 
 def test_references_of_a_batch_are_of_one_kind_and_all_kinds_have_their_turn() -> None:
