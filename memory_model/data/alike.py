@@ -1,8 +1,7 @@
 """Conversations in which everything that is read looks like the answer: only the subject tells right from wrong.
 
-`HardFacts`: all references of a batch hold the asked field, of different countries. `Articles`: paragraphs of one
-article, with what people asked about them. Both begin with few references read at a time and end with five; an "I don't
-know." where nothing read answers has a twin: a question that one of the same references does answer.
+`HardFacts`: most references of a batch hold the asked field, of different documents. `Articles`: paragraphs of one
+article, with what people asked about them. An "I don't know." has a twin that one of the same references does answer.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from memory_model.refusal import SENTENCE
 _WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
 
-Unanswered = tuple[list[int], str]
-"""References that are read (places in the batch), and a question that none of them answers."""
+Unanswered = tuple[list[int], Question]
+"""References that are read (places in the batch), and a question that none answers; its answer is a wrong one."""
 
 
 class AlikeConversations(Conversations):
@@ -43,8 +42,8 @@ class AlikeConversations(Conversations):
                 read = rng.sample(self.places(written), min(self._reads(), len(self.places(written))))
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
                 continue
-            read, question = none
-            rows.append(self._said(written, read, [(question, SENTENCE)]))
+            read, asked = none
+            rows.append(self._said(written, read, [(asked.question, SENTENCE)]))
             rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
 
@@ -71,7 +70,7 @@ class AlikeConversations(Conversations):
 
 
 class HardFacts(AlikeConversations, FactConversations):
-    """Facts of one field of different countries; what is refused asks for a country that is read without the field."""
+    """Facts of one field of different documents; what is refused asks for a line that a document has lost."""
 
     task = "hard"
     on_topic = 1.0
@@ -85,8 +84,8 @@ class HardFacts(AlikeConversations, FactConversations):
         self.topics = {t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES}
         if not self.topics:
             raise InvalidInput(f"task hard needs a field that {_LEAST_FAMILIES} documents hold: drop it from --mixture")
-        read = self.references
-        self.held = {f: {w[0].field for n in own for w in read[n].questions} for f, own in self.families.items()}
+        fields = [{ways[0].field for ways in reference.questions} for reference in self.references]
+        self.held = {family: set().union(*(fields[n] for n in own)) for family, own in self.families.items()}
         self.absent: dict[tuple[int, ...], Question] = {}
 
     def draw(self) -> list[Reference]:
@@ -101,8 +100,7 @@ class HardFacts(AlikeConversations, FactConversations):
         self.absent = {}
         for number, family in enumerate(rng.sample(alike, min(size - 1, len(alike)))):
             holder = self.references[of_family[family]]
-            ways = [w for w in holder.questions if number or w[0].field == self.topic]
-            asked = rng.choice(rng.choice(ways))
+            asked = rng.choice(rng.choice([w for w in holder.questions if number or w[0].field == self.topic]))
             less = self._without(holder, asked, 1 if number else 2) if number < size // 3 else []
             if less:
                 self.absent[tuple(range(len(drawn), len(drawn) + len(less)))] = asked
@@ -114,13 +112,11 @@ class HardFacts(AlikeConversations, FactConversations):
         if not self.absent:
             return None
         rng = self.random
-        lacking = rng.choice(sorted(self.absent))
-        asked = self.absent[lacking]
+        lacking, asked = rng.choice(list(self.absent.items()))
         others = [n for n in range(len(written)) if n not in lacking and not refers_to(written[n].text, asked)]
         read = rng.sample(lacking, rng.randint(1, len(lacking)))
         read += rng.sample(others, min(len(others), rng.randint(0, self.sizes.memories - len(read))))
-        rng.shuffle(read)
-        return read, asked.question
+        return rng.sample(read, len(read)), asked
 
     def places(self, written: Sequence[Reference]) -> list[int]:
         """Those that hold the topic."""
@@ -153,15 +149,14 @@ class Articles(AlikeConversations):
         """rows: as `split-questions` writes them. Raises InvalidInput where no article has enough of them."""
         super().__init__(chat, seed, sizes)
         self.refused_share = sizes.refused_articles
-        self.plausible = {row.question: row.plausible for row in rows if row.plausible}
-        asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
+        asked: dict[tuple[str, str], tuple[list[list[Question]], list[Question]]] = {}
         for row in rows:
             answers, refused = asked.setdefault((row.title, row.knowledge), ([], []))
             if row.answerable:
                 answers.append([Question(row.question, row.right_answer, row.knowledge)])
             else:
-                refused.append(row.question)
-        self.articles: dict[str, list[tuple[Reference, list[str]]]] = {}
+                refused.append(Question(row.question, row.plausible, ""))
+        self.articles: dict[str, list[tuple[Reference, list[Question]]]] = {}
         for number, ((title, text), (answers, refused)) in enumerate(asked.items()):
             headed = f"{title}\n{text}"
             ids = chat.tokenizer.encode(headed)
@@ -170,12 +165,12 @@ class Articles(AlikeConversations):
         self.articles = {name: held for name, held in self.articles.items() if len(held) >= 4}
         if not self.articles:
             raise InvalidInput("task articles needs articles with four paragraphs that are asked about")
-        self.refused: list[list[str]] = []
+        self.refused: list[list[Question]] = []
 
     def draw(self) -> list[Reference]:
         """Runs of up to five paragraphs of an article."""
         rng, size = self.random, self.sizes.written
-        chosen: dict[str, tuple[Reference, list[str]]] = {}
+        chosen: dict[str, tuple[Reference, list[Question]]] = {}
         for name in rng.sample(sorted(self.articles), min(size, len(self.articles))):
             held = self.articles[name]
             run = min(5, len(held), size - len(chosen))

@@ -82,7 +82,7 @@ class Dialogues(AlikeConversations):
         rng = self.random
         person = next(p for p in _people(4 * len(self.people), rng) if p not in self.people)
         read = rng.sample(range(len(written)), min(self.sizes.memories, len(written)))
-        return read, rng.choice(_ASKING).format(q=_question(self.topic, person))
+        return read, Question(rng.choice(_ASKING).format(q=_question(self.topic, person)), "", "")
 
     def _told(self, number: int, person: str, value: str) -> Reference:
         """What a user said of a person: the topic, and at times another field before or after it."""

@@ -31,7 +31,7 @@ class Preferences(Conversations):
         super().__init__(facts.chat, seed, facts.sizes)
         self.sources: tuple[AlikeConversations, ...] = (facts, articles)
         self.source: AlikeConversations = facts
-        self.unread, self.plausible = unread, articles.plausible
+        self.unread = unread
         for source in self.sources:
             source.random = self.random  # one state for all
 
@@ -59,9 +59,9 @@ class Preferences(Conversations):
             asked = self.source.ask(written[number])
             wrong = [self.unread.get(asked.question), self._another(written, read, asked, number)]
             if none:
-                wrong, absent = [], getattr(self.source, "absent", None)
-                seeming = self._another(written, read, absent) if absent else self.plausible.get(none[1])
-                found += [(read, none[1], SENTENCE, seeming)] if seeming else []
+                wrong, absent = [], none[1]
+                seeming = self._another(written, read, absent) if absent.line else absent.answer
+                found += [(read, absent.question, SENTENCE, seeming)] if seeming else []
             found.append((read, asked.question, asked.answer, rng.choice([w for w in wrong if w] or [SENTENCE])))
         return found[: self.sizes.conversations]
 

@@ -90,11 +90,9 @@ def test_a_refused_question_is_about_a_document_that_is_read_without_the_answer_
         none = source.unanswered(written)
         if none is None:
             continue
-        own = [n for n in none[0] if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none[1])]
+        own = [n for n in none[0] if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none[1].question)]
         assert own
-        (asked,) = {asked for places, asked in source.absent.items() if set(own) & set(places)}
-        assert asked.question == none[1]
-        assert not any(asked.line in written[n].text for n in own)
+        assert not any(none[1].line in written[n].text for n in none[0])
         counts.add(len(none[0]))
     assert counts == {1, 2, 3, 4, 5}
 

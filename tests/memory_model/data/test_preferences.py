@@ -83,7 +83,7 @@ def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:
     facts, articles = built.sources
     references = [*facts.references, *(r for held in articles.articles.values() for r, _ in held)]
     questions = {way.question for r in references for ways in r.questions for way in ways}
-    questions |= {question for held in articles.articles.values() for _, asked in held for question in asked}
+    questions |= {q.question for held in articles.articles.values() for _, asked in held for q in asked}
     assert not {r.text.partition("\n")[0] for r in references} & titles
     assert not questions & {row.get("question") for row in tests}
     for _ in range(40):
