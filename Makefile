@@ -138,7 +138,7 @@ adapt: $(READY) ## tune the default model again and fit its codec, resumable: ho
 	    build/adapt/through/adapter.safetensors --out build/adapt/start.safetensors
 	for seed in 11 12; do \
 	    $(TUNE) --start build/adapt/start.safetensors --codec build/adapt/first.npz --ramp 0 --steps $(shell expr $(STEPS) / 2) \
-	        --mixture hard:5,facts:2,$(PROSE)asked:4,dialogue:0.5,keeping:1.2 --refused 0.35 --refused-articles 0.1 \
+	        --mixture hard:5,facts:2,$(PROSE)asked:4,dialogue:0.5,keeping:1.2 --refused 0.45 --refused-articles 0.1 \
 	        --all-as-text 0.05 --learning-rate 5e-4 --decay 0.8 --seed $$seed --out build/adapt/seed-$$seed || exit 1; \
 	done
 	$(BIN)/python -m experiments mean-adapter build/adapt/seed-11/adapter.safetensors build/adapt/seed-12/adapter.safetensors \
