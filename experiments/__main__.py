@@ -7,6 +7,7 @@ import typer
 from experiments.corpus.filtering import filter_corpus
 from experiments.corpus.preparing import prepare_data
 from experiments.corpus.vocabulary import vocabulary
+from experiments.cost import cost
 from experiments.device_quality import device_quality
 from experiments.mean_adapter import mean_adapter
 from experiments.pretraining import two_stages
@@ -24,7 +25,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=F
 for study in (
     prepare_data, draw_questions, invent_countries, split_questions, quality, device_quality, mean_adapter,
     random_base, long_conversation, two_stages, filter_corpus, vocabulary, professional, refusal_curve,
-    self_retrieval, seen_heads, useful_references, whole_documents,
+    self_retrieval, seen_heads, useful_references, whole_documents, cost,
 ):  # fmt: skip
     app.command()(study)
 

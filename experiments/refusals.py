@@ -18,13 +18,15 @@ def refusal_curve(
     bias: Annotated[
         float | None, typer.Option(help="Mark the measured bias next to it; default: the chosen one.")
     ] = None,
+    alone: Annotated[bool, typer.Option(help="The curve of questions that read one memory.")] = False,
 ) -> None:
     """Draw rightly against wrongly refused questions for every bias, one bias marked with its standard errors."""
     from matplotlib import pyplot as plt
 
     found = read_json(calibration)
     try:
-        points, most_wrong, wanted = found["curve"], found["most_wrong"], found["chosen"] if bias is None else bias
+        of, most_wrong = found["bias_alone" if alone else "bias"], found["most_wrong"]
+        points, wanted = of["curve"], of["chosen"] if bias is None else bias
         unanswerable = next(iter(points[0]["rightly"]))
         marked = min((point["bias"] for point in points), key=lambda measured: abs(measured - wanted))
         figure, side = plt.subplots(figsize=(5.4, 3.6))

@@ -35,17 +35,25 @@ class Refusal:
 
     bias: logits added to the first token of `sentence` at an answer's first token, where memories are read. More
     refuses more of what nothing answers, and more of what something does; `memory-model calibrate` chooses it.
+    bias_alone: the same where a single memory is read, which is easier to tell from the answer; None: as bias.
     """
 
     sentence: str = SENTENCE
     bias: float = 0.0
+    bias_alone: float | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
         if not (isinstance(self.sentence, str) and self.sentence.strip()):
             raise InvalidInput(f"the sentence of a refusal must be a text, not {self.sentence!r}")
-        if isinstance(self.bias, bool) or not isinstance(self.bias, int | float) or not abs(self.bias) <= 100:
-            raise InvalidInput(f"the bias of a refusal must be a number from -100 to 100, not {self.bias!r}")
+        for bias in (self.bias, 0 if self.bias_alone is None else self.bias_alone):
+            if isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= 100:
+                raise InvalidInput(f"the bias of a refusal must be a number from -100 to 100, not {bias!r}")
+
+    def bias_for(self, memories: int) -> float:
+        """The bias of an answer that reads so many memories; 0 without any."""
+        alone = self.bias if self.bias_alone is None else self.bias_alone
+        return 0.0 if memories == 0 else alone if memories == 1 else self.bias
 
     def first_token(self, tokenizer: Tokenizer) -> int:
         """The token that begins the sentence in the assistant's turn."""

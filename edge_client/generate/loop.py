@@ -66,10 +66,8 @@ class Answer:
         self._cancellation, self._conversation = cancellation, conversation
         self._recalls = ChunkRecalls(model, sequence, prompt, policy, cancellation)
         self._ends = set(tokenizer.stop_ids)
-        # An answer that goes on has its first token behind it.
-        refusal = model.bundle.manifest.refusal
-        biased = refusal.bias and not prompt.begun
-        self._refusal = (refusal.first_token(tokenizer), refusal.bias) if biased else None
+        self._refusal = model.bundle.manifest.refusal
+        self._refuses = self._refusal.first_token(tokenizer)
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel
         self._reason = ""
@@ -111,8 +109,9 @@ class Answer:
         logits = recalls.read_prompt(reused)
         yield from self._news()
         for number in count(1):
-            read = number == 1 and self._sequence.held.memories
-            picked = self._sampler.pick(logits[-1], self._refusal if read else None)
+            first = number == 1 and not self._prompt.begun  # an answer that goes on has its first token behind it
+            bias = self._refusal.bias_for(len(self._sequence.held.memories)) if first else 0.0
+            picked = self._sampler.pick(logits[-1], (self._refuses, bias) if bias else None)
             self._cancellation.check()
             self._first_token_s = self._first_token_s or self._seconds()
             yield from self._news()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from memory_model.cli.cost import cost
 from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
@@ -28,5 +27,5 @@ app = typer.Typer(
     """,
 )  # fmt: skip
 
-for command in (new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain, cost):
+for command in (new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain):
     app.command("eval" if command is evaluate else None)(command)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -94,8 +94,9 @@ def calibrate(
 ) -> None:
     """Set how readily a model answers "I don't know.", with a limit on wrong refusals.
 
-    The bias is added to the first token of the refusal, at the beginning of answers that read memories. Unanswerable
-    questions have `"answerable": false`. Use development questions, so that the test questions stay unseen.
+    The bias is added to the first token of the refusal, at the beginning of answers that read memories; `bias_alone`
+    where one memory is read, measured without distractors. Unanswerable questions have `"answerable": false`. Use
+    development questions, so that the test questions stay unseen.
     """
     from memory_model.data.rows import open_rows
     from memory_model.errors import InvalidInput
@@ -108,31 +109,34 @@ def calibrate(
     folder = ModelFolder.open(model)
     if save and folder.packaged:
         raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, and give the copy with --model")
-    sets, found = {path.stem: open_rows(path, limit) for path in data}, {}
+    sets = {path.stem: open_rows(path, limit) for path in data}
     if len(sets) < len(data):
         raise InvalidInput("two files of questions have one name: give each its own")
     if len({row.answerable for rows in sets.values() for row in rows}) < 2:
         raise InvalidInput('calibrating needs files with rows that have `"answerable": false`, and others')
-    subject = Subject.open(model, adapter, codec)
-    with subject.computing(precision):
-        for name, rows in sets.items():
-            run = Evaluation(subject, rows, ["memory"])
-            with progress_bar(f"{name}: first tokens", len(rows)) as advance:
-                found[name] = refusing.margins(run, advance)
-    best = refusing.chosen(points := refusing.curve(found), most_wrong)
-    table = Table("bias", *found, title="refused of answerable (and of unanswerable) questions; *: chosen")
-    for point in (p for p in points if p is best or not p.bias % 1):
-        sides = (point.wrongly, "{:.3f}"), (point.rightly, "({:.3f})")
-        cells = [" ".join(form.format(m[name].mean) for m, form in sides if name in m) for name in found]
-        table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *cells)
-    Console().print(table)
+    subject, result = Subject.open(model, adapter, codec), dict[str, Any](most_wrong=most_wrong)
+    for key, distractors in (("bias", 4), ("bias_alone", 0)):
+        found = {}
+        with subject.computing(precision):
+            for name, rows in sets.items():
+                run = Evaluation(subject, rows, ["memory"], distractors=distractors)
+                with progress_bar(f"{name}, {counted(distractors, 'distractor')}", len(rows)) as advance:
+                    found[name] = refusing.margins(run, advance)
+        best = refusing.chosen(points := refusing.curve(found), most_wrong)
+        table = Table(key, *found, title="refused of answerable (and of unanswerable) questions; *: chosen")
+        for point in (p for p in points if p is best or not p.bias % 1):
+            sides = (point.wrongly, "{:.3f}"), (point.rightly, "({:.3f})")
+            cells = [" ".join(form.format(m[name].mean) for m, form in sides if name in m) for name in found]
+            table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *cells)
+        Console().print(table)
+        result[key] = {"chosen": best.bias, "curve": [asdict(point) for point in points]}
     if out is not None:
-        write_json(out, {**subject.about(), "most_wrong": most_wrong, "chosen": best.bias,
-                         "curve": [asdict(point) for point in points]})  # fmt: skip
+        write_json(out, {**subject.about(), **result})
+    biases = {key: result[key]["chosen"] for key in ("bias", "bias_alone")}
     if save:
-        replace(folder, refusal=replace(folder.refusal, bias=best.bias)).save()
+        replace(folder, refusal=replace(folder.refusal, **biases)).save()
     then = f"saved in {folder.path}: `export` takes it into a bundle" if save else "--save writes it into the folder"
-    options.console.print(f"bias {best.bias:g}; {then}")
+    options.console.print(", ".join(f"{key} {value:g}" for key, value in biases.items()) + f"; {then}")
 
 
 def scored(run: Evaluation, name: str) -> dict[str, Scores]:

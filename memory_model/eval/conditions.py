@@ -190,7 +190,8 @@ class Evaluation:
     ) -> None:
         model, tokenizer, prefix = self.loaded.model, self.loaded.tokenizer, self.subject.prefix
         refusal = self.subject.refusal
-        bias = (refusal.first_token(tokenizer), refusal.bias) if memories and refusal.bias else None
+        counts = memories.valid.any(-1).sum((1, 2)).tolist() if memories else []
+        bias = (refusal.first_token(tokenizer), [refusal.bias_for(n) for n in counts]) if memories else None
         answers = greedy(model, prompts, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):
             scores.add(row, tokenizer.decode(ids).strip())

@@ -117,5 +117,5 @@ class Subject:
             "codec_id": self.bank.format.codec.codec_id,
             "template": sha256(self.loaded.chat_template.encode()).hexdigest()[:16],
             "memory_bytes": self.bank.format.full_bytes, "reads_memory": bool(self.prefix),
-            "refusal_bias": self.refusal.bias,
+            "refusal_bias": self.refusal.bias, "refusal_bias_alone": self.refusal.bias_alone,
         }  # fmt: skip

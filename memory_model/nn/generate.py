@@ -32,15 +32,15 @@ def read(
 @torch.inference_mode()
 def greedy(
     model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None,
-    stop_ids: Sequence[int], longest: int = 48, first_bias: tuple[int, float] | None = None,
+    stop_ids: Sequence[int], longest: int = 48, first_bias: tuple[int, Sequence[float]] | None = None,
 ) -> list[list[int]]:  # fmt: skip
     """Token ids of greedy answers, without the stop token.
 
-    memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token.
+    memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token of each.
     """
     engine, logits = prefilled(model, prompts, prefix, memory, longest)
     if first_bias is not None:
-        logits[:, first_bias[0]] += first_bias[1]
+        logits[:, first_bias[0]] += logits.new_tensor(first_bias[1])
     answers: list[list[int]] = [[] for _ in prompts]
     tokens = [0] * len(prompts)
     for _ in range(longest):

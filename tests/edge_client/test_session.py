@@ -22,6 +22,7 @@ from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.export.decoder import export_decoder
+from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import edit_manifest, tiny_config, tiny_loaded
@@ -77,14 +78,21 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
     assert tokens == want[start : start + len(tokens)]
 
 
+def keep_one(response: retrieval_pb2.RetrieveResponse) -> None:
+    for result in response.results:
+        del result.hits[1:]
+
+
 def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only_there(
     tiny: Bundle, tmp_path: Path, service: FakeService
 ) -> None:
     folder = Path(shutil.copytree(tiny.folder, tmp_path / "readily"))
-    edit_manifest(folder, refusal={"sentence": "Z", "bias": 100.0})
+    edit_manifest(folder, refusal={"sentence": "Z", "bias": 100.0, "bias_alone": -100.0})
     options: dict[str, Any] = {"memory": "exact", "deadline_s": 20}
     with EdgeModel.open(folder, service.address, **options) as readily:
         assert readily.ask(QUESTION, max_tokens=4).text.startswith("Z")
+        service.spoil = keep_one
+        assert not readily.ask(QUESTION, max_tokens=4).text.startswith("Z"), "a single memory has its own bias"
         alone = readily.ask(QUESTION, max_tokens=4, memory="off").text
     with EdgeModel.open(tiny.folder, service.address, **options) as plain:
         assert alone == plain.ask(QUESTION, max_tokens=4, memory="off").text

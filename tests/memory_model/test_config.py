@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from experiments.cost import knowledge_costs
 from experiments.shapes import MEMORY3_2B, SMOLLM2_135M
 from memory_model.cli import app
-from memory_model.cli.cost import knowledge_costs
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, parse_budget
 from memory_model.errors import InvalidInput
 

@@ -30,11 +30,16 @@ def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -
 
 
 @pytest.mark.parametrize(
-    "values", [{"sentence": " "}, {"sentence": 3}, {"bias": math.nan}, {"bias": "1"}, {"bias": 101}]
+    "values", [{"sentence": " "}, {"sentence": 3}, {"bias": math.nan}, {"bias": "1"}, {"bias_alone": 101}]
 )
 def test_a_refusal_that_means_nothing_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="refusal"):
         Refusal(**values)
+
+
+def test_a_single_memory_has_a_bias_of_its_own() -> None:
+    assert [Refusal(bias=2, bias_alone=3).bias_for(read) for read in (0, 1, 2, 5)] == [0, 3, 2, 2]
+    assert [Refusal(bias=2).bias_for(read) for read in (0, 1, 5)] == [0, 2, 2]
 
 
 def test_the_bias_is_as_high_as_all_files_together_permit() -> None:
@@ -51,8 +56,10 @@ def test_the_bias_is_as_high_as_all_files_together_permit() -> None:
 @pytest.mark.parametrize(("files", "code"), [(["facts", "prose"], 0), ([], 1)])
 def test_the_curve_of_every_file_is_drawn(files: list[str], code: int, tmp_path: Path) -> None:
     points = curve({name: [Question(-n, n > 3) for n in range(8)] for name in files}) if files else []
-    (tmp_path / "c").write_text(json.dumps({"chosen": 1, "most_wrong": 0.05, "curve": [asdict(p) for p in points]}))
-    done = CliRunner().invoke(experiments, ["refusal-curve", str(tmp_path / "c"), "--out", str(tmp_path / "c.svg")])
+    found = {"bias_alone": {"chosen": 1, "curve": [asdict(p) for p in points]}, "most_wrong": 0.05}
+    (tmp_path / "c").write_text(json.dumps(found))
+    command = ["refusal-curve", str(tmp_path / "c"), "--alone", "--out", str(tmp_path / "c.svg")]
+    done = CliRunner().invoke(experiments, command)
     assert (done.exit_code, "is not what" in done.output) == (code, not files), (done.output, done.exception)
     assert all(f"<!-- {name} -->" in (tmp_path / "c.svg").read_text() for name in files)
 
@@ -60,10 +67,12 @@ def test_the_curve_of_every_file_is_drawn(files: list[str], code: int, tmp_path:
 def test_a_question_is_refused_from_its_margin_on() -> None:
     loaded = tiny_loaded()
     rows = [Row(f"Land{n}\nArea: {n} km", f"Area of Land{n}?", f"{n} km") for n in range(4)]
-    run = Evaluation(Subject.of(loaded), rows, ["memory"])
-    for number, question in enumerate(margins(run)):
-        for more, begins in ((0.01, True), (-0.01, False)):
-            refusal = Refusal(bias=-question.margin + more)
-            subject = Subject(run.bank, run.subject.prefix, refusal)
-            (answer,) = Evaluation(subject, rows, ["memory"]).run()["memory"].answers[number : number + 1]
-            assert answer.startswith(SENTENCE[0]) is begins
+    for key, distractors in (("bias", 3), ("bias_alone", 0)):
+        run = Evaluation(Subject.of(loaded), rows, ["memory"], distractors=distractors)
+        for number, question in enumerate(margins(run)):
+            for more, begins in ((0.01, True), (-0.01, False)):
+                refusal = Refusal(**{"bias": 0, "bias_alone": 0, key: -question.margin + more})
+                subject = Subject(run.bank, run.subject.prefix, refusal)
+                again = Evaluation(subject, rows, ["memory"], distractors=distractors)
+                (answer,) = again.run()["memory"].answers[number : number + 1]
+                assert answer.startswith(SENTENCE[0]) is begins

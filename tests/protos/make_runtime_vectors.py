@@ -55,7 +55,7 @@ class Case:
     refusal: Refusal = field(default_factory=Refusal)
 
 
-READILY = Refusal("Zero.", 20.0)
+READILY, ALONE = Refusal("Zero.", 20.0), Refusal("Zero.", 0.0, 20.0)
 _LONG = "Which of the two is the higher one, and since when has that been known to people who live there?"
 CASES = (
     Case("without memory", [{"role": "user", "content": "Hello there"}], 12, memory=False, refusal=READILY),
@@ -74,6 +74,7 @@ CASES = (
     Case("a stop string", [{"role": "user", "content": "Rome"}], 30, [[0, 3], [1], [1]], stop=("www",)),
     Case("an end token", [{"role": "user", "content": "Lima 59"}], 60, [[2], [1], [0], [3], [2]]),
     Case("a refusal", [{"role": "user", "content": "Oslo?"}], 12, [[1, 2]], refusal=READILY),
+    Case("a refusal beside one memory", [{"role": "user", "content": "Oslo?"}], 12, [[2]], refusal=ALONE),
 )  # fmt: skip
 
 
@@ -160,8 +161,7 @@ def answered(case: Case) -> dict[str, Any]:
             "start": chunk.start, "tokens": chunk.tokens, "query": query, "recalled": found, "reads": read,
             "logits": _rounded(logits),
         })  # fmt: skip
-    if read and case.refusal.bias:
-        logits[case.refusal.first_token(tokenizer)] += case.refusal.bias
+    logits[case.refusal.first_token(tokenizer)] += case.refusal.bias_for(len(read))
     said = [t for t, content in zip(prompt.ids, prompt.content, strict=True) if content]
     stream, ends = StreamText(tokenizer, case.stop), tokenizer.stop_ids
     shown, tokens = "", list[int]()
