@@ -157,7 +157,7 @@ def key_of(
 ) -> dict[str, Any]:
     """What a section's numbers follow from. about: `Subject.about`; settings: distractors, seed, candidates, …."""
     key = {
-        "evaluator": EVALUATOR, **{name: about[name] for name in ("model_id", "codec_id", "template")},
+        "evaluator": EVALUATOR, **{name: about[name] for name in ("model_id", "codec_id", "template", "refusal")},
         "data": file_key(data / section.file), "rows": rows, "conditions": list(section.conditions),
         "answerable": section.answerable, **settings,
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -117,5 +117,5 @@ class Subject:
             "codec_id": self.bank.format.codec.codec_id,
             "template": sha256(self.loaded.chat_template.encode()).hexdigest()[:16],
             "memory_bytes": self.bank.format.full_bytes, "reads_memory": bool(self.prefix),
-            "refusal_bias": self.refusal.bias, "refusal_bias_alone": self.refusal.bias_alone,
+            "refusal": asdict(self.refusal),
         }  # fmt: skip
