@@ -41,7 +41,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     attach(loaded.model, 2, 2.0, 0)
     collect(loaded.model, made.memory, "0" * 64, {}).save(folder / "other.safetensors")
     collect(loaded.model, made.memory, made.base_id, {}).save(folder / "rank2.safetensors")
-    for name, rows in {"rows": [ROW], "same/rows": [ROW], "paragraphs": [PARAGRAPH]}.items():
+    both = [ROW, ROW | {"answerable": False}]
+    for name, rows in {"rows": [ROW], "same/rows": [ROW], "both": both, "paragraphs": [PARAGRAPH]}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / f"{name}.json").write_text(json.dumps(rows))
     facts = [{"key": f"k{n}", "title": f"L{n}", "text": f"Area: {n} km\nClimate: dry {n}"} for n in range(8)]
@@ -67,7 +68,6 @@ def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("new base --out x --embedder none", "no embedder at none"),
         ("new base --out x --heads 9.0:8", "memory head 9.0:8 is outside 4 layers"),
         ("new base --out facts.jsonl/x", "facts.jsonl/x: Not a directory"),
-        ("cost --model beyond", "memory head 7.0:8 is outside"),
         ("eval --model codec8 --data rows.json --json o.json", "head dimension 8, the model has 16: fit one with"),
         ("eval --model m --data rows.json --json o.json --conditions memry", "no condition is called memry"),
         ("eval --model m --data rows.json --json o.json --conditions rag_retrieved --embedder none", "no embedder in"),
@@ -75,10 +75,7 @@ def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("eval --model m --data rows.json --json o.json --adapter none", "the plain model reads no memories: use"),
         ("calibrate --model m --data rows.json --data same/rows.json", "one name"),
         ("calibrate --model m --data rows.json", '`"answerable": false`, and others'),
-        (
-            "eval --model m --data facts.jsonl --json o.json",
-            "JSON Lines by its name: an evaluation file is a JSON list",
-        ),
+        ("eval --model m --data facts.jsonl --json o.json", "by its name: an evaluation file is a JSON list"),
         ("export --model codec8 --embedder bert --out bundle", "head dimension 8"),
         ("export --model m --calibration= --embedder none --out bundle", "no embedder at none"),
         (f"adapt --model m --data facts.jsonl --start other.safetensors {RUN}", "use the adapter that was tuned from"),
@@ -125,6 +122,17 @@ def test_a_plain_model_is_evaluated_to_the_end(place: Path, monkeypatch: pytest.
     assert json.loads(Path("plain.json").read_text())["memory_bytes"] == 0
 
 
+def test_calibrating_saves_a_bias_for_one_memory_and_one_for_several(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    shutil.copytree("m", "calibrated")
+    line = "calibrate --model calibrated --data both.json --json c.json --save"
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    found, saved = json.loads(Path("c.json").read_text()), ModelFolder.open("calibrated").refusal
+    assert (found["bias"]["chosen"], found["bias_alone"]["chosen"]) == (saved.bias, saved.bias_alone), done.output
+
+
 def test_studies_make_their_folders_and_refuse_in_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     split = ["split-questions", "paragraphs.json", "--out", "new/folder", "--training", "other/training.json"]
@@ -135,6 +143,7 @@ def test_studies_make_their_folders_and_refuse_in_one_line(place: Path, monkeypa
     for line, says in (
         ("invent-countries --data no-text.jsonl", "line 1"), ("long-conversation --distances a", "no list of numbers"),
         ("vocabulary --corpus x --out v.json", "no corpus at x"), ("random-base none --out x", "no shape is called"),
+        ("cost --model beyond", "memory head 7.0:8 is outside"),
     ):  # fmt: skip
         done = CliRunner().invoke(experiments, line.split(), env={"COLUMNS": "400"})
         assert (done.exit_code, says in done.output, "error: " in done.output) == (1, True, True), done.output

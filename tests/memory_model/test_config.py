@@ -5,22 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from experiments.__main__ import app
 from experiments.cost import knowledge_costs
 from experiments.shapes import MEMORY3_2B, SMOLLM2_135M
-from memory_model.cli import app
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, parse_budget
 from memory_model.errors import InvalidInput
 
 
-def test_the_papers_model_has_the_papers_size_and_memory() -> None:
+def test_models_have_their_published_sizes_and_the_papers_its_memory() -> None:
     config = MEMORY3_2B
     assert config.parameters() - 2 * 60416 * 3200 == pytest.approx(2.4e9, rel=0.02)
     assert config.memory.vectors == 22 * 2 * 8 * 8
     assert config.memory.vectors * 14 == 39_424
     assert config.memory.memory_layers == tuple(range(22))
-
-
-def test_smollm2_counts_its_published_parameters() -> None:
     assert SMOLLM2_135M.parameters() == 134_515_008
 
 
@@ -57,16 +54,10 @@ def test_valid_rows_are_the_first_rows_of_every_head(rows: list[tuple[int, int, 
         assert list(inside) == list(range(start, start + min(tokens, head.tokens)))
 
 
-def test_the_interval_of_the_papers_model_is_the_papers() -> None:
+def test_the_interval_of_the_papers_model_is_the_papers_and_every_models_is_printed() -> None:
     assert knowledge_costs(MEMORY3_2B).interval == pytest.approx((0.494, 13_400), rel=2e-3)
-
-
-def test_the_command_prints_a_models_interval() -> None:
+    with pytest.raises(InvalidInput, match="no memory heads"):
+        knowledge_costs(SMOLLM2_135M)
     done = CliRunner().invoke(app, ["cost"])
     assert done.exit_code == 0, done.output
     assert "cheapest from 0.819 to 1,910 uses" in done.output
-
-
-def test_a_model_without_memory_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no memory heads"):
-        knowledge_costs(SMOLLM2_135M)

@@ -38,16 +38,11 @@ from tests.edge_client.http_calls import MESSAGES, MODEL, QUESTION, call, post, 
         {"tools": [{"function": {"name": "f", "parameters": [1]}}], "tool_choice": "required"},
         {"tool_choice": {"function": "f"}},
         {"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}, *MESSAGES]},
-        {"temperature": -1},
-        {"n": 2},
-        {"top_logprobs": 2},
-        {"memory": {"mode": "sometimes"}},
-        {"memory": {"knowledge_base": "../etc"}},
-        {"memory": {"knowledge_base": ",".join("abcdefghi")}},
-        {"memory": {"tekst": True}},
-        {"memory": {"lead_tokens": 4}},  # the server's own, for all requests
+        {"temperature": -1}, {"n": 2}, {"top_logprobs": 2}, {"memory": {"mode": "sometimes"}},
+        {"memory": {"knowledge_base": "../etc"}}, {"memory": {"knowledge_base": ",".join("abcdefghi")}},
+        {"memory": {"tekst": True}}, {"memory": {"lead_tokens": 4}},  # the server's own, for all requests
     ],
-)
+)  # fmt: skip
 def test_a_wrong_value_is_refused_by_name(server: AppProcess, fields: dict[str, object]) -> None:
     assert refused(post(server, {"messages": MESSAGES, **fields})) == (400, "invalid_value")
 
