@@ -84,7 +84,7 @@ def calibrate(
     data: Annotated[list[Path], typer.Option(help="JSON list of development questions; may be repeated.")],
     most_wrong: Annotated[float, options.share(help="Largest share of wrong refusals over all files.")] = 0.05,
     out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="JSON file for all biases.")] = None,
-    save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
+    save: Annotated[bool, typer.Option(help="Write the chosen biases into the model folder.")] = False,
     limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
@@ -94,9 +94,9 @@ def calibrate(
 ) -> None:
     """Set how readily a model answers "I don't know.", with a limit on wrong refusals.
 
-    The bias is added to the first token of the refusal, at the beginning of answers that read memories; `bias_alone`
-    where one memory is read, measured without distractors. Unanswerable questions have `"answerable": false`. Use
-    development questions, so that the test questions stay unseen.
+    A bias is added to the first token of the refusal, at the beginning of answers that read memories: `bias` where
+    several are read; `bias_alone` where one is, which is measured without distractors. Unanswerable questions have
+    `"answerable": false`. Use development questions, so that the test questions stay unseen.
     """
     from memory_model.data.rows import open_rows
     from memory_model.errors import InvalidInput
@@ -135,7 +135,7 @@ def calibrate(
     biases = {key: result[key]["chosen"] for key in ("bias", "bias_alone")}
     if save:
         replace(folder, refusal=replace(folder.refusal, **biases)).save()
-    then = f"saved in {folder.path}: `export` takes it into a bundle" if save else "--save writes it into the folder"
+    then = f"saved in {folder.path}: `export` takes them into a bundle" if save else "--save writes them to the folder"
     options.console.print(", ".join(f"{key} {value:g}" for key, value in biases.items()) + f"; {then}")
 
 
