@@ -15,9 +15,7 @@ from memory_model.models.tensor_files import read_json
 def refusal_curve(
     calibration: Annotated[Path, typer.Argument(help="What `memory-model calibrate --json` wrote.")],
     out: Annotated[Path, typer.Option(help="SVG to write.")] = Path("build/refusals.svg"),
-    bias: Annotated[
-        float | None, typer.Option(help="Mark the measured bias next to it; default: the chosen one.")
-    ] = None,
+    bias: Annotated[float | None, typer.Option(help="Mark the bias next to it; default: the chosen one.")] = None,
     alone: Annotated[bool, typer.Option(help="The curve of questions that read one memory.")] = False,
 ) -> None:
     """Draw rightly against wrongly refused questions for every bias, one bias marked with its standard errors."""

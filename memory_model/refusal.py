@@ -35,7 +35,7 @@ class Refusal:
 
     bias: logits added to the first token of `sentence` at an answer's first token, where memories are read. More
     refuses more of what nothing answers, and more of what something does; `memory-model calibrate` chooses it.
-    bias_alone: the same where a single memory is read, which is easier to tell from the answer; None: as bias.
+    bias_alone: the same where a single memory is read; None: as bias.
     """
 
     sentence: str = SENTENCE

@@ -75,7 +75,7 @@ def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("eval --model m --data rows.json --json o.json --adapter none", "the plain model reads no memories: use"),
         ("calibrate --model m --data rows.json --data same/rows.json", "one name"),
         ("calibrate --model m --data rows.json", '`"answerable": false`, and others'),
-        ("eval --model m --data facts.jsonl --json o.json", "by its name: an evaluation file is a JSON list"),
+        ("eval --model m --data facts.jsonl --json o", "JSON Lines by its name: an evaluation file is a JSON list"),
         ("export --model codec8 --embedder bert --out bundle", "head dimension 8"),
         ("export --model m --calibration= --embedder none --out bundle", "no embedder at none"),
         (f"adapt --model m --data facts.jsonl --start other.safetensors {RUN}", "use the adapter that was tuned from"),
@@ -133,8 +133,8 @@ def test_calibrating_saves_a_bias_for_one_memory_and_one_for_several(
     assert (found["bias"]["chosen"], found["bias_alone"]["chosen"]) == (saved.bias, saved.bias_alone), done.output
 
 
-def test_studies_make_their_folders_and_refuse_in_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
+@pytest.mark.usefixtures("unread")
+def test_studies_make_their_folders_and_refuse_in_one_line() -> None:
     split = ["split-questions", "paragraphs.json", "--out", "new/folder", "--training", "other/training.json"]
     assert CliRunner().invoke(experiments, split).exit_code == 0
     assert sorted(path.name for path in Path("new/folder").iterdir()) == [
