@@ -26,6 +26,7 @@ _ROWS = (
     ("same_field", "exact_match", "same field: exact"), ("records", "exact_match", "records: exact"),
     ("introductions", "f1", "introductions: F1"), ("squad", "f1", "SQuAD: F1"),
     ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
+    ("same_field_retrieved", "exact_match", "same field, retrieved: exact"),
     ("introductions_retrieved", "f1", "introductions, retrieved: F1"),
     ("squad_retrieved", "f1", "SQuAD, retrieved: F1"),
     ("unanswerable", "refused", "unanswerable: refused"),

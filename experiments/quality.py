@@ -79,6 +79,7 @@ SECTIONS = (
     Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
     Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
     Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),
+    Section("same_field_retrieved", "test", "heldout_hard.json", RETRIEVED, 150, FACTS),
     Section("introductions_retrieved", "test", "introductions_test.json", RETRIEVED, 187, INTRODUCTIONS),
     Section("squad_retrieved", "test", "squad_test.json", RETRIEVED, 60, ARTICLES, answerable=True),
     Section("squad_unanswerable", "test", "squad_test.json", ("memory", "rag_five"), 40, answerable=False),

@@ -18,6 +18,7 @@ from memory_model.refusal import SENTENCE
 
 _WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
+_ONE_DOCUMENT = 0.5  # share of the batches with references of one document, where it has several
 
 Unanswered = tuple[list[int], Question]
 """References that are read (places in the batch), and a question that none answers; its answer is a wrong one."""
@@ -70,7 +71,7 @@ class AlikeConversations(Conversations):
 
 
 class HardFacts(AlikeConversations, FactConversations):
-    """Facts of one field of different documents; what is refused asks for a line that a document has lost."""
+    """Facts of one field of different documents, or of one document; what is refused asks for a line that is lost."""
 
     task = "hard"
     on_topic = 1.0
@@ -89,10 +90,16 @@ class HardFacts(AlikeConversations, FactConversations):
         self.absent: dict[tuple[int, ...], Question] = {}
 
     def draw(self) -> list[Reference]:
-        """References that hold the topic, of different documents of a kind; a third of them lose a line."""
+        """References that hold the topic, of different documents of a kind; a third of them lose a line.
+
+        Or those of one document, as a search that finds its title returns them: reading many of one subject is then no
+        sign that nothing answers.
+        """
         rng, size = self.random, self.sizes.written
         while (lead := self._lead()) is None:
             pass
+        if len(own := self.families[lead]) > 2 and rng.random() < _ONE_DOCUMENT:
+            return self._of_one([self.references[n] for n in rng.sample(own, min(size, len(own)))])
         of_family = self._holders(self.topic)
         alike = [f for f in sorted(of_family) if 2 * len(self.held[f] & self.held[lead]) > len(self.held[lead])]
         alike = alike if len(alike) >= size - 1 else sorted(of_family)
@@ -114,29 +121,45 @@ class HardFacts(AlikeConversations, FactConversations):
         rng = self.random
         lacking, asked = rng.choice(list(self.absent.items()))
         others = [n for n in range(len(written)) if n not in lacking and not refers_to(written[n].text, asked)]
-        read = rng.sample(lacking, rng.randint(1, len(lacking)))
+        read = rng.sample(lacking, rng.randint(1, min(len(lacking), self.sizes.memories)))
         read += rng.sample(others, min(len(others), rng.randint(0, self.sizes.memories - len(read))))
         return rng.sample(read, len(read)), asked
 
     def places(self, written: Sequence[Reference]) -> list[int]:
-        """Those that hold the topic."""
-        return [n for n, r in enumerate(written) if any(ways[0].field == self.topic for ways in r.questions)]
+        """Those that hold the topic, if there is one."""
+        held = [{ways[0].field for ways in reference.questions} for reference in written]
+        return [n for n, fields in enumerate(held) if self.topic in fields or (fields and not self.topic)]
 
     def _holders(self, topic: str) -> dict[int, int]:
         """One reference of each document that holds a field."""
         return {self.references[n].family: n for n in self.fields[topic]}
+
+    def _of_one(self, drawn: list[Reference]) -> list[Reference]:
+        """References of one document, without the lines of one of their fields."""
+        self.topic, self.absent = "", {}
+        asked = self.random.choice(self.random.choice(drawn[0].questions))
+        lacking = [self._less(reference, asked) for reference in drawn]
+        found = [reference for reference in lacking if reference.questions]
+        if found and not any(refers_to(reference.text, asked) for reference in found):
+            self.absent[tuple(range(len(found)))] = asked
+        return found or drawn
+
+    def _less(self, reference: Reference, asked: Question) -> Reference:
+        """A reference without the lines of a field."""
+        title, *lines = reference.text.splitlines()
+        lines = [line for line in lines if not line.startswith(f"{asked.field}: ")]
+        text = "\n".join([title, *lines])
+        asks = [ways for ways in reference.questions if ways[0].line in lines]
+        return Reference(reference.family, text, self.chat.tokenizer.encode(text), asks)
 
     def _without(self, holder: Reference, asked: Question, most: int) -> list[Reference]:
         """References of a document, without the lines of a field; none where they answer all the same."""
         found: list[Reference] = []
         numbers = self.families[holder.family]
         for number in self.random.sample(numbers, len(numbers)):
-            title, *lines = self.references[number].text.splitlines()
-            lines = [line for line in lines if not line.startswith(f"{asked.field}: ")]
-            asks = [w for w in self.references[number].questions if w[0].line in lines]
-            if asks and len(found) < most:
-                text = "\n".join([title, *lines])
-                found.append(Reference(holder.family, text, self.chat.tokenizer.encode(text), asks))
+            less = self._less(self.references[number], asked)
+            if less.questions and len(found) < most:
+                found.append(less)
         return [] if any(refers_to(r.text, asked) for r in found) else found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from memory_model.cache_layout import cache_layout, projection_rows
-from memory_model.chat import prefix_ids
-from memory_model.nn.generate import read
+from memory_model.chat import prefix_ids, text_start
+from memory_model.nn.decoder import Rows
+from memory_model.nn.fused import product_type, products
 from memory_model.nn.writing import stack_memories
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ PLAIN = 0.5
 """Weight of plain text beside questions, in moments of equal trace."""
 TEXTS = 48
 """References that are read as text: some 6,000 tokens."""
+AT_ONCE = 8
+"""Questions that are read together."""
 KEYS = ("knowledge", "question", "right_answer")
 
 Row = Mapping[str, str]
@@ -44,65 +48,81 @@ def second_moments(
     """
     memory = loaded.config.memory
     references = [loaded.tokenizer.encode(row["knowledge"])[: memory.reference_tokens] for row in rows]
-    written = loaded.writer.write([row["knowledge"] for row in rows]) if memory.heads else []
-    asked: dict[str, Tensor] = {}
-    plain: dict[str, Tensor] = {}
-    rng = random.Random(0)
-    for number, row in enumerate(rows):
-        chosen: list[ExplicitMemory] = []
+    writer = copy(loaded.writer)
+    writer.precision = product_type("cpu")
+    written = writer.write([row["knowledge"] for row in rows]) if memory.heads else []
+    asked, plain, rng = _Moments(loaded), _Moments(loaded), random.Random(0)
+    for start in range(0, len(rows), AT_ONCE):
+        batch, texts = rows[start : start + AT_ONCE], references[start : min(start + AT_ONCE, TEXTS)]
+        read: list[list[ExplicitMemory]] = [[] for _ in batch]
         if written:
-            others = [m for n, m in enumerate(written) if n != number]
-            chosen = [written[number], *rng.sample(others, min(len(others), memory.memories_per_chunk - 1))]
-            rng.shuffle(chosen)
-            prompt = loaded.chat.prompt([{"role": "user", "content": row["question"]}]).ids
-            answer = [*loaded.tokenizer.encode_next(row["right_answer"]), loaded.tokenizer.end_of_turn_id]
-            with _listening(loaded, asked):
-                _read(loaded, [*prompt, *answer], chosen)
-        if number < TEXTS:
-            # Every second one beside memories, its own among them.
-            with _listening(loaded, plain):
-                _read(loaded, references[number], chosen if number % 2 else [])
-        progress(number + 1, len(rows))
+            for number, memories in enumerate(read, start):
+                others = [m for n, m in enumerate(written) if n != number]
+                memories += [written[number], *rng.sample(others, min(len(others), memory.memories_per_chunk - 1))]
+                rng.shuffle(memories)
+            asked.add([_conversation(loaded, row) for row in batch], read)
+        if texts:  # every second one beside memories, its own among them
+            plain.add(texts, [memories if n % 2 else [] for n, memories in enumerate(read[: len(texts)])])
+        for done in range(start, start + len(batch)):
+            progress(done + 1, len(rows))
     found: dict[str, np.ndarray] = {}
-    for sums, weight in ((asked, 1.0), (plain, PLAIN)):
+    for sums, weight in ((asked.sums, 1.0), (plain.sums, PLAIN)):
         for name, total in sums.items():
-            part = weight * (total / total.trace()).numpy()
+            part = total * np.float32(weight / total.trace())
             found[name] = found[name] + part if name in found else part
     return found
 
 
-def _read(loaded: LoadedModel, text: Sequence[int], memories: Sequence[ExplicitMemory]) -> None:
-    """Read text behind the prefix, where the device reads it, with memories in the slots or none."""
-    ids = torch.tensor([text])
-    memory = stack_memories([memories], loaded.config) if memories else None
-    read(loaded.model, ids, prefix_ids(loaded.tokenizer, loaded.config.memory), memory, torch.zeros_like(ids))
+def _conversation(loaded: LoadedModel, row: Row) -> list[int]:
+    """A row's question and its answer, as token ids."""
+    prompt = loaded.chat.prompt([{"role": "user", "content": row["question"]}]).ids
+    return [*prompt, *loaded.tokenizer.encode_next(row["right_answer"]), loaded.tokenizer.end_of_turn_id]
 
 
-@contextmanager
-def _listening(loaded: LoadedModel, sums: dict[str, Tensor]) -> Iterator[None]:
-    """Add every linear layer's inputs to `sums` within."""
-    config, layout = loaded.config, cache_layout(loaded.config)
-    handles = []
+class _Moments:
+    """Sums of x x^T of every linear layer's inputs x, by the exporter's names, over all texts added."""
 
-    def add(name: str, inputs: Tensor, order: Tensor | None = None) -> None:
-        x = inputs.flatten(0, -2).float()
-        x = x if order is None else x[:, order]
-        sums[name] = sums[name] + x.T @ x if name in sums else x.T @ x
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded, self.sums = loaded, dict[str, np.ndarray]()
+        self.prefix = prefix_ids(loaded.tokenizer, loaded.config.memory)
 
-    def hear(module: nn.Module, name: str, order: Tensor | None = None) -> None:
-        handles.append(module.register_forward_pre_hook(lambda _, inputs: add(name, inputs[0], order)))
+    def add(self, texts: Sequence[Sequence[int]], memories: Sequence[Sequence[ExplicitMemory]]) -> None:
+        """Read texts behind the prefix, where the device reads them, each with its memories in the slots."""
+        config, P = self.loaded.config, len(self.prefix)
+        first, parts = text_start(self.prefix, config.memory), []
+        for text, own in zip(texts, memories, strict=True):
+            memory = stack_memories([own], config) if own else None
+            parts.append(Rows(1, P + len(text), memory, torch.tensor([[-1] * P + [0] * len(text)])))
+        ids = torch.tensor([token for text in texts for token in (*self.prefix, *text)])
+        positions = torch.tensor([n for text in texts for n in (*range(P), *range(first, first + len(text)))])
+        with self._listening(), products("cpu"):
+            self.loaded.model.packed(ids, positions, parts)
 
-    for number, block in enumerate(loaded.model.blocks):
-        at, attention = f"layers.{number}", block.self_attn
-        columns = torch.from_numpy(projection_rows(config, layout.head_order(number), config.group))
-        hear(attention.q_proj, f"{at}.qkv")
-        hear(attention.o_proj, f"{at}.o", columns)
-        hear(block.mlp.gate_proj, f"{at}.gate_up")
-        hear(block.mlp.down_proj, f"{at}.down")
-    head = "lm_head" if loaded.model.lm_head is not None else "table"
-    handles.append(loaded.model.norm.register_forward_hook(lambda _, __, y: add(head, y)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Add every linear layer's inputs to the sums within."""
+        config, layout = self.loaded.config, cache_layout(self.loaded.config)
+        handles = []
+
+        def add(name: str, inputs: Tensor, order: Tensor | None = None) -> None:
+            x = inputs.float()
+            own = (x if order is None else x[:, order]).numpy()
+            self.sums[name] = self.sums.get(name, np.float32(0)) + own.T @ own
+
+        def hear(module: nn.Module, name: str, order: Tensor | None = None) -> None:
+            handles.append(module.register_forward_pre_hook(lambda _, inputs: add(name, inputs[0], order)))
+
+        for number, block in enumerate(self.loaded.model.blocks):
+            at, attention = f"layers.{number}", block.self_attn
+            columns = torch.from_numpy(projection_rows(config, layout.head_order(number), config.group))
+            hear(attention.q_proj, f"{at}.qkv")
+            hear(attention.o_proj, f"{at}.o", columns)
+            hear(block.mlp.gate_proj, f"{at}.gate_up")
+            hear(block.mlp.down_proj, f"{at}.down")
+        head = "lm_head" if self.loaded.model.lm_head is not None else "table"
+        handles.append(self.loaded.model.norm.register_forward_hook(lambda _, __, y: add(head, y)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
