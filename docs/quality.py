@@ -24,15 +24,13 @@ DEVICE_PRECISION = "int4-64-table-int8"
 _ROWS = (
     ("facts", "f1", "facts: F1"), ("facts", "exact_match", "facts: exact"),
     ("same_field", "exact_match", "same field: exact"), ("records", "exact_match", "records: exact"),
-    ("introductions", "f1", "introductions: F1"), ("squad", "f1", "SQuAD: F1"),
-    ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
+    ("introductions", "f1", "introductions: F1"), ("halueval", "f1", "HaluEval: F1"),
+    ("facts_retrieved", "f1", "facts, retrieved: F1"),
     ("same_field_retrieved", "exact_match", "same field, retrieved: exact"),
     ("introductions_retrieved", "f1", "introductions, retrieved: F1"),
-    ("squad_retrieved", "f1", "SQuAD, retrieved: F1"),
     ("unanswerable", "refused", "unanswerable: refused"),
     ("records_unanswerable", "refused", "records, unanswerable: refused"),
-    ("unanswerable_twins", "refused", "answerable twins: refused"),
-    ("squad_unanswerable", "refused", "SQuAD, unanswerable: refused"), ("natural", "f1", "--natural: F1"),
+    ("unanswerable_twins", "refused", "answerable twins: refused"), ("natural", "f1", "--natural: F1"),
 )  # fmt: skip
 _COLUMNS = (("memory", "memory_retrieved"), ("rag_five", "rag_retrieved"), ("rag",), ("none",))
 

@@ -17,7 +17,7 @@ from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
 from experiments.refusals import refusal_curve
-from experiments.remarks import seen_heads, self_retrieval, useful_references, whole_documents
+from experiments.remarks import seen_heads, self_retrieval
 from experiments.told_early import long_conversation
 from memory_model.printable import Commands
 
@@ -25,7 +25,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=F
 for study in (
     prepare_data, draw_questions, invent_countries, split_questions, quality, device_quality, mean_adapter,
     random_base, long_conversation, two_stages, filter_corpus, vocabulary, professional, refusal_curve,
-    self_retrieval, seen_heads, useful_references, whole_documents, cost,
+    self_retrieval, seen_heads, cost,
 ):  # fmt: skip
     app.command()(study)
 

@@ -76,14 +76,10 @@ SECTIONS = (
     Section("records", "test", "records_test.json", GIVEN, 100, answerable=True),
     Section("records_unanswerable", "test", "records_test.json", ("memory", "rag_five"), 50, answerable=False),
     Section("introductions", "test", "introductions_test.json", GIVEN, 187),
-    Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
     Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
     Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),
     Section("same_field_retrieved", "test", "heldout_hard.json", RETRIEVED, 150, FACTS),
     Section("introductions_retrieved", "test", "introductions_test.json", RETRIEVED, 187, INTRODUCTIONS),
-    Section("squad_retrieved", "test", "squad_test.json", RETRIEVED, 60, ARTICLES, answerable=True),
-    Section("squad_unanswerable", "test", "squad_test.json", ("memory", "rag_five"), 40, answerable=False),
-    Section("squad", "dev", "squad_dev.json", GIVEN, 60, answerable=True),
     Section("introductions", "dev", "introductions_dev.json", GIVEN, 100),
     Section("same_field", "dev", "hard_dev.json", GIVEN, 60),
     Section("records", "dev", "records_dev.json", GIVEN, 100, answerable=True),
@@ -91,8 +87,6 @@ SECTIONS = (
     Section("unanswerable", "dev", "unanswerable_dev.json", ("memory", "rag_five"), 60),
     Section("unanswerable_twins", "dev", "unanswerable_dev_twins.json", ("memory", "rag_five"), 60),
     Section("facts", "dev", "facts_dev.json", GIVEN, 100),
-    Section("squad_unanswerable", "dev", "squad_dev.json", ("memory", "rag_five"), 40, answerable=False),
-    Section("squad_retrieved", "dev", "squad_dev.json", RETRIEVED, 60, ARTICLES, answerable=True),
 )
 """What `python -m experiments quality` measures, the most important first."""
 

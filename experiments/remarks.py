@@ -14,11 +14,9 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
-from memory_model.cli.options import FACTBOOK, ModelOption, console, open_embedder
+from memory_model.cli.options import ModelOption, console, open_embedder
 from memory_model.config import parse_budget
-from memory_model.data.factbook import read_jsonl
 from memory_model.data.rows import Row, open_rows
-from memory_model.eval.conditions import Evaluation
 from memory_model.eval.retrieval import KnowledgeBase
 from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
@@ -27,8 +25,7 @@ from memory_model.models.load import load_base
 from memory_model.nn import fused
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, read
-from memory_model.nn.writing import pad_ids, received_attention, stack_memories, write_memories
-from memory_model.references import split
+from memory_model.nn.writing import received_attention, stack_memories
 from memory_model.tokenizer import Tokenizer
 
 LimitOption = Annotated[int, typer.Option(help="Questions per set.")]
@@ -109,64 +106,6 @@ def self_retrieval(
             found = [*zip(*scores, strict=True), *(base.nearest(asked, candidates=n) for n in (0, 50))]
             hits = [[float(n in near) for n, near in zip(right, way, strict=True)] for way in found]
             console.print(f"{name}, {len(rows)} questions: {', '.join(map(shown, hits))}")
-
-
-def useful_references(limit: LimitOption = 48, model: ModelOption = None) -> None:
-    """Keep the half of the references that lowers the loss most (remark in 4.4), and ask other questions.
-
-    A reference's utility is how much its memory lowers the loss of every other question that retrieves it. The rest of
-    the questions retrieve from all references, from that half, and from a random half.
-    """
-    subject, search = Subject.open(model), open_embedder(None, ModelFolder.open(model).embedder)
-    rows = [row for name in ("introductions_test", "squad_dev") for row in rows_of(name)[:limit]]
-    texts = [text for text in texts_of(rows) if subject.loaded.tokenizer.count(text) <= 128]
-    base, utility = KnowledgeBase.of(texts, search), [0.0] * len(texts)
-    with subject.computing():
-        for row, near in zip(rows[::2], base.nearest([row.question for row in rows[::2]]), strict=True):
-            prompt, said = subject.prompt(row.question), answer_ids(subject.loaded.tokenizer, row.right_answer)
-            memories = subject.bank.read([[texts[n]] for n in near])
-            losses = answer_nll(
-                subject.loaded.model, [prompt] * len(near), [said] * len(near), subject.prefix, memories
-            )
-            without = answer_nll(subject.loaded.model, [prompt], [said], subject.prefix, None)[0]
-            for number, loss in zip(near, losses, strict=True):
-                utility[number] += without - loss
-        every = sorted(range(len(texts)), key=lambda n: -utility[n])
-        half = random.Random(0).sample(every, len(every) // 2)
-        console.print(
-            f"of {len(texts)} references {sum(u > 0 for u in utility)} help, {sum(u < 0 for u in utility)} harm"
-        )
-        for name, numbers in (("all", every), ("useful", every[: len(half)]), ("random", half)):
-            part = KnowledgeBase([texts[n] for n in numbers], base.vectors[numbers], search)
-            scores = Evaluation(subject, rows[1::2], ["memory_retrieved"], knowledge_base=part).run()
-            console.print(f"{name}: F1 {shown(scores['memory_retrieved'].f1)}")
-
-
-@torch.inference_mode()
-def whole_documents(
-    limit: LimitOption = 20,
-    before: Annotated[int, typer.Option(help="Tokens of the document in front of a reference.")] = 384,
-    model: ModelOption = None,
-) -> None:
-    """Write references behind the part of their document that precedes them (remark in 3.1), and without it."""
-    subject, differences = Subject.open(model), list[float]()
-    decoder, tokenizer, prefix = subject.loaded.model, subject.loaded.tokenizer, subject.prefix
-    of_title = {d["title"]: split(d["text"], d["title"], tokenizer.count, 128) for d in read_jsonl(FACTBOOK)}
-    for row in rows_of("heldout_questions"):
-        text = texts_of([row])[0]
-        parts = of_title[text.partition("\n")[0]]
-        if text not in parts[1:] or len(differences) == limit:
-            continue
-        ids, lengths = pad_ids([tokenizer.encode(text)])
-        front = tokenizer.encode("\n".join(parts[: parts.index(text)]))[-before:]
-        said, losses = answer_ids(tokenizer, row.right_answer), []
-        for context in (front, []):
-            memory = write_memories(decoder, ids, lengths, [*prefix, *context])
-            turned = fused.rotate(memory.keys, *decoder.rotary(torch.tensor([-len(context)])))  # to where it always is
-            read = MemoryBatch(*(x[:, None, None] for x in (turned, memory.values, memory.valid)))
-            losses.append(answer_nll(decoder, [subject.prompt(row.question)], [said], prefix, read)[0])
-        differences.append(losses[0] - losses[1])
-    console.print(f"{len(differences)} questions, nats per token: {shown(differences)} behind up to {before} tokens")
 
 
 @torch.inference_mode()

@@ -52,10 +52,10 @@ def test_a_line_of_another_form_is_named(tmp_path: Path) -> None:
 def test_numbers_of_another_model_are_dropped_when_new_ones_are_taken_over(tmp_path: Path) -> None:
     kept, new = tmp_path / "kept.jsonl", tmp_path / "new.jsonl"
     keep(kept, measured("facts", model_id="m0"))
-    keep(kept, measured("squad"))
+    keep(kept, measured("introductions"))
     keep(new, measured())
     assert taken_over(kept, new) == ["facts/test"]
-    assert list(read_measured(kept)) == ["same_field/test", "squad/test"]
+    assert list(read_measured(kept)) == ["same_field/test", "introductions/test"]
     keep(new, measured("facts", model_id="m0"))
     with pytest.raises(InvalidInput, match="several models"):
         taken_over(kept, new)
@@ -64,7 +64,7 @@ def test_numbers_of_another_model_are_dropped_when_new_ones_are_taken_over(tmp_p
 def test_sections_are_chosen_by_name_or_by_name_and_part() -> None:
     data = ROOT / "data"
     assert selected("", data) == list(SECTIONS)
-    assert [s.label for s in selected("facts,squad/dev", data)] == ["facts/test", "squad/dev", "facts/dev"]
+    assert [s.label for s in selected("facts,halueval/dev", data)] == ["facts/test", "halueval/dev", "facts/dev"]
     assert selected("prose", data) == []
     natural = selected("natural", data, ROOT / "data" / "halueval_dev.json")
     assert len(natural[0].read(data, limit=3)) == 3
