@@ -18,7 +18,7 @@ from memory_model.refusal import SENTENCE
 
 _WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
-_ONE_DOCUMENT = 0.5  # share of the batches with references of one document, where it has several
+_ONE_DOCUMENT = 0.25  # share of the batches with references of one document, where it has several
 
 Unanswered = tuple[list[int], Question]
 """References that are read (places in the batch), and a question that none answers; its answer is a wrong one."""
