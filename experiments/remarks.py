@@ -1,4 +1,4 @@
-"""The paper's remarks as experiments; their results are in docs/log.md."""
+"""Two of the paper's remarks as experiments; their results are in docs/log.md."""
 
 from __future__ import annotations
 
