@@ -170,7 +170,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
             yield Check(f"{what} of the service".replace("_", " "), theirs == ours, detail, advice)
         answer = client.retrieve(bundle.embedder().embed(["What is this about?"]), k=1)
         number = len(answer.hits[0])
-        said = f"{settings.knowledge_base}: {number or 'no'} memory found"
+        said = f"{settings.knowledge_base}: a search finds {'a' if number else 'no'} memory"
         advice = "" if number else f"memory-service ingest FILES --kb {settings.knowledge_base}"
         yield Check("knowledge base", number > 0, said, advice)
 

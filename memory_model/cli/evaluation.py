@@ -40,9 +40,7 @@ def evaluate(
     codec: options.CodecOption = None,
     knowledge_base: Annotated[
         Path | None,
-        typer.Option(
-            "--kb", "--knowledge-base", help=f"JSONL of documents to retrieve from; for --conditions: {FACTBOOK}."
-        ),
+        typer.Option("--kb", "--knowledge-base", help=f"JSONL that *_retrieved search. Default: {FACTBOOK}."),
     ] = None,
     embedder: options.EmbedderOption = None,
     seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,
