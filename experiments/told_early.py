@@ -181,8 +181,8 @@ def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Ask
     remembered = session.send(asked.question, max_tokens=ANSWER_TOKENS).result()
     session.take_back()
     left = session.conversation.left
-    if left and remembered.errors:
-        raise InvalidInput(f"the conversation's memories were not read: {remembered.errors[0]}")
+    if failed := [r.recall.error for r in remembered.recalls if r.state == "failed"]:
+        raise InvalidInput(f"the conversation's memories were not read: {failed[0]}")
     read = session.conversation.sequence.held.read  # where turns left, the background read them and the question
     has = turn > left or f"turn {asked.turn}" in {m.title for m in read}
     before = "\n\n".join(m.text for m in read if m.text)
