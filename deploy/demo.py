@@ -26,7 +26,7 @@ from rich.text import Text
 
 from deploy.default_bundle import ensure
 from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
-from memory_model.refusal import SENTENCE
+from memory3.refusal import SENTENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "demo"

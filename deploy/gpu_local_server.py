@@ -39,10 +39,10 @@ from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, Reference
 from experiments.shapes import SHAPES
-from memory_model.codec.codec import ProductCodec
-from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
-from memory_model.codec.tables import ProductTables
-from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
+from memory3.codec.codec import ProductCodec
+from memory3.codec.payload import HEADER, MAGIC, MemoryFormat
+from memory3.codec.tables import ProductTables
+from memory3.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder
@@ -148,9 +148,13 @@ class LocalMemories:
 
 
 def generate(
-    engine: BatchedDecoder, prompts: list[list[int]], answer_tokens: int, chunk_tokens: int,
-    memories: LocalMemories | None = None, thread: ThreadPoolExecutor | None = None,
-) -> torch.Tensor:  # fmt: skip
+    engine: BatchedDecoder,
+    prompts: list[list[int]],
+    answer_tokens: int,
+    chunk_tokens: int,
+    memories: LocalMemories | None = None,
+    thread: ThreadPoolExecutor | None = None,
+) -> torch.Tensor:
     """Read the prompts and answer greedily: int64 [B, answer_tokens].
 
     thread: retrieves while the decoder works, beginning LEAD_TOKENS before the end of a chunk; None: every

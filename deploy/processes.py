@@ -70,9 +70,15 @@ class ServiceProcess(Process):
 
     @classmethod
     def start(
-        cls, folder: Path, bundle: Path, *, model: Path | None = None, listen: str = "127.0.0.1:0",
-        store: str = "", environment: Mapping[str, str] | None = None,
-    ) -> ServiceProcess:  # fmt: skip
+        cls,
+        folder: Path,
+        bundle: Path,
+        *,
+        model: Path | None = None,
+        listen: str = "127.0.0.1:0",
+        store: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> ServiceProcess:
         """Serve the store `folder`/store, or the one at the URL `store`; returns when health says SERVING.
 
         model: the model folder that writes memories, by default the packaged one. Raises ProcessFailed.
@@ -120,8 +126,10 @@ def _started(
     with log.open("ab") as output:
         process = subprocess.Popen(
             [PROGRAMS / program, "serve", "--port-file", port_file, *map(str, options)],
-            stdout=output, stderr=subprocess.STDOUT, env=environment,
-        )  # fmt: skip
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
     deadline = time.monotonic() + START_TIMEOUT_S
     try:
         while process.poll() is None and time.monotonic() < deadline:

@@ -92,7 +92,7 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
         "fit-codec": (codec, ("memory-model", "fit-codec", "--model", model, *fitting)),
         "export": (bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)),
         "tensorrt": (engine, build),
-    }  # fmt: skip
+    }
     for stage in stages:
         if stage == "serve":
             serve_and_ask(shape, model, bundle)

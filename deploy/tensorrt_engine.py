@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.decoder.providers import decoder_profile
-from memory_model.bundle import Bundle
-from memory_model.config import ModelConfig
+from memory3.bundle import Bundle
+from memory3.config import ModelConfig
 
 QUICK = 0
 """The builder's effort: every graph is parsed and compiled, kernels are not searched for."""

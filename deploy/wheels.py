@@ -1,9 +1,9 @@
 """The wheels of a release, from one tree and one list of requirements: `make dist`.
 
-Three wheels: what both sides share (memory3-formats: the gRPC contract and the torch-free formats of the model), the
-device (memory3-edge) and the cloud (memory3-service, with the part of the model that needs torch). pyproject.toml
-stays the only place where requirements are written: its extras become the wheels' requirements. The package `protos`
-is called `memory3_protos` in a wheel: its own name is anybody's.
+One wheel of each package: the ground (memory3, with the gRPC contract), the lab that makes models (memory3-model), the
+cloud (memory3-service) and the device (memory3-edge). pyproject.toml stays the only place where requirements are
+written: its extras become the wheels' requirements. The package `protos` is called `memory3_protos` in a wheel, because
+another distribution may have a package of that name.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 import tomllib
 
-from memory_model import __version__ as VERSION
+from memory3 import __version__ as VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-WORKSHOP = frozenset({"bench", "bench-peers", "dev"})
+WORKSHOP = frozenset({"bench", "bench-peers", "dev", "harness", "recipe"})
 """Extras of the repository that no wheel has."""
 OF_THE_EDGE = ("encrypted", "serve", "edge-gpu", "edge-tensorrt")
 """Extras of the device's wheel alone."""
@@ -60,34 +60,49 @@ class Wheel:
         return _matches(path, self.takes) and not _matches(path, self.leaves)
 
 
-_TORCH = tuple(
-    f"memory_model/{part}"
-    for part in (
-        "nn/", "models/", "data/", "train/", "eval/", "export/", "cli/", "assets/", "codec/faiss.py", "codec/fit.py",
-    )
-)  # fmt: skip
 WHEELS = (
     Wheel(
-        "memory3-formats", "What device and cloud of Memory³ Edge share: the gRPC contract, the model's formats.",
-        takes=("protos/", "memory_model/"), leaves=("protos/generate.py", "protos/vectors/runtime/", *_TORCH),
-        extra="edge", only=("grpcio", "jinja2", "markdown-it-py", "onnxruntime", "protobuf"), compiled=True,
+        "memory3",
+        "What all parts of Memory³ Edge share: the gRPC contract and the formats of models, memories and bundles.",
+        takes=("protos/", "memory3/"),
+        leaves=("protos/generate.py", "protos/vectors/runtime/"),
+        extra="edge",
+        only=("grpcio", "jinja2", "markdown-it-py", "onnxruntime", "protobuf"),
+        compiled=True,
     ),
     Wheel(
-        "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
-        takes=("edge_client/",), extra="edge", ours=("memory3-formats",), optional=("formats", *OF_THE_EDGE),
+        "memory3-edge",
+        "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
+        takes=("edge_client/",),
+        extra="edge",
+        ours=("memory3",),
+        optional=("formats", *OF_THE_EDGE),
         scripts=("edge-client",),
     ),
     Wheel(
-        "memory3-service", "Memory³ Edge in the cloud: writes, keeps and finds explicit memories.",
-        takes=("memory_service/", *_TORCH), python=">=3.11", extra="service", ours=("memory3-formats",),
-        optional=tuple(sorted({*EXTRAS} - WORKSHOP - {"edge", *OF_THE_EDGE, "service"})),
-        scripts=("memory-service", "memory-model"),
+        "memory3-model",
+        "The lab of Memory³ Edge: converts, tunes, evaluates and exports models that read explicit memories.",
+        takes=("memory_model/",),
+        python=">=3.11",
+        extra="train",
+        ours=("memory3",),
+        scripts=("memory-model",),
     ),
-)  # fmt: skip
+    Wheel(
+        "memory3-service",
+        "Memory³ Edge in the cloud: writes, stores and retrieves explicit memories.",
+        takes=("memory_service/",),
+        python=">=3.11",
+        extra="service",
+        ours=("memory3", "memory3-model"),
+        optional=tuple(sorted({*EXTRAS} - WORKSHOP - {"edge", *OF_THE_EDGE, "service", "train"})),
+        scripts=("memory-service",),
+    ),
+)
 """Each after those it needs."""
 _ABOUT = """Part of Memory³ Edge: a small language model on a device answers from knowledge that is not in its weights.
-`memory3-edge` is the device's part, `memory3-service` the cloud's with what makes models, `memory3-formats` what both
-share. All wheels of one release have one version, and belong together.
+`memory3-edge` is the device, `memory3-service` the cloud, `memory3-model` the lab that makes models, `memory3` what all
+share. The wheels of one release have one version and belong together.
 """
 
 
@@ -97,13 +112,16 @@ def described(wheel: Wheel) -> dict[str, Any]:
     if missing := {*wheel.only} - {_name(r) for r in asked}:
         raise ValueError(f"the extra {wheel.extra} of pyproject.toml no longer has {', '.join(missing)}")
     project: dict[str, Any] = {
-        "name": wheel.name, "description": wheel.description, "readme": "README.md", "version": VERSION,
+        "name": wheel.name,
+        "description": wheel.description,
+        "readme": "README.md",
+        "version": VERSION,
         **{key: PROJECT[key] for key in ("license", "license-files", "keywords", "classifiers")},
         "requires-python": wheel.python,
         "dependencies": sorted([*PROJECT["dependencies"], *asked, *(f"{name}=={VERSION}" for name in wheel.ours)]),
         "optional-dependencies": {name: EXTRAS[name] for name in wheel.optional},
         "scripts": {name: PROJECT["scripts"][name] for name in wheel.scripts},
-    }  # fmt: skip
+    }
     target: dict[str, Any] = {"include": sorted({_place(pattern).split("/")[0] for pattern in wheel.takes})}
     if wheel.compiled:
         target["hooks"] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
@@ -114,7 +132,7 @@ def described(wheel: Wheel) -> dict[str, Any]:
 def build(into: Path = DIST) -> list[Path]:
     """Builds every wheel into `into`, in place of older ones, and writes SHA256SUMS; returns the wheels."""
     into.mkdir(parents=True, exist_ok=True)
-    for old in into.glob("memory3_*.whl"):
+    for old in into.glob("memory3*.whl"):
         old.unlink()
     with tempfile.TemporaryDirectory(prefix="memory3-wheels-") as folder:
         for wheel in WHEELS:
@@ -124,7 +142,7 @@ def build(into: Path = DIST) -> list[Path]:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{wheel.name} was not built:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    made = sorted(into.glob("memory3_*.whl"))
+    made = sorted(into.glob("memory3*.whl"))
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
     (into / "SHA256SUMS").write_text("".join(sums))
     return made

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments.quality import PROSE, RETRIEVED, Measured, read_measured, write_measured
-from memory_model.errors import CorruptFile, InvalidInput
+from memory3.errors import CorruptFile, InvalidInput
 from memory_model.eval.scores import Mean, Paired
 
 MEASURED, KEPT = Path("build/quality.jsonl"), Path("docs/data/quality.jsonl")
@@ -22,16 +22,20 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 DEVICE_PRECISION = "int4-64-table-int8"
 """What `memory-model export` writes by default."""
 _ROWS = (
-    ("facts", "f1", "facts: F1"), ("facts", "exact_match", "facts: exact"),
-    ("same_field", "exact_match", "same field: exact"), ("records", "exact_match", "records: exact"),
-    ("introductions", "f1", "introductions: F1"), ("halueval", "f1", "HaluEval: F1"),
+    ("facts", "f1", "facts: F1"),
+    ("facts", "exact_match", "facts: exact"),
+    ("same_field", "exact_match", "same field: exact"),
+    ("records", "exact_match", "records: exact"),
+    ("introductions", "f1", "introductions: F1"),
+    ("halueval", "f1", "HaluEval: F1"),
     ("facts_retrieved", "f1", "facts, retrieved: F1"),
     ("same_field_retrieved", "exact_match", "same field, retrieved: exact"),
     ("introductions_retrieved", "f1", "introductions, retrieved: F1"),
     ("unanswerable", "refused", "unanswerable: refused"),
     ("records_unanswerable", "refused", "records, unanswerable: refused"),
-    ("unanswerable_twins", "refused", "answerable twins: refused"), ("natural", "f1", "--natural: F1"),
-)  # fmt: skip
+    ("unanswerable_twins", "refused", "answerable twins: refused"),
+    ("natural", "f1", "--natural: F1"),
+)
 _COLUMNS = (("memory", "memory_retrieved"), ("rag_five", "rag_retrieved"), ("rag",), ("none",))
 
 _BINARY = frozenset({"exact_match", "refused", "refused_rightly", "refused_wrongly", "recall_at_5"})
@@ -86,29 +90,102 @@ TARGETS = (
     Bar("facts: F1", "facts", ("memory",), "f1", 0.95, 0.98),
     Bar("facts: exact", "facts", ("memory",), "exact_match", 0.92, 0.95),
     Bar("same field: exact", "same_field", ("memory",), "exact_match", 0.75, 0.95),
-    Bar("same field: exact, memory - the same five as text", "same_field", ("memory", "rag_five"), "exact_match", 0, 0,
-        kind="difference"),
+    Bar(
+        "same field: exact, memory - the same five as text",
+        "same_field",
+        ("memory", "rag_five"),
+        "exact_match",
+        0,
+        0,
+        kind="difference",
+    ),
     Bar("unanswerable: refused", "unanswerable", ("memory",), "refused", 0.6, 0.85),
     Bar("answerable twins: refused", "unanswerable_twins", ("memory",), "refused", 0.05, 0.03, higher=False),
-    Bar("introductions: F1, memory / the same five as text", "introductions", ("memory", "rag_five"), "f1", 0.9, 1.0,
-        kind="ratio"),
-    Bar("introductions: F1, memory / the right text alone", "introductions", ("memory", "rag"), "f1", 0.75, 0.95,
-        kind="ratio"),
-    Bar("introductions, retrieved: F1, memory / text", "introductions_retrieved", RETRIEVED, "f1", 0.9, 1.0,
-        kind="ratio"),
-    Bar("HaluEval (development): F1, memory / the same five as text", "halueval/dev", ("memory", "rag_five"), "f1",
-        0.9, 1.0, kind="ratio"),
-    Bar("HaluEval (development): F1, memory / the right text alone", "halueval/dev", ("memory", "rag"), "f1",
-        0.75, 0.95, kind="ratio"),
-    Bar("facts: F1 without the codec - F1 with it", "facts", ("memory_exact", "memory"), "f1", 0.02, 0.005,
-        higher=False, kind="difference"),
-    Bar("facts: F1 of the device's int4 weights - F1 of float32", "int4", (DEVICE_PRECISION, "float32"), "f1", -0.02,
-        -0.005, kind="difference"),
-    Bar("facts, answers below 64 tokens: F1 of recall `exact` - F1 of `overlap`", "overlap", ("exact", "overlap"), "f1",
-        0.02, 0.005, higher=False, kind="difference"),
-    Bar("perplexity of prose, tuned / base", PROSE, ("tuned", "base"), "nll", 1.15, 1.02, higher=False,
-        kind="exponential"),
-)  # fmt: skip
+    Bar(
+        "introductions: F1, memory / the same five as text",
+        "introductions",
+        ("memory", "rag_five"),
+        "f1",
+        0.9,
+        1.0,
+        kind="ratio",
+    ),
+    Bar(
+        "introductions: F1, memory / the right text alone",
+        "introductions",
+        ("memory", "rag"),
+        "f1",
+        0.75,
+        0.95,
+        kind="ratio",
+    ),
+    Bar(
+        "introductions, retrieved: F1, memory / text",
+        "introductions_retrieved",
+        RETRIEVED,
+        "f1",
+        0.9,
+        1.0,
+        kind="ratio",
+    ),
+    Bar(
+        "HaluEval (development): F1, memory / the same five as text",
+        "halueval/dev",
+        ("memory", "rag_five"),
+        "f1",
+        0.9,
+        1.0,
+        kind="ratio",
+    ),
+    Bar(
+        "HaluEval (development): F1, memory / the right text alone",
+        "halueval/dev",
+        ("memory", "rag"),
+        "f1",
+        0.75,
+        0.95,
+        kind="ratio",
+    ),
+    Bar(
+        "facts: F1 without the codec - F1 with it",
+        "facts",
+        ("memory_exact", "memory"),
+        "f1",
+        0.02,
+        0.005,
+        higher=False,
+        kind="difference",
+    ),
+    Bar(
+        "facts: F1 of the device's int4 weights - F1 of float32",
+        "int4",
+        (DEVICE_PRECISION, "float32"),
+        "f1",
+        -0.02,
+        -0.005,
+        kind="difference",
+    ),
+    Bar(
+        "facts, answers below 64 tokens: F1 of recall `exact` - F1 of `overlap`",
+        "overlap",
+        ("exact", "overlap"),
+        "f1",
+        0.02,
+        0.005,
+        higher=False,
+        kind="difference",
+    ),
+    Bar(
+        "perplexity of prose, tuned / base",
+        PROSE,
+        ("tuned", "base"),
+        "nll",
+        1.15,
+        1.02,
+        higher=False,
+        kind="exponential",
+    ),
+)
 """The bars of the page, in its order."""
 
 
@@ -132,13 +209,16 @@ def page(old: str, sections: Mapping[str, Measured]) -> str:
     measured = (
         f"Model {one.key['model_id'][:12]}, codec {one.key['codec_id'][:12]}{size}; products in {precision}; "
         f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
-        "## Test sets", _table(sections, "test"),
+        "## Test sets",
+        _table(sections, "test"),
         *(("## Development sets", _table(sections, "dev")) if any(s.part == "dev" for s in sections.values()) else ()),
         "## Targets",
         "*Must* is the required value, *aim* the goal. Each is reached or missed only if the whole 95 % interval is on"
         " one side of it.",
-        "\n".join(_targets(sections)), "## Comparison with text", "\n".join(_meanings(sections)),
-    )  # fmt: skip
+        "\n".join(_targets(sections)),
+        "## Comparison with text",
+        "\n".join(_meanings(sections)),
+    )
     return f"{before}{BEGIN}\n" + "\n\n".join(measured) + f"\n\n{END}{after}"
 
 

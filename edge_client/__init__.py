@@ -14,11 +14,33 @@ from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Remembered, Result, Statistics, Token
 from edge_client.wire.client import MemoryClient
-from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
+from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 
 __all__ = [
-    "AnswerStream", "ChatSession", "ContextFull", "CorruptFile", "EdgeModel", "EdgeSettings", "Event", "Finished",
-    "IdentityMismatch", "InvalidInput", "Memory3Error", "MemoryClient", "MemoryRead", "MissingFile", "ModelClosed",
-    "ProviderError", "RecallMode", "Recalled", "Remembered", "Result", "RetrievalError", "SamplingOptions",
-    "SessionBusy", "Statistics", "StorageError", "Token",
-]  # fmt: skip
+    "AnswerStream",
+    "ChatSession",
+    "ContextFull",
+    "CorruptFile",
+    "EdgeModel",
+    "EdgeSettings",
+    "Event",
+    "Finished",
+    "IdentityMismatch",
+    "InvalidInput",
+    "Memory3Error",
+    "MemoryClient",
+    "MemoryRead",
+    "MissingFile",
+    "ModelClosed",
+    "ProviderError",
+    "RecallMode",
+    "Recalled",
+    "Remembered",
+    "Result",
+    "RetrievalError",
+    "SamplingOptions",
+    "SessionBusy",
+    "Statistics",
+    "StorageError",
+    "Token",
+]

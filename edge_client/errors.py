@@ -27,20 +27,31 @@
                                  DAMAGED_MEMORY, or the service's own (`google.rpc.ErrorInfo.reason`),
                                  such as KNOWLEDGE_BASE_NOT_FOUND or MODEL_MISMATCH
 
-The first four are defined in `memory_model.errors`.
+The first four are defined in `memory3.errors`.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 
 MENDABLE = frozenset(
-    {"CERTIFICATE", "CERTIFICATE_UNKNOWN", "UNAUTHENTICATED", "ACCESS_REFUSED", "SCOPE_TOO_SMALL", "INCOMPATIBLE",
-     "INVALID_REQUEST", "KNOWLEDGE_BASE_NOT_FOUND", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT_MISMATCH",
-     "EMBEDDER_MISMATCH"}
-)  # fmt: skip
+    {
+        "CERTIFICATE",
+        "CERTIFICATE_UNKNOWN",
+        "UNAUTHENTICATED",
+        "ACCESS_REFUSED",
+        "SCOPE_TOO_SMALL",
+        "INCOMPATIBLE",
+        "INVALID_REQUEST",
+        "KNOWLEDGE_BASE_NOT_FOUND",
+        "MODEL_MISMATCH",
+        "CODEC_MISMATCH",
+        "FORMAT_MISMATCH",
+        "EMBEDDER_MISMATCH",
+    }
+)
 """Reasons why a recall failed that go on until somebody changes a setting, a file or the service."""
 
 
@@ -96,9 +107,14 @@ class RetrievalError(EdgeError):
     reason = "SERVICE_FAILED"
 
     def __init__(
-        self, message: str = "", *, reason: str = "", unavailable: bool = False, help: str = "",
+        self,
+        message: str = "",
+        *,
+        reason: str = "",
+        unavailable: bool = False,
+        help: str = "",
         retry_after_s: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(message, reason=reason, help=help)
         self.unavailable = unavailable
         self.retry_after_s = retry_after_s

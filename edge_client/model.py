@@ -32,11 +32,11 @@ from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Result
 from edge_client.wire.client import MemoryClient, names_of
-from memory_model.bundle import Bundle
-from memory_model.chat import Message, Prompt
-from memory_model.embedder import Embedder
-from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.formats import FileDocument
+from memory3.bundle import Bundle
+from memory3.chat import Message, Prompt
+from memory3.embedder import Embedder
+from memory3.errors import CorruptFile, InvalidInput
+from memory3.formats import FileDocument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,9 +68,13 @@ class EdgeModel:
     """
 
     def __init__(
-        self, bundle: Bundle, decoder: Decoder, recaller: Recaller, settings: EdgeSettings,
+        self,
+        bundle: Bundle,
+        decoder: Decoder,
+        recaller: Recaller,
+        settings: EdgeSettings,
         local: LocalKnowledgeBases | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """See `open`. local: None to open what the settings name. Raises CorruptFile for a decoder of another shape."""
         if decoder.config != bundle.config:
             raise CorruptFile("decoder.onnx has another shape than the manifest says: export the bundle again")
@@ -94,9 +98,13 @@ class EdgeModel:
 
     @classmethod
     def open(
-        cls, bundle: str | Path | None = None, service: str | None = None, *, settings: EdgeSettings | None = None,
+        cls,
+        bundle: str | Path | None = None,
+        service: str | None = None,
+        *,
+        settings: EdgeSettings | None = None,
         **options: Unpack[EdgeOptions],
-    ) -> EdgeModel:  # fmt: skip
+    ) -> EdgeModel:
         """Open a bundle and name a service (neither is needed if the environment names them).
 
         settings: instead of all other arguments. options: fields of EdgeSettings; None is as if it were not given.
@@ -113,9 +121,13 @@ class EdgeModel:
             settings = settings.model_copy(update={"minimum_score": opened.manifest.minimum_score})
         local = _local(opened, settings)  # refused before weights are loaded
         decoder = Decoder.open(
-            opened, threads=settings.threads, provider=settings.provider, context=settings.context,
-            parallel=settings.parallel, model=settings.model,
-        )  # fmt: skip
+            opened,
+            threads=settings.threads,
+            provider=settings.provider,
+            context=settings.context,
+            parallel=settings.parallel,
+            model=settings.model,
+        )
         embedder = opened.embedder(threads=settings.embedder_threads)
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
         return cls._reading(opened, decoder, embedder, cache, local, settings)
@@ -140,36 +152,61 @@ class EdgeModel:
 
     @classmethod
     def _reading(
-        cls, bundle: Bundle, decoder: Decoder, embedder: Embedder, cache: MemoryCache, local: LocalKnowledgeBases,
+        cls,
+        bundle: Bundle,
+        decoder: Decoder,
+        embedder: Embedder,
+        cache: MemoryCache,
+        local: LocalKnowledgeBases,
         settings: EdgeSettings,
-    ) -> EdgeModel:  # fmt: skip
+    ) -> EdgeModel:
         """With a recaller of its own for the knowledge base in the settings."""
         client = None
         if not settings.offline:
             client = MemoryClient(
-                settings.channel, settings.knowledge_base, bundle.identity, bundle.manifest.embedder_id,
-                deadline_s=settings.deadline_s, minimum_score=settings.minimum_score,
+                settings.channel,
+                settings.knowledge_base,
+                bundle.identity,
+                bundle.manifest.embedder_id,
+                deadline_s=settings.deadline_s,
+                minimum_score=settings.minimum_score,
                 payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
-            )  # fmt: skip
+            )
         recaller = Recaller(
-            embedder, client, decoder.graph.reading(bundle.memory_format), local=[local],
-            stand_ins=local.stand_ins(settings.knowledge_base), cache=cache,
-        )  # fmt: skip
+            embedder,
+            client,
+            decoder.graph.reading(bundle.memory_format),
+            local=[local],
+            stand_ins=local.stand_ins(settings.knowledge_base),
+            cache=cache,
+        )
         return cls(bundle, decoder, recaller, settings, local)
 
     def ask(
-        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None, document: str = "",
-        title: str = "", progress: Progress | None = None, **options: Unpack[SamplingOptions],
-    ) -> Result:  # fmt: skip
+        self,
+        messages: str | Sequence[Message],
+        *,
+        memory: RecallMode | str | None = None,
+        document: str = "",
+        title: str = "",
+        progress: Progress | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Result:
         """The whole answer to a question or a conversation; arguments and errors as `generate`."""
         return self.generate(
             messages, memory=memory, document=document, title=title, progress=progress, **options
         ).result()
 
     def generate(
-        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None, document: str = "",
-        title: str = "", progress: Progress | None = None, **options: Unpack[SamplingOptions],
-    ) -> AnswerStream:  # fmt: skip
+        self,
+        messages: str | Sequence[Message],
+        *,
+        memory: RecallMode | str | None = None,
+        document: str = "",
+        title: str = "",
+        progress: Progress | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> AnswerStream:
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
 
         document: a text that the last question is about. It stands before the question where the cache has room for
@@ -218,9 +255,8 @@ class EdgeModel:
         return self.answer(self.sequence(), prompt, sampling, policy, lambda _: None)
 
     def session(
-        self, system: str | None = None, *, messages: Sequence[Message] = (),
-        memory: RecallMode | str | None = None,
-    ) -> ChatSession:  # fmt: skip
+        self, system: str | None = None, *, messages: Sequence[Message] = (), memory: RecallMode | str | None = None
+    ) -> ChatSession:
         """A conversation that keeps its caches.
 
         system: the system message, before all others. messages: what was said before, if anything. Raises InvalidInput,
@@ -238,9 +274,14 @@ class EdgeModel:
         return ChatSession.load(self, path, self.policy_with(memory))
 
     def remember(
-        self, text: str, *, key: str, title: str = "", metadata: Mapping[str, str] | None = None,
+        self,
+        text: str,
+        *,
+        key: str,
+        title: str = "",
+        metadata: Mapping[str, str] | None = None,
         knowledge_base: str = DEFAULT_NAME,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Write a text into a knowledge base of this device; answers read it from then on. Nothing of it is sent.
 
         While answers are computed it takes a quarter of a core at most, so that they are hardly slower.
@@ -256,8 +297,8 @@ class EdgeModel:
 
     def remember_documents(
         self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
-    ) -> Iterator[LocalOutcome]:  # fmt: skip
-        """As `remember`, of files (`memory_model.formats`); yields how far it is, and which of them failed."""
+    ) -> Iterator[LocalOutcome]:
+        """As `remember`, of files (`memory3.formats`); yields how far it is, and which of them failed."""
         local, writer = self.local, self.writer
         yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)
 
@@ -343,9 +384,14 @@ class EdgeModel:
             raise InvalidInput(f"memory must be one of {modes}, not {memory!r}") from None
 
     def answer(
-        self, sequence: Text, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
-        done: Callable[[Answer], None], conversation: Conversation | None = None,
-    ) -> AnswerStream:  # fmt: skip
+        self,
+        sequence: Text,
+        prompt: Prompt,
+        sampling: Sampling,
+        policy: RecallPolicy,
+        done: Callable[[Answer], None],
+        conversation: Conversation | None = None,
+    ) -> AnswerStream:
         """An answer to a checked prompt; nothing is computed before its first event is requested."""
         cancellation = Cancellation()
         answer = Answer(self, sequence, prompt, sampling, policy, cancellation, conversation)

@@ -19,8 +19,8 @@ from edge_client.generate.loop import Answer
 from edge_client.local.database import connected, disk_errors
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import AnswerStream
-from memory_model.chat import Message
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
+from memory3.chat import Message
+from memory3.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,9 +54,12 @@ class ChatSession:
     """
 
     def __init__(
-        self, model: EdgeModel, messages: Sequence[Message], policy: RecallPolicy,
+        self,
+        model: EdgeModel,
+        messages: Sequence[Message],
+        policy: RecallPolicy,
         spelled: Mapping[int, Sequence[int]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if messages:
             model.bundle.chat.prompt(messages)  # refuses what is no conversation
         self._model, self._policy = model, policy
@@ -152,9 +155,11 @@ class ChatSession:
             talk = self.conversation
             talk.settle(Cancellation())
             header = {
-                "identity": asdict(self._model.bundle.identity), "messages": talk.messages, "spelled": talk.spelled,
+                "identity": asdict(self._model.bundle.identity),
+                "messages": talk.messages,
+                "spelled": talk.spelled,
                 "left": talk.left,
-            }  # fmt: skip
+            }
             _write(Path(path), header, talk.past.base.content() if talk.past else b"")
 
     @classmethod

@@ -12,9 +12,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.wire.channel import ChannelSettings
-from memory_model.bundle import DEFAULT_FOLDER
-from memory_model.errors import InvalidInput
-from memory_model.printable import PORT
+from memory3.bundle import DEFAULT_FOLDER
+from memory3.errors import InvalidInput
+from memory3.printable import PORT
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge_client.errors import Cancellation, SessionBusy
 from edge_client.recall.recaller import MemoryRead, Recall
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 
 if TYPE_CHECKING:
     from edge_client.generate.loop import Answer
@@ -51,10 +51,11 @@ class Recalled:
             del memory["text"]
         return {
             **{name: getattr(self, name) for name in ("chunk", "generated", "position", "state", "kept")},
-            **{name: getattr(found, name) for name in ("error", "service_error", "query")}, "read": read,
+            **{name: getattr(found, name) for name in ("error", "service_error", "query")},
+            "read": read,
             "times": {name: round(ms, 3) for name, ms in asdict(found.times).items()},
             "blocked_ms": round(self.blocked_ms, 3),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Finished:
 
     reason: end (the model ended its turn), stop (a stop string), length (max_tokens), context (the cache is
     full) or cancelled. without_memory: a chunk went without memories because they could not be had. refused: the
-    answer says that the model does not know; see `memory_model.refusal`.
+    answer says that the model does not know; see `memory3.refusal`.
     """
 
     text: str

@@ -19,14 +19,28 @@ from experiments.random_base import random_base
 from experiments.refusals import refusal_curve
 from experiments.remarks import seen_heads, self_retrieval
 from experiments.told_early import long_conversation
-from memory_model.printable import Commands
+from memory3.printable import Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
-    prepare_data, draw_questions, invent_countries, split_questions, quality, device_quality, mean_adapter,
-    random_base, long_conversation, two_stages, filter_corpus, vocabulary, professional, refusal_curve,
-    self_retrieval, seen_heads, cost,
-):  # fmt: skip
+    prepare_data,
+    draw_questions,
+    invent_countries,
+    split_questions,
+    quality,
+    device_quality,
+    mean_adapter,
+    random_base,
+    long_conversation,
+    two_stages,
+    filter_corpus,
+    vocabulary,
+    professional,
+    refusal_curve,
+    self_retrieval,
+    seen_heads,
+    cost,
+):
     app.command()(study)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from memory3.config import ModelConfig
+from memory3.errors import InvalidInput
 from memory_model.cli.options import ModelOption, console
-from memory_model.config import ModelConfig
-from memory_model.errors import InvalidInput
 
 _TRAIN_TOKENS = 2048
 

@@ -22,10 +22,10 @@ from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
 from experiments.corpus.preparing import write_rows
 from experiments.quality import MEASURED, Measured, file_key, keep
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
+from memory3.codec.payload import ExplicitMemory
 from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, console, progress_bar
-from memory_model.codec.payload import ExplicitMemory
 from memory_model.data import factbook
 from memory_model.data.rows import Row, open_rows
 from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores

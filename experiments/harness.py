@@ -22,9 +22,9 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from memory3.errors import InvalidInput
 from memory_model.cli.evaluation import open_knowledge_base
 from memory_model.cli.options import FACTBOOK, open_embedder, progress_bar, use_threads
-from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, query_of
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.models.folder import ModelFolder
@@ -48,11 +48,21 @@ class Memory3LM(LM):
     """One model with one source of memories. Its options are `model_args`; `none` may arrive as None."""
 
     def __init__(
-        self, model: str | None = None, adapter: str | None = "", codec: str | None = None,
-        memory: str | None = None, knowledge_base: str = str(FACTBOOK), embedder: str | None = None,
-        candidates: int = CANDIDATES, batch_size: int | str = 8, max_tokens: int = 1024, threads: int = 0,
-        subject: Subject | None = None, device: str = "", max_batch_size: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        model: str | None = None,
+        adapter: str | None = "",
+        codec: str | None = None,
+        memory: str | None = None,
+        knowledge_base: str = str(FACTBOOK),
+        embedder: str | None = None,
+        candidates: int = CANDIDATES,
+        batch_size: int | str = 8,
+        max_tokens: int = 1024,
+        threads: int = 0,
+        subject: Subject | None = None,
+        device: str = "",
+        max_batch_size: int = 0,
+    ) -> None:
         """The harness gives device, cuda:0 unless told: without a GPU it is the CPU. max_batch_size changes nothing."""
         super().__init__()
         use_threads(threads)

@@ -9,8 +9,8 @@ from typing import Annotated
 import torch
 import typer
 
+from memory3.errors import InvalidInput
 from memory_model.cli.options import console
-from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import Adapter
 
 

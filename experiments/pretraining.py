@@ -15,18 +15,18 @@ import typer
 
 from experiments.corpus.vocabulary import train_bpe
 from experiments.random_base import write_random_folder
+from memory3.config import ModelConfig, parse_budget
+from memory3.errors import InvalidInput
+from memory3.tokenizer import SpecialTokens, Tokenizer
 from memory_model.cli.options import DeviceOption, console, open_embedder, write_json
 from memory_model.cli.tuning import follow
-from memory_model.config import ModelConfig, parse_budget
 from memory_model.data.batches import Batch
 from memory_model.data.passages import PassageFiles, corpus_files
 from memory_model.data.retrieved import RetrievalPlan, prepare
 from memory_model.data.running_text import ContinualBatches
-from memory_model.errors import InvalidInput
 from memory_model.eval.scores import Mean, Paired
 from memory_model.models.folder import ModelFolder, open_checkpoint
 from memory_model.nn.writing import write_memories
-from memory_model.tokenizer import SpecialTokens, Tokenizer
 from memory_model.train.losses import read_loss
 from memory_model.train.pretrainer import Pretrainer, PretrainingPlan, pretrainer
 
@@ -87,13 +87,23 @@ def two_stages(
     if not (base / "tokenizer.json").is_file():
         backend = train_bpe(texts(), vocabulary)
         config = ModelConfig(
-            "two-stages", layers, query_heads, max(1, query_heads // 2), head_dim, query_heads * head_dim, vocabulary,
-            10000.0, 1e-5, False, positions=2048,
-        )  # fmt: skip
+            "two-stages",
+            layers,
+            query_heads,
+            max(1, query_heads // 2),
+            head_dim,
+            query_heads * head_dim,
+            vocabulary,
+            10000.0,
+            1e-5,
+            False,
+            positions=2048,
+        )
         like: Any = SimpleNamespace(
-            tokenizer_json=backend.to_str(), special_tokens=SpecialTokens.usual(backend),
+            tokenizer_json=backend.to_str(),
+            special_tokens=SpecialTokens.usual(backend),
             chat_template=ModelFolder.open().checkpoint.chat_template,
-        )  # fmt: skip
+        )
         write_random_folder(config, base, like)
 
     checkpoint = open_checkpoint(base)
@@ -114,9 +124,16 @@ def two_stages(
         console.print(f"[bold]{name}[/bold]")
         plan = PretrainingPlan(steps=steps, learning_rate=rate, warmup=steps // 20, decay=decay)
         trainer = pretrainer(
-            open_checkpoint(start), out / name, config, data, plan, rows=rows, seen=seen, warmup=not reads,
+            open_checkpoint(start),
+            out / name,
+            config,
+            data,
+            plan,
+            rows=rows,
+            seen=seen,
+            warmup=not reads,
             device=device,
-        )  # fmt: skip
+        )
         follow(trainer, 0)
         losses[name] = {NAMES[memory]: held_out_losses(trainer, batches, memory) for memory in NAMES}
         write_json(out / "held-out.json", compared(losses))

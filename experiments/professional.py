@@ -16,17 +16,17 @@ import typer
 from matplotlib import pyplot as plt
 from rich.table import Table
 
+from memory3.errors import InvalidInput
+from memory3.references import split
+from memory3.words import LARGEST_DROP
 from memory_model.cli import options
 from memory_model.cli.options import console, open_embedder, progress_bar, use_threads, write_json
-from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import KnowledgeBase, query_of
 from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.generate import answer_nll, prefilled
-from memory_model.references import split
-from memory_model.words import LARGEST_DROP
 
 REFERENCES = (3, 5, 7)
 MEMORY = "memory"

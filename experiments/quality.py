@@ -19,20 +19,20 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from experiments.corpus.preparing import write_rows
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, InvalidInput
+from memory3.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 from memory_model.cli import options
 from memory_model.cli.evaluation import PrecisionOption, open_knowledge_base, scored, show
 from memory_model.cli.options import console, open_embedder, progress_bar, write_json
 from memory_model.data import factbook
 from memory_model.data.rows import Row, open_rows
-from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import EVALUATOR, PAIRS, Evaluation, Scores, compared, result_of
 from memory_model.eval.retrieval import CANDIDATES
 from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.generate import read
-from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
 MEASURED = Path("build/quality.jsonl")
 PROSE = "prose"
@@ -107,9 +107,15 @@ class Measured:
 
     @classmethod
     def of(
-        cls, name: str, part: str, key: dict[str, Any], started: float, scores: dict[str, Scores],
-        about: dict[str, Any], pairs: Sequence[tuple[str, str]] = PAIRS,
-    ) -> Measured:  # fmt: skip
+        cls,
+        name: str,
+        part: str,
+        key: dict[str, Any],
+        started: float,
+        scores: dict[str, Scores],
+        about: dict[str, Any],
+        pairs: Sequence[tuple[str, str]] = PAIRS,
+    ) -> Measured:
         """Of the scores of a run that began at `started` (time.monotonic). pairs: conditions to compare."""
         rows = len(next(iter(scores.values())).f1)
         means = {condition: found.means() for condition, found in scores.items()}
@@ -152,15 +158,20 @@ def key_of(
 ) -> dict[str, Any]:
     """What a section's numbers follow from. about: `Subject.about`; settings: distractors, seed, candidates, …."""
     key = {
-        "evaluator": EVALUATOR, **{name: about[name] for name in ("model_id", "codec_id", "template", "refusal")},
-        "data": file_key(data / section.file), "rows": rows, "conditions": list(section.conditions),
-        "answerable": section.answerable, **settings,
-    }  # fmt: skip
+        "evaluator": EVALUATOR,
+        **{name: about[name] for name in ("model_id", "codec_id", "template", "refusal")},
+        "data": file_key(data / section.file),
+        "rows": rows,
+        "conditions": list(section.conditions),
+        "answerable": section.answerable,
+        **settings,
+    }
     if section.knowledge_base:
         key |= {
-            "embedder_id": embedder_id, "knowledge_base": file_key(data / section.knowledge_base),
+            "embedder_id": embedder_id,
+            "knowledge_base": file_key(data / section.knowledge_base),
             "order": [STEM, WEIGHT, TITLE_WEIGHT, LARGEST_DROP],
-        }  # fmt: skip
+        }
     return key
 
 

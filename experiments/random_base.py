@@ -16,11 +16,11 @@ import typer
 from safetensors.torch import save_file
 
 from experiments.shapes import SHAPES
+from memory3.config import ModelConfig, weight_shapes
+from memory3.errors import InvalidInput
+from memory3.tokenizer import Tokenizer
 from memory_model.cli.options import console, progress_bar, write_json
-from memory_model.config import ModelConfig, weight_shapes
-from memory_model.errors import InvalidInput
 from memory_model.models.folder import Checkpoint, ModelFolder
-from memory_model.tokenizer import Tokenizer
 
 SHARD_BYTES = 1 << 30
 
@@ -38,19 +38,31 @@ def hugging_face_config(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of a Llama's or Qwen2's shape, as `memory_model.models.architectures.config_of` reads it."""
     return {
         "model_type": "qwen2" if config.attention_bias else "llama",
-        "hidden_size": config.hidden, "num_hidden_layers": config.layers,
-        "num_attention_heads": config.query_heads, "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim, "intermediate_size": config.mlp_width, "vocab_size": config.vocabulary,
-        "rope_theta": config.rope_base, "rms_norm_eps": config.norm_epsilon, "hidden_act": "silu",
-        "tie_word_embeddings": config.tied_embeddings, "max_position_embeddings": config.positions or 2048,
+        "hidden_size": config.hidden,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.query_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "intermediate_size": config.mlp_width,
+        "vocab_size": config.vocabulary,
+        "rope_theta": config.rope_base,
+        "rms_norm_eps": config.norm_epsilon,
+        "hidden_act": "silu",
+        "tie_word_embeddings": config.tied_embeddings,
+        "max_position_embeddings": config.positions or 2048,
         "torch_dtype": "bfloat16",
-    }  # fmt: skip
+    }
 
 
 def write_random_folder(
-    config: ModelConfig, out: str | Path, like: Checkpoint, *, seed: int = 0, exponent: float = -0.5,
+    config: ModelConfig,
+    out: str | Path,
+    like: Checkpoint,
+    *,
+    seed: int = 0,
+    exponent: float = -0.5,
     progress: Callable[[], None] = lambda: None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Write the folder in bfloat16, one shard at a time; returns it.
 
     like: whose tokenizer and chat template it gets. progress: called at each tensor. Raises

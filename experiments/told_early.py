@@ -22,11 +22,11 @@ from rich.table import Table
 from edge_client.model import EdgeModel
 from edge_client.session import ChatSession
 from edge_client.stream import Result
-from memory_model.bundle import DEFAULT_FOLDER, Bundle
-from memory_model.chat import Message
+from memory3.bundle import DEFAULT_FOLDER, Bundle
+from memory3.chat import Message
+from memory3.errors import InvalidInput
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
-from memory_model.errors import InvalidInput
 from memory_model.eval.scores import Mean, exact_match, token_f1
 from memory_model.models.tensor_files import read_json
 
@@ -92,9 +92,10 @@ class Sources:
             raise InvalidInput(f"facts of at least {FACTS} countries are needed")
         rows = read_json(data / f"{'introductions_test' if test else 'squad_dev'}.json", list)
         self.passages = [
-            {**row, "knowledge": row["knowledge"].removeprefix(row["title"]).strip()} for row in rows
+            {**row, "knowledge": row["knowledge"].removeprefix(row["title"]).strip()}
+            for row in rows
             if row.get("answerable", True) and (not test or row["knowledge"].startswith(f"{row['title']}\n"))
-        ]  # fmt: skip
+        ]
         self.others = factbook.read_jsonl(data / "squad_documents.jsonl", ("title", "text"))
 
     def talk(self, number: int, distances: Iterable[int], count: Callable[[str], int]) -> Talk:
@@ -154,9 +155,18 @@ def long_conversation(
                     for condition, (found, has) in answers(model, whole, session, asked).items():
                         f1, exact = token_f1(found.text, asked.answer), exact_match(found.text, asked.answer)
                         row = Measured(
-                            number, distance, condition, asked.kind, asked.turn, found.text, asked.answer, f1, exact,
-                            found.refused, has,
-                        )  # fmt: skip
+                            number,
+                            distance,
+                            condition,
+                            asked.kind,
+                            asked.turn,
+                            found.text,
+                            asked.answer,
+                            f1,
+                            exact,
+                            found.refused,
+                            has,
+                        )
                         measured.append(row)
                         file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
                     file.flush()
@@ -193,9 +203,10 @@ def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Ask
 
     window = text(model, recent)
     found = {
-        "memories": (remembered, has), "window": (window, turn > len(messages) - len(recent)),
+        "memories": (remembered, has),
+        "window": (window, turn > len(messages) - len(recent)),
         "retrieved": (text(model, messages[left:], before), has),
-    }  # fmt: skip
+    }
     if len(recent) == len(messages):
         found["everything"] = (window, True)
     elif _tokens(whole, messages) + _ROOM < whole.decoder.room:
@@ -208,7 +219,7 @@ def _opened(bundle: Path, context: int) -> EdgeModel:
     tokens = min(context, trained or context)
     return EdgeModel.open(
         bundle, offline=True, memory="exact", context=tokens, deadline_s=600, local=Path("build/none")
-    )  # fmt: skip
+    )
 
 
 def _recent(model: EdgeModel, messages: list[Message]) -> list[Message]:

@@ -1,7 +1,4 @@
-"""The model that keeps its knowledge outside: shapes, tokenizer, embedder, explicit memory, codec, bundle.
+"""The lab, all with torch: decoder, tuning, codec fitting, evaluation, export of a bundle.
 
-The top level is torch-free; `nn`, `models`, `train`, `eval` and `export` need the `train` or `service` extra.
+In: a base model and texts. Out: a model folder and a bundle, in the formats of `memory3`.
 """
-
-__version__ = "0.1.0"
-"""Of everything in the repository; one release, one version."""

@@ -1,5 +1,5 @@
 """The service: ingestion, storage and retrieval of explicit memories. Start at `write/pipeline.py`."""
 
-from memory_model import __version__
+from memory3 import __version__
 
 __all__ = ["__version__"]

@@ -3,7 +3,7 @@
 The reason is the class's name in capitals, such as STORE_FULL; clients depend on it.
 
 Retryable errors carry RetryInfo: the same request may succeed after `retry_after_s`. All others are final.
-The mismatches of `memory_model.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
+The mismatches of `memory3.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
 What is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the log, not on the wire.
 """
 
@@ -14,7 +14,7 @@ from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error
+from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error
 
 ERROR_DOMAIN = "memory.v1"
 _MESSAGE_CHARACTERS = 600

@@ -10,8 +10,8 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from memory_model.errors import InvalidInput, MissingFile
-from memory_model.printable import PORT
+from memory3.errors import InvalidInput, MissingFile
+from memory3.printable import PORT
 from memory_service.stores import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
@@ -91,10 +91,14 @@ class Settings(BaseSettings):
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""
         return StoreOptions(
-            read_connections=self.read_connections, password=self.store_password.get_secret_value(),
-            cluster=self.store_cluster, timeout_s=self.store_timeout_s, max_threads=self.store_max_threads,
-            insert_quorum=self.store_insert_quorum, sweep_after_s=self.store_sweep_after_s,
-        )  # fmt: skip
+            read_connections=self.read_connections,
+            password=self.store_password.get_secret_value(),
+            cluster=self.store_cluster,
+            timeout_s=self.store_timeout_s,
+            max_threads=self.store_max_threads,
+            insert_quorum=self.store_insert_quorum,
+            sweep_after_s=self.store_sweep_after_s,
+        )
 
     @classmethod
     def settings_customise_sources(

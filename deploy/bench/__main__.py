@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from deploy.bench import outcome, report
 from deploy.bench.scenario import SCENARIOS, ScenarioFailed, find_scenario
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 
 FAILURES = (ScenarioFailed, Memory3Error, OSError)
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)

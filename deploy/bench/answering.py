@@ -38,7 +38,7 @@ class AnswerSettings(Settings):
         """
         model = EdgeModel.open(
             bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
-        )  # fmt: skip
+        )
         if model.recaller.client is not None:
             model.recaller.client = WithoutWords(model.recaller.client)  # type: ignore[assignment]
         return model

@@ -18,8 +18,8 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import copy_gb_per_s
 from deploy.bench.scenario import Keys, Sheet, figure, round_figure, subject, with_intervals
 from edge_client import EdgeModel
-from memory_model.bundle import Bundle
-from memory_model.config import ModelConfig
+from memory3.bundle import Bundle
+from memory3.config import ModelConfig
 
 MODES = ("off", "overlap", "exact")
 COPY = "copying memory"
@@ -30,18 +30,27 @@ COUNTED = (
 )
 """What the figures of an answer mean, for the notes of tables."""
 _BITS: dict[int, int] = {
-    onnx.TensorProto.FLOAT: 32, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT8: 8,
-    onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4, onnx.TensorProto.INT32: 32, onnx.TensorProto.INT64: 64,
+    onnx.TensorProto.FLOAT: 32,
+    onnx.TensorProto.FLOAT16: 16,
+    onnx.TensorProto.INT8: 8,
+    onnx.TensorProto.UINT8: 8,
+    onnx.TensorProto.INT4: 4,
+    onnx.TensorProto.UINT4: 4,
+    onnx.TensorProto.INT32: 32,
+    onnx.TensorProto.INT64: 64,
     onnx.TensorProto.BOOL: 8,
-}  # fmt: skip
+}
 CACHE_BYTES = 4
 """Of one number in the caches, float32."""
 
 
 def measure_modes(
-    model: EdgeModel, prompts: Sequence[str], settings: AnswerSettings,
-    beside: Mapping[str, Callable[[int], float]] | None = None, label: str = "answers",
-) -> dict[str, list[Any]]:  # fmt: skip
+    model: EdgeModel,
+    prompts: Sequence[str],
+    settings: AnswerSettings,
+    beside: Mapping[str, Callable[[int], float]] | None = None,
+    label: str = "answers",
+) -> dict[str, list[Any]]:
     """Answers of every mode by name, and what `beside` gives, all in turn; every round has its prompt.
 
     Raises ScenarioFailed if a mode that recalls read no memories.
@@ -60,7 +69,7 @@ def measure_modes(
 
 def measure_decoding(
     settings: AnswerSettings, beside: Mapping[str, Callable[[int], float]] | None = None, model: Path | None = None
-) -> tuple[Keys, dict[str, list[Any]]]:  # fmt: skip
+) -> tuple[Keys, dict[str, list[Any]]]:
     """Keys and samples of all modes against a service, `beside` and a copy of memory in the same rounds.
 
     model: folder of the model that the service writes memories with.

@@ -55,7 +55,7 @@ def percentile(samples: Sequence[float], percent: float) -> float | None:
 
 def interleave(
     variants: Mapping[str, Callable[[int], Sample]], rounds: int, *, warm_up: int = 1, label: str = "measuring"
-) -> dict[str, list[Sample]]:  # fmt: skip
+) -> dict[str, list[Sample]]:
     """Every variant once in each round, given the round's number; each round begins with the next variant.
 
     Rounds of warm-up come first, have negative numbers and are discarded. Shows progress on stderr.

@@ -11,8 +11,8 @@ from pathlib import Path
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, ScenarioFailed, Settings
 from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
-from memory_model.bundle import Bundle
-from memory_model.digest import file_sha256
+from memory3.bundle import Bundle
+from memory3.digest import file_sha256
 
 FACTBOOK = ROOT / "data" / "factbook.jsonl"
 COUNTRIES = ("bn", "lu")

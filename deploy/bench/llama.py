@@ -59,7 +59,7 @@ class LlamaCpp:
         try:
             done = subprocess.run(
                 [*map(str, command)], env=self._environment, capture_output=True, timeout=TIMEOUT_S, check=True
-            )  # fmt: skip
+            )
             return float(json.loads(done.stdout)[0]["avg_ns"]) / 1e9
         except subprocess.CalledProcessError as error:
             said = f"llama-bench exited with {error.returncode}: {error.stderr[-400:].decode()}"
@@ -80,9 +80,14 @@ class LlamaCpp:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
         options = {
-            "-m": self.model, "-t": threads, "-tb": threads, "-np": slots, "-c": slots * context, "--port": port,
+            "-m": self.model,
+            "-t": threads,
+            "-tb": threads,
+            "-np": slots,
+            "-c": slots * context,
+            "--port": port,
             "--cache-ram": 0,
-        }  # fmt: skip
+        }
         command = [str(self.programs / "llama-server"), "-cb", "--no-cache-prompt", "--no-webui"]
         command += [str(part) for option in options.items() for part in option]
         with log.open("wb") as output:

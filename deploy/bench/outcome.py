@@ -19,9 +19,13 @@ def measure(scenario: Scenario[Any], settings: Settings, *, quick: bool = False,
     described = machine.describe(settings.threads)
     keys = scenario.measure(settings)
     result: Keys = {
-        "scenario": scenario.name, "format_version": FORMAT_VERSION, "quick": quick,
-        "machine": described, "settings": settings.model_dump(mode="json"), **keys,
-    }  # fmt: skip
+        "scenario": scenario.name,
+        "format_version": FORMAT_VERSION,
+        "quick": quick,
+        "machine": described,
+        "settings": settings.model_dump(mode="json"),
+        **keys,
+    }
     write(result, folder / f"{scenario.name}.json")
     return result
 

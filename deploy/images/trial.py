@@ -91,9 +91,19 @@ def _build(side: str) -> None:
     _say(f"building the {side}'s image")
     started = time.monotonic()
     _run(
-        "build", "--isolation", "chroot", "--pull-never", "--build-arg", f"BASE={BASE}", *_settings_of_pip(),
-        "--file", ROOT / "deploy" / "images" / f"{side}.Dockerfile", "--tag", IMAGES[side], ROOT,
-    )  # fmt: skip
+        "build",
+        "--isolation",
+        "chroot",
+        "--pull-never",
+        "--build-arg",
+        f"BASE={BASE}",
+        *_settings_of_pip(),
+        "--file",
+        ROOT / "deploy" / "images" / f"{side}.Dockerfile",
+        "--tag",
+        IMAGES[side],
+        ROOT,
+    )
     _say(f"built in {time.monotonic() - started:.0f} s")
 
 

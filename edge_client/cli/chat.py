@@ -26,9 +26,9 @@ from edge_client.model import EdgeModel
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream, Remembered, Result, Token
 from edge_client.wire.client import names_of
-from memory_model.errors import InvalidInput, Memory3Error
-from memory_model.formats import find_sources, read_documents
-from memory_model.printable import counted, printable, shown_on
+from memory3.errors import InvalidInput, Memory3Error
+from memory3.formats import find_sources, read_documents
+from memory3.printable import counted, printable, shown_on
 
 if TYPE_CHECKING:
     from edge_client.generate.sampling import SamplingOptions
@@ -273,10 +273,15 @@ def typed_at_terminal(
     except OSError:  # a home that cannot be written
         history = None
     session: PromptSession[str] = PromptSession(
-        history=None if history is None else FileHistory(str(history)), multiline=True,
-        completer=WordCompleter(COMMANDS, sentence=True), complete_while_typing=False, key_bindings=keys,
-        prompt_continuation=lambda *_: "...> ", input=source, output=target,
-    )  # fmt: skip
+        history=None if history is None else FileHistory(str(history)),
+        multiline=True,
+        completer=WordCompleter(COMMANDS, sentence=True),
+        complete_while_typing=False,
+        key_bindings=keys,
+        prompt_continuation=lambda *_: "...> ",
+        input=source,
+        output=target,
+    )
 
     def typed() -> str | None:
         try:

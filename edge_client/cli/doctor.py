@@ -25,11 +25,11 @@ from edge_client.local.folder import path_of
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
 from edge_client.wire.pull import pull_bundle, pull_pack, staging_of
-from memory_model.bundle import MANIFEST, Bundle, Manifest
-from memory_model.codec.native.library import installed, why_missing
-from memory_model.codec.payload import Identity
-from memory_model.errors import CorruptFile, Memory3Error
-from memory_model.printable import counted, printable
+from memory3.bundle import MANIFEST, Bundle, Manifest
+from memory3.codec.native.library import installed, why_missing
+from memory3.codec.payload import Identity
+from memory3.errors import CorruptFile, Memory3Error
+from memory3.printable import counted, printable
 
 TEGRA_RELEASE = Path("/etc/nv_tegra_release")
 DEVICE_MODEL = Path("/proc/device-tree/model")
@@ -136,9 +136,13 @@ def _decoder(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
 
 def _opened(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderGraph:
     return DecoderGraph.open(
-        decoder, threads=settings.threads, provider=provider, context=settings.context, parallel=settings.parallel,
+        decoder,
+        threads=settings.threads,
+        provider=provider,
+        context=settings.context,
+        parallel=settings.parallel,
         model=settings.model,
-    )  # fmt: skip
+    )
 
 
 def _embedder(bundle: Bundle, _: EdgeSettings) -> Iterator[Check]:
@@ -156,7 +160,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
     manifest = bundle.manifest
     client = MemoryClient(
         settings.channel, settings.knowledge_base, bundle.identity, manifest.embedder_id, deadline_s=settings.deadline_s
-    )  # fmt: skip
+    )
     with contextlib.closing(client):
         begun = time.perf_counter()
         found = client.describe()
@@ -232,11 +236,13 @@ def pull(
     knowledge_base: Annotated[
         str | None,
         typer.Option(
-            "--kb", "--knowledge-base", metavar="NAME",
+            "--kb",
+            "--knowledge-base",
+            metavar="NAME",
             help="Download this knowledge base to --local instead, for offline use.",
         ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Download the service's bundle, or with --kb a memory pack.
 
     After Ctrl-C, run the same command again to resume. Set TLS and the API key by EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
@@ -245,9 +251,13 @@ def pull(
     settings = EdgeSettings(**given)
     place = settings.bundle if knowledge_base is None else path_of(settings.local, knowledge_base)
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
         console=err,
-    )  # fmt: skip
+    )
     task = bar.add_task("connecting", total=None)
 
     def show(done_bytes: int, total_bytes: int, what: str) -> None:

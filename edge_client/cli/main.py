@@ -32,9 +32,9 @@ from edge_client.serve.access import (
 )
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
-from memory_model.errors import InvalidInput, Memory3Error
-from memory_model.formats import find_sources, read_documents
-from memory_model.printable import shown_on
+from memory3.errors import InvalidInput, Memory3Error
+from memory3.formats import find_sources, read_documents
+from memory3.printable import shown_on
 
 EXIT_CODES = (
     "Exit codes: 0 success, also if the service is down and the answer has no memories (with a warning); "
@@ -109,9 +109,13 @@ def ask(
                 out.rule("without memory" if mode == "off" else "with memory", align="left")
             with err.status("") as status:
                 stream = model.generate(
-                    question, memory=mode, document=text, title=title, **drawn,
+                    question,
+                    memory=mode,
+                    document=text,
+                    title=title,
+                    **drawn,
                     progress=lambda done, of: status.update(f"remembering {file}: {done} of {of} references"),
-                )  # fmt: skip
+                )
             if not json_output:
                 for delta in stream.deltas:
                     print(shown_on(sys.stdout, delta), end="", flush=True)
@@ -165,7 +169,7 @@ def serve(
     port: Annotated[int | None, typer.Option("--port", min=0, help="Port; 0 takes a free one. [default: 8080]")] = None,
     parallel: Annotated[int | None, typer.Option(min=1, help="Concurrent answers. [default: 4]")] = None,
     port_file: Annotated[Path | None, typer.Option(help="File to write the port to, once ready.")] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Serve OpenAI's API under /v1 and a chat page at /.
 
     Further settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.
@@ -187,9 +191,14 @@ def serve(
     typer.echo(f"loading {edge.bundle}", err=True)  # which takes seconds
     with EdgeModel.open(settings=edge) as model:
         config = uvicorn.Config(
-            make_app(model, edge, settings, key), log_level="warning", access_log=False, server_header=False,
-            timeout_graceful_shutdown=3, ssl_certfile=certificate, ssl_keyfile=private,
-        )  # fmt: skip
+            make_app(model, edge, settings, key),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=certificate,
+            ssl_keyfile=private,
+        )
         number = listening.getsockname()[1]
         shown = network_address() if settings.host in ("0.0.0.0", "::", "[::]") else settings.host
         url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"

@@ -17,7 +17,7 @@ from rich.text import Text
 from edge_client.generate.sampling import Sampling
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
-from memory_model.printable import counted, printable
+from memory3.printable import counted, printable
 
 
 class Memory(str, Enum):
@@ -41,11 +41,13 @@ SETTINGS = {
     "model": "Folder of the model that provider torch runs; the bundle was exported from it. [default: packaged]",
 }
 ANSWER = {
-    "max_tokens": "Longest answer, in tokens.", "temperature": "Sampling temperature; 0 is greedy.",
+    "max_tokens": "Longest answer, in tokens.",
+    "temperature": "Sampling temperature; 0 is greedy.",
     "top_k": "Sample from this many likeliest tokens; 0: all.",
     "top_p": "Sample from the likeliest tokens with this total probability.",
-    "stop": "Stop before this text; may be repeated.", "seed": "Random seed, for repeatable sampling.",
-}  # fmt: skip
+    "stop": "Stop before this text; may be repeated.",
+    "seed": "Random seed, for repeatable sampling.",
+}
 FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
 
@@ -102,7 +104,7 @@ def _option(name: str, help: str, kind: Any, default: Any) -> inspect.Parameter:
     option = typer.Option(*flags, help=f"{help}{stated}", show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[TYPES.get(name, kind) | None, option]
-    )  # fmt: skip
+    )
 
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:
@@ -164,9 +166,8 @@ def as_json(result: Result) -> dict[str, Any]:
     return {
         "answer": result.text,
         "reason": result.reason,
-        "without_memory": result.without_memory, "refused": result.refused,
+        "without_memory": result.without_memory,
+        "refused": result.refused,
         "memories": [recalled.as_json() for recalled in result.recalls],
-        "statistics": {
-            **asdict(s), "recall_ms": s.recall_ms, "blocked_ms_per_chunk": s.blocked_ms_per_chunk,
-        },
-    }  # fmt: skip
+        "statistics": {**asdict(s), "recall_ms": s.recall_ms, "blocked_ms_per_chunk": s.blocked_ms_per_chunk},
+    }

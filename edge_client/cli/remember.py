@@ -25,10 +25,10 @@ from edge_client.local.folder import remember as remember_documents
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
-from memory_model.bundle import Bundle
-from memory_model.errors import InvalidInput, MissingFile
-from memory_model.formats import count_documents, find_sources, read_documents
-from memory_model.printable import counted, printable
+from memory3.bundle import Bundle
+from memory3.errors import InvalidInput, MissingFile
+from memory3.formats import count_documents, find_sources, read_documents
+from memory3.printable import counted, printable
 
 NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="Local knowledge base.")]
 
@@ -46,7 +46,7 @@ def remember(
     anew: Annotated[
         bool, typer.Option("--anew", help="Rewrite a knowledge base of another bundle from its stored texts.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Turn files into memories on this device.
 
     Nothing is sent to a service, and all later answers read them. Run the same command again after Ctrl-C or when files
@@ -77,7 +77,7 @@ def remember(
 def remembered(
     given: dict[str, Any],
     kb: Annotated[str | None, typer.Option("--kb", "--knowledge-base", help="List the documents of this one.")] = None,
-) -> None:  # fmt: skip
+) -> None:
     """List this device's knowledge bases, or the documents of one."""
     folder = EdgeSettings(**given).local
     if kb is not None:
@@ -106,7 +106,7 @@ def forget(
     kb: NameOption = DEFAULT_NAME,
     everything: Annotated[bool, typer.Option("--all", help="Remove the whole knowledge base.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Remove documents, or a whole knowledge base, from this device."""
     folder = EdgeSettings(**given).local
     if everything == bool(keys):

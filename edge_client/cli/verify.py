@@ -32,10 +32,10 @@ from edge_client.decoder.providers import ORDER, gpu, missing, tensorrt_version
 from edge_client.local.writer import MemoryWriter
 from edge_client.recall.recaller import Recall
 from edge_client.settings import EdgeSettings
-from memory_model.bundle import Bundle
-from memory_model.chat import prefix_ids
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.errors import Memory3Error
+from memory3.bundle import Bundle
+from memory3.chat import prefix_ids
+from memory3.codec.payload import ExplicitMemory
+from memory3.errors import Memory3Error
 
 QUESTION = "What is the capital of Norway, and what is it known for? Answer in a few sentences."
 TOLERANCE = {"cpu": 0.06, "cuda": 0.03, "tensorrt": 0.03, "torch": 0.3}
@@ -74,9 +74,12 @@ class Decoded:
 
 
 def decode(
-    decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], steps: int,
+    decoder: Decoder,
+    ids: Sequence[int],
+    memories: Sequence[ExplicitMemory],
+    steps: int,
     answer: Sequence[int] | None = None,
-) -> Decoded:  # fmt: skip
+) -> Decoded:
     """Read a prompt and `steps` tokens after it: those of `answer`, or always the likeliest."""
     sequence = decoder.sequence()
     sequence.begin(ids, memory=bool(memories))
@@ -163,10 +166,15 @@ def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitM
     provider = decoder.graph.provider
     error = float(np.linalg.norm(found.logits - right.logits) / np.linalg.norm(right.logits))
     return Row(
-        provider, bool(memories), error, float((found.logits.argmax(-1) == right.logits.argmax(-1)).mean()),
-        1 / statistics.median(found.seconds), decoder.graph.threads, mean_power(recorded) or None,
+        provider,
+        bool(memories),
+        error,
+        float((found.logits.argmax(-1) == right.logits.argmax(-1)).mean()),
+        1 / statistics.median(found.seconds),
+        decoder.graph.threads,
+        mean_power(recorded) or None,
         failed=not error <= TOLERANCE[provider],
-    )  # fmt: skip
+    )
 
 
 def shown(row: Row) -> str:
@@ -199,12 +207,14 @@ def verify(
     for row in rows:
         out.print(shown(row), soft_wrap=True, markup=False)
     result: dict[str, Any] = {
-        "scenario": "verify-gpu", "gpu": asdict(found) if (found := gpu()) else None,
-        "board": asdict(board) if (board := Board.here()) else None, "onnxruntime": ort.__version__,
+        "scenario": "verify-gpu",
+        "gpu": asdict(found) if (found := gpu()) else None,
+        "board": asdict(board) if (board := Board.here()) else None,
+        "onnxruntime": ort.__version__,
         "tensorrt": tensorrt_version(),
         "bundle": {"model_id": bundle.manifest.model_id, "precision": bundle.manifest.precision},
         "rows": [asdict(row) for row in rows],
-    }  # fmt: skip
+    }
     file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     ran = sorted({row.provider for row in rows if row.error is not None})
     out.print(f"ran: {', '.join(ran)}; written to {file}", soft_wrap=True)

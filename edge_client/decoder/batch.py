@@ -26,10 +26,10 @@ from edge_client.decoder.kv import Rows
 from edge_client.decoder.providers import CONTEXT, named_errors
 from edge_client.decoder.sequence import NOTHING, Sequence
 from edge_client.errors import ProviderError
-from memory_model.bundle import Bundle
-from memory_model.cache_layout import Row
-from memory_model.chat import prefix_ids
-from memory_model.errors import InvalidInput
+from memory3.bundle import Bundle
+from memory3.cache_layout import Row
+from memory3.chat import prefix_ids
+from memory3.errors import InvalidInput
 
 PATIENCE_S = 0.005
 """How long a step waits for other sequences that decode, or half of what the last one took if that is more."""
@@ -104,9 +104,15 @@ class Decoder:
 
     @classmethod
     def open(
-        cls, bundle: Bundle, *, threads: Threads = 1, provider: str = "cpu", context: int = 0, parallel: int = 4,
+        cls,
+        bundle: Bundle,
+        *,
+        threads: Threads = 1,
+        provider: str = "cpu",
+        context: int = 0,
+        parallel: int = 4,
         model: Path | None = None,
-    ) -> Decoder:  # fmt: skip
+    ) -> Decoder:
         """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
         size = {"context": context, "parallel": parallel}
         graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider, model=model, **size)

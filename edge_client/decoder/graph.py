@@ -37,10 +37,10 @@ from edge_client.decoder.providers import (
     open_session,
     torch_graph,
 )
-from memory_model.cache_layout import TEXT, Row, mask_name, rows_name
-from memory_model.codec.payload import MemoryFormat
-from memory_model.config import ModelConfig
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.cache_layout import TEXT, Row, mask_name, rows_name
+from memory3.codec.payload import MemoryFormat
+from memory3.config import ModelConfig
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
 Threads = int | Literal["auto"]
 THREADS = "threads.json"
@@ -92,9 +92,15 @@ class DecoderGraph:
 
     @classmethod
     def open(
-        cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto",
-        context: int = CONTEXT, parallel: int = PARALLEL, model: Path | None = None,
-    ) -> DecoderGraph:  # fmt: skip
+        cls,
+        path: str | Path,
+        *,
+        threads: Threads = "auto",
+        provider: str = "auto",
+        context: int = CONTEXT,
+        parallel: int = PARALLEL,
+        model: Path | None = None,
+    ) -> DecoderGraph:
         """Open `decoder.onnx` as `memory_model.export` writes it, or the spelling for the CPU beside it.
 
         threads: of the matrix products on the CPU; "auto" measures at the first load and keeps the result. provider: a

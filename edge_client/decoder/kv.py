@@ -22,9 +22,9 @@ from numpy.typing import DTypeLike
 
 from edge_client.decoder.providers import RUNTIME_NAMES, named_errors
 from edge_client.errors import ProviderError
-from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import ModelConfig
+from memory3.cache_layout import TEXT, CacheTensor, cache_layout
+from memory3.codec.payload import ExplicitMemory
+from memory3.config import ModelConfig
 
 ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int64): 7}
 """ONNX's numbers of element types."""
@@ -157,9 +157,8 @@ class Caches:
     """
 
     def __init__(
-        self, config: ModelConfig, context: int, parallel: int = 1, dtype: DTypeLike = np.float32,
-        device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self, config: ModelConfig, context: int, parallel: int = 1, dtype: DTypeLike = np.float32, device: str = "cpu"
+    ) -> None:
         self.config, self.parallel, self.dtype = config, parallel, np.dtype(dtype)
         self.layout = cache_layout(config)
         # One row more than the text: a place that a run only passes over is written to behind its text.
@@ -170,8 +169,9 @@ class Caches:
             raise ProviderError(
                 f"the key-values of {context} tokens need {self.sequence_bytes / 1e6:,.0f} MB, "
                 f"{available / 1e6:,.0f} MB are available",
-                reason="OUT_OF_MEMORY", help="open the model with a shorter context",
-            )  # fmt: skip
+                reason="OUT_OF_MEMORY",
+                help="open the model with a shorter context",
+            )
         self.tensors: dict[str, CacheTensor] = {n: t for t in self.layout.tensors for n in (t.keys, t.values)}
         self.buffers = {n: Buffer.zeros(shapes[t], self.dtype, device) for n, t in self.tensors.items()}
         # 0 where a slot row is seen, -inf elsewhere; [places, lead, slots].

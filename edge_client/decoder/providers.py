@@ -29,14 +29,16 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
 
 from edge_client.errors import ProviderError
-from memory_model.cache_layout import TEXT, cache_layout, fused_path, mask_name, rows_name
-from memory_model.config import ModelConfig
-from memory_model.errors import CorruptFile, InvalidInput, Memory3Error
+from memory3.cache_layout import TEXT, cache_layout, fused_path, mask_name, rows_name
+from memory3.config import ModelConfig
+from memory3.errors import CorruptFile, InvalidInput, Memory3Error
 
 NAMES = ("auto", "cpu", "cuda", "tensorrt", "torch")
 RUNTIME_NAMES = {
-    "cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider",
-}  # fmt: skip
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
 ORDER = ("tensorrt", "cuda", "cpu")
 """`auto` takes the first that can be had."""
 INSTALL = (
@@ -49,8 +51,15 @@ PROMPT_TOKENS = 64
 """Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 TYPICAL_ROWS = 512
 """Text rows for which TensorRT chooses its kernels."""
-OUT_OF_MEMORY = ("bad_alloc", "out of memory", "failed to allocate", "cuda failure 2", "alloc_failed", "outofmemory",
-                 "can't allocate memory")  # fmt: skip
+OUT_OF_MEMORY = (
+    "bad_alloc",
+    "out of memory",
+    "failed to allocate",
+    "cuda failure 2",
+    "alloc_failed",
+    "outofmemory",
+    "can't allocate memory",
+)
 
 log = logging.getLogger(__name__)
 Shape = tuple[int | str, ...]
@@ -246,9 +255,14 @@ def decoder_inputs(config: ModelConfig) -> dict[str, Shape]:
     layout = cache_layout(config)
     angles: Shape = ("P", config.head_dim // 2)
     inputs: dict[str, Shape] = {
-        "token_ids": ("B", "S"), "position_ids": ("B", "S"), "output_rows": ("N",), "batch_ids": ("B",),
-        "columns": ("T",), "rotary_cos": angles, "rotary_sin": angles,
-    }  # fmt: skip
+        "token_ids": ("B", "S"),
+        "position_ids": ("B", "S"),
+        "output_rows": ("N",),
+        "batch_ids": ("B",),
+        "columns": ("T",),
+        "rotary_cos": angles,
+        "rotary_sin": angles,
+    }
     for number in layout.numbers:
         inputs[rows_name(number)] = ("B",)
         if number != TEXT:
@@ -269,9 +283,12 @@ def decoder_profile(config: ModelConfig, context: int, parallel: int) -> dict[st
     typical = min(TYPICAL_ROWS, rows)
     longest = rows + max((layout.slots(n) for n in layout.numbers), default=0)
     ranges = {
-        "B": (1, 1, parallel), "S": (1, 1, PROMPT_TOKENS), "N": (1, 1, max(parallel, PROMPT_TOKENS)),
-        "T": (1, typical, rows), "P": (1, longest, longest + PROMPT_TOKENS),
-    }  # fmt: skip
+        "B": (1, 1, parallel),
+        "S": (1, 1, PROMPT_TOKENS),
+        "N": (1, 1, max(parallel, PROMPT_TOKENS)),
+        "T": (1, typical, rows),
+        "P": (1, longest, longest + PROMPT_TOKENS),
+    }
     for number in layout.numbers:
         slots = layout.slots(number)
         ranges[f"R_{number + 1}"] = (1 + slots, rows + slots, rows + slots)
@@ -346,7 +363,10 @@ def named_errors(what: str) -> Iterator[None]:
 
 
 BROKEN = (
-    runtime_errors.InvalidProtobuf, runtime_errors.InvalidGraph, runtime_errors.NoModel, runtime_errors.NoSuchFile,
+    runtime_errors.InvalidProtobuf,
+    runtime_errors.InvalidGraph,
+    runtime_errors.NoModel,
+    runtime_errors.NoSuchFile,
     runtime_errors.InvalidArgument,
-)  # fmt: skip
+)
 """What the runtime raises for a file that is no graph, or of which a part is missing."""

@@ -17,8 +17,8 @@ from edge_client.decoder.providers import PROMPT_TOKENS
 from edge_client.errors import ContextFull
 from edge_client.generate.prompt import common_length
 from edge_client.recall.recaller import Recall
-from memory_model.chat import text_start
-from memory_model.errors import InvalidInput
+from memory3.chat import text_start
+from memory3.errors import InvalidInput
 
 if TYPE_CHECKING:
     from edge_client.decoder.batch import Decoder

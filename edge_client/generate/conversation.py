@@ -40,10 +40,10 @@ from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import Remembered
-from memory_model.chat import Message, Prompt
-from memory_model.errors import InvalidInput, Memory3Error
-from memory_model.formats import FileDocument
-from memory_model.references import turn_references
+from memory3.chat import Message, Prompt
+from memory3.errors import InvalidInput, Memory3Error
+from memory3.formats import FileDocument
+from memory3.references import turn_references
 
 if TYPE_CHECKING:
     from edge_client.model import EdgeModel
@@ -312,7 +312,7 @@ class Past:
 
     def write_ahead(
         self, turns: Sequence[Turn], *, per_step: float = 1.0, go_on: Callable[[], None] = lambda: None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write turns that are not yet, to be read once `remember_turns` is called. go_on: may raise to end it."""
         waiting = self.waiting(turns)
         for start in range(0, len(waiting), TOGETHER):

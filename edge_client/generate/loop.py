@@ -1,6 +1,6 @@
 """One answer from its prompt to its last event: the device's read path, as production runs it.
 
-prompt   messages -> tokens -> chunks of 64          memory_model.chat, generate.prompt
+prompt   messages -> tokens -> chunks of 64          memory3.chat, generate.prompt
 recall   chunk -> query vector -> hits -> memories   ChunkRecalls, recall.worker, recall.recaller
 inject   memories -> slots of the caches             decoder.sequence, decoder.kv
 decode   tokens -> logits -> token                   decoder.batch, generate.sampling
@@ -35,8 +35,8 @@ from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall, without
 from edge_client.recall.worker import Ticket
 from edge_client.stream import Event, Finished, Recalled, Statistics, Token, TokenLogprob
-from memory_model.chat import Prompt
-from memory_model.refusal import is_refusal
+from memory3.chat import Prompt
+from memory3.refusal import is_refusal
 
 if TYPE_CHECKING:
     from edge_client.generate.conversation import Conversation, Past
@@ -56,9 +56,15 @@ class Answer:
     """
 
     def __init__(
-        self, model: EdgeModel, sequence: Sequence, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
-        cancellation: Cancellation, conversation: Conversation | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: EdgeModel,
+        sequence: Sequence,
+        prompt: Prompt,
+        sampling: Sampling,
+        policy: RecallPolicy,
+        cancellation: Cancellation,
+        conversation: Conversation | None = None,
+    ) -> None:
         self._sequence, self._prompt, self._sampling = sequence, prompt, sampling
         self._tokenizer = tokenizer = model.bundle.tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
@@ -188,13 +194,19 @@ class Answer:
         blocked = sum(r.blocked_ms for r in last if r.generated)
         decoding_s = max(seconds - self._first_token_s, 1e-9)
         return Statistics(
-            prompt_tokens=len(self._prompt.ids), reused_tokens=reused, generated_tokens=number,
+            prompt_tokens=len(self._prompt.ids),
+            reused_tokens=reused,
+            generated_tokens=number,
             first_token_ms=1e3 * self._first_token_s,
-            tokens_per_s=(number - 1) / decoding_s if number > 1 else 0.0, decoder_ms=1e3 * decoder_s,
+            tokens_per_s=(number - 1) / decoding_s if number > 1 else 0.0,
+            decoder_ms=1e3 * decoder_s,
             overhead_ms=1e3 * (seconds - decoder_s) - prompt - blocked,
-            recalls=len(last), states=dict(Counter(r.state for r in last)),
-            generated_recalls=sum(r.generated for r in last), prompt_blocked_ms=prompt, blocked_ms=blocked,
-        )  # fmt: skip
+            recalls=len(last),
+            states=dict(Counter(r.state for r in last)),
+            generated_recalls=sum(r.generated for r in last),
+            prompt_blocked_ms=prompt,
+            blocked_ms=blocked,
+        )
 
 
 @dataclass
@@ -215,9 +227,14 @@ class ChunkRecalls:
     """
 
     def __init__(
-        self, model: EdgeModel, sequence: Sequence, prompt: Prompt, policy: RecallPolicy, cancellation: Cancellation,
+        self,
+        model: EdgeModel,
+        sequence: Sequence,
+        prompt: Prompt,
+        policy: RecallPolicy,
+        cancellation: Cancellation,
         also: Past | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.chunk_tokens = sequence.decoder.config.memory.chunk_tokens
         self._waits = policy.mode is RecallMode.exact
         self.lead_tokens = 0 if self._waits else policy.lead_tokens
@@ -313,9 +330,13 @@ class ChunkRecalls:
         self.failed = self.failed or bool(found.error)
         times = replace(found.times, inject_ms=inject_ms)
         recalled = Recalled(
-            chunk, generated, replace(found, times=times), kept=kept if found.error else 0,
-            position=len(self._sequence.tokens), blocked_ms=waited_ms + inject_ms,
-        )  # fmt: skip
+            chunk,
+            generated,
+            replace(found, times=times),
+            kept=kept if found.error else 0,
+            position=len(self._sequence.tokens),
+            blocked_ms=waited_ms + inject_ms,
+        )
         self.news.append(recalled)
         self.last[chunk] = recalled
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memory_model.chat import Prompt
-from memory_model.embedder import Embedder
-from memory_model.tokenizer import Tokenizer
+from memory3.chat import Prompt
+from memory3.embedder import Embedder
+from memory3.tokenizer import Tokenizer
 
 OWN_SHARE = 0.4
 """Of the question alone in the vector: decision 0005."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.errors import StorageError
-from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 
 KEY_FILE = "EDGE_CLIENT_LOCAL_KEY_FILE"
 WAIT_S = 10.0
@@ -82,14 +82,16 @@ def _library() -> Any:
         from sqlcipher3 import dbapi2
     except ImportError as error:
         raise StorageError(
-            f"{KEY_FILE} is set, but SQLCipher is not installed", reason="NOT_INSTALLED",
+            f"{KEY_FILE} is set, but SQLCipher is not installed",
+            reason="NOT_INSTALLED",
             help="pip install 'memory3-edge[encrypted]', or unset it",
-        ) from error  # fmt: skip
+        ) from error
     return dbapi2
 
 
 def _no_room(path: Path, why: str) -> StorageError:
     return StorageError(
-        f"no room for {path} ({why})", reason="DISK_FULL",
+        f"no room for {path} ({why})",
+        reason="DISK_FULL",
         help="make room and run the same command again; what was remembered before is kept",
-    )  # fmt: skip
+    )

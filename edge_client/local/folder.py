@@ -15,10 +15,10 @@ from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents,
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
 from edge_client.wire.client import Answer, merged, names_of
-from memory_model.bundle import Bundle
-from memory_model.errors import IdentityMismatch, InvalidInput, MissingFile
-from memory_model.formats import FileDocument
-from memory_model.tokenizer import well_formed
+from memory3.bundle import Bundle
+from memory3.errors import IdentityMismatch, InvalidInput, MissingFile
+from memory3.formats import FileDocument
+from memory3.tokenizer import well_formed
 
 DEFAULT_NAME = "mine"
 SUFFIX = ".memories"
@@ -198,9 +198,13 @@ def write_anew(folder: Path, name: str, writer: MemoryWriter) -> Iterator[Rememb
 def _kept(path: Path) -> Iterator[FileDocument]:
     for document in kept_documents(path):
         yield FileDocument(
-            document.key, document.key, document.title, document.text or "", document.metadata,
+            document.key,
+            document.key,
+            document.title,
+            document.text or "",
+            document.metadata,
             unreadable="" if document.text is not None else "its text was not kept: remember its file again",
-        )  # fmt: skip
+        )
 
 
 def remove(path: Path) -> None:

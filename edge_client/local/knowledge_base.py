@@ -7,7 +7,7 @@
     payloads    payload and its CRC-32C, by reference
 
 A query is compared with every vector in int8, and exactly with those that are near (`NearVectors`); the
-nearest are put in order by vector and words, as the service does (`memory_model.words`). Nothing of it is ever sent.
+nearest are put in order by vector and words, as the service does (`memory3.words`). Nothing of it is ever sent.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from edge_client.local.database import connected, disk_errors
 from edge_client.local.records import Head, LocalDocument, Reference
 from edge_client.local.writer import Written
 from edge_client.wire.client import Answer, Hit
-from memory_model.codec.blas import one_thread
-from memory_model.codec.native.library import Library, installed
-from memory_model.codec.payload import Identity
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.words import order_texts
+from memory3.codec.blas import one_thread
+from memory3.codec.native.library import Library, installed
+from memory3.codec.payload import Identity
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.words import order_texts
 
 FORMAT_VERSION = 1
 LEVELS, QUERY_LEVELS = 127, 2047
@@ -82,9 +82,14 @@ class LocalKnowledgeBase:
 
     @classmethod
     def open(
-        cls, path: str | Path, identity: Identity, embedder_id: str, *, minimum_score: float | None = None,
+        cls,
+        path: str | Path,
+        identity: Identity,
+        embedder_id: str,
+        *,
+        minimum_score: float | None = None,
         remedy: str = "",
-    ) -> LocalKnowledgeBase:  # fmt: skip
+    ) -> LocalKnowledgeBase:
         """Open the file at `path` for what this bundle reads.
 
         minimum_score: of searches that name none. remedy: what to do about a file of another bundle. Raises
@@ -145,7 +150,7 @@ class LocalKnowledgeBase:
 
     def add(
         self, document: LocalDocument, texts: Sequence[str], written: Written, *, first: int = 0, whole: int = 0
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write a document with its references, in place of one of the same key.
 
         A long one comes in pieces: `texts` are those from number `first` on, of `whole`. Raises InvalidInput for a
@@ -160,9 +165,16 @@ class LocalKnowledgeBase:
                 connection.execute(
                     "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
                     " VALUES (?,?,?,?,?,?,?)",
-                    (document.key, document.title, document.text, metadata, document.content_hash,
-                     whole or len(texts), time.time()),
-                )  # fmt: skip
+                    (
+                        document.key,
+                        document.title,
+                        document.text,
+                        metadata,
+                        document.content_hash,
+                        whole or len(texts),
+                        time.time(),
+                    ),
+                )
             elif (there := self.stored(document)[0]) != first:
                 raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
             (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
@@ -278,9 +290,17 @@ class LocalKnowledgeBase:
         held = memory_id in sent
         sent.add(memory_id)
         return Hit(
-            memory_id=memory_id, score=score, document_key=key, title=title, chunk_number=chunk, text=text,
-            payload=b"" if held else payload, crc32c=crc32c, held=held, knowledge_base=self.name,
-        )  # fmt: skip
+            memory_id=memory_id,
+            score=score,
+            document_key=key,
+            title=title,
+            chunk_number=chunk,
+            text=text,
+            payload=b"" if held else payload,
+            crc32c=crc32c,
+            held=held,
+            knowledge_base=self.name,
+        )
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Read the vectors of references that came since the last time, or all where some went."""
@@ -399,7 +419,7 @@ def _empty(connection: sqlite3.Connection) -> bool:
 
 def _by_words(
     texts: Mapping[int, tuple[Any, ...]], scores: Mapping[int, float], words: Sequence[int]
-) -> dict[int, float]:  # fmt: skip
+) -> dict[int, float]:
     """The same references ordered by cosine and words, without those far below the best."""
     ids = list(scores)
     best = order_texts(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids])

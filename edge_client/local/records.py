@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from memory_model.codec.payload import Identity
-from memory_model.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
+from memory3.codec.payload import Identity
+from memory3.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import onnxruntime as ort
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import return_free_memory, session_options
 from edge_client.errors import StorageError
-from memory_model.bundle import Bundle
-from memory_model.chat import prefix_ids
-from memory_model.codec.blas import one_thread
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.embedder import Embedder
-from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.references import split
+from memory3.bundle import Bundle
+from memory3.chat import prefix_ids
+from memory3.codec.blas import one_thread
+from memory3.codec.payload import ExplicitMemory
+from memory3.embedder import Embedder
+from memory3.errors import CorruptFile, InvalidInput
+from memory3.references import split
 
 PASS_TOKENS, SHORT_PASS_TOKENS = 1024, 256
 """Of one forward pass, padding included: a processor gains little by more, and a pass cannot be interrupted. Short
@@ -46,12 +46,13 @@ class MemoryWriter:
 
     def __init__(
         self, bundle: Bundle, *, threads: int = 1, embedder: Embedder | None = None, decoder: Decoder | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         if bundle.writer is None:
             raise StorageError(
-                f"the bundle at {bundle.folder} only reads memories, it has no writer.onnx", reason="NO_WRITER",
+                f"the bundle at {bundle.folder} only reads memories, it has no writer.onnx",
+                reason="NO_WRITER",
                 help="export it again with `memory-model export`, or fetch a newer one with `edge-client pull`",
-            )  # fmt: skip
+            )
         self.bundle, self._threads, self._path = bundle, threads, bundle.writer
         self._given, self._decoder = embedder, decoder
         self._loading = threading.Lock()

@@ -25,10 +25,10 @@ from edge_client.errors import Cancellation, RetrievalError, described
 from edge_client.generate.prompt import query_vectors
 from edge_client.recall.policy import Breaker
 from edge_client.wire.client import Answer, Hit, MemoryClient, merged
-from memory_model.codec.payload import ExplicitMemory, MemoryFormat
-from memory_model.embedder import Embedder
-from memory_model.errors import CorruptFile, IdentityMismatch
-from memory_model.words import query_words
+from memory3.codec.payload import ExplicitMemory, MemoryFormat
+from memory3.embedder import Embedder
+from memory3.errors import CorruptFile, IdentityMismatch
+from memory3.words import query_words
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Recall:
 
 def without(
     queries: Sequence[str], reason: str, message: str, state: RecallState, times: RecallTimes = RecallTimes()
-) -> list[Recall]:  # fmt: skip
+) -> list[Recall]:
     """Recalls that found nothing, and why."""
     return [Recall(q, error=f"{reason}: {message}", times=times, state=state, reason=reason) for q in queries]
 
@@ -191,10 +191,16 @@ class Recaller:
     """
 
     def __init__(
-        self, embedder: Embedder, client: MemoryClient | None, memory_format: MemoryFormat, *,
-        local: list[LocalSource] | None = None, stand_ins: Sequence[LocalSource] = (), cache: MemoryCache | None = None,
+        self,
+        embedder: Embedder,
+        client: MemoryClient | None,
+        memory_format: MemoryFormat,
+        *,
+        local: list[LocalSource] | None = None,
+        stand_ins: Sequence[LocalSource] = (),
+        cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.embedder, self.client, self.memory_format = embedder, client, memory_format
         self.local, self._stand_ins = [] if local is None else local, stand_ins
         self.cache = cache or MemoryCache()
@@ -203,9 +209,13 @@ class Recaller:
         self._computing = threading.Lock()  # recalls wait for the service together, but use one processor
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float = DEADLINE_S, cancellation: Cancellation | None = None,
+        self,
+        queries: Sequence[str],
+        *,
+        deadline_s: float = DEADLINE_S,
+        cancellation: Cancellation | None = None,
         also: LocalSource | None = None,
-    ) -> list[Recall]:  # fmt: skip
+    ) -> list[Recall]:
         """One Recall for every query text, in order, by one call to the service.
 
         deadline_s: of this recall. cancellation: ends the call; the Recalls are then "skipped". also: a conversation's
@@ -230,9 +240,8 @@ class Recaller:
         return_free_memory()
 
     def _recall(
-        self, queries: Sequence[str], deadline_s: float, cancellation: Cancellation | None,
-        local: Sequence[LocalSource],
-    ) -> list[Recall]:  # fmt: skip
+        self, queries: Sequence[str], deadline_s: float, cancellation: Cancellation | None, local: Sequence[LocalSource]
+    ) -> list[Recall]:
         if not queries:
             return []
         failed = self.closed()
@@ -270,16 +279,22 @@ class Recaller:
         with self._computing:
             read = self._read(answer, held, private)
         times = replace(
-            times, call_ms=1e3 * (called - embedded), server_ms=answer.server_ms,
+            times,
+            call_ms=1e3 * (called - embedded),
+            server_ms=answer.server_ms,
             decompress_ms=1e3 * (time.perf_counter() - called),
-        ).shared(len(queries))  # fmt: skip
+        ).shared(len(queries))
         return [
             Recall(
-                query, memories, reads, times=times, state="offline" if failed else _state(reads),
+                query,
+                memories,
+                reads,
+                times=times,
+                state="offline" if failed else _state(reads),
                 service_error=described(failed) if failed and (self.client or self._stand_ins) else "",
             )
             for query, (memories, reads) in zip(queries, read, strict=True)
-        ]  # fmt: skip
+        ]
 
     def closed(self) -> RetrievalError | None:
         """Why the service is not called now."""
@@ -289,9 +304,14 @@ class Recaller:
         return self._breaker.open_error()
 
     def _call(
-        self, vectors: np.ndarray, words: Sequence[Sequence[int]], held: Collection[int], deadline_s: float,
-        spent_s: float, cancellation: Cancellation | None,
-    ) -> Answer:  # fmt: skip
+        self,
+        vectors: np.ndarray,
+        words: Sequence[Sequence[int]],
+        held: Collection[int],
+        deadline_s: float,
+        spent_s: float,
+        cancellation: Cancellation | None,
+    ) -> Answer:
         """The service's answer; the breaker learns how it went, but is not told of what is this device's slowness."""
         assert self.client is not None
         left_s = deadline_s - spent_s
@@ -301,9 +321,13 @@ class Recaller:
         call = self._breaker.begin()
         try:
             answer = self.client.retrieve(
-                vectors, k=self._memories_per_chunk, words=words, held_ids=held, timeout_s=left_s,
+                vectors,
+                k=self._memories_per_chunk,
+                words=words,
+                held_ids=held,
+                timeout_s=left_s,
                 cancellation=cancellation,
-            )  # fmt: skip
+            )
         except RetrievalError as error:
             too_late = error.reason == "DEADLINE_EXCEEDED"
             if error.reason in LASTING or (error.unavailable and not (too_late and left_s < FAIR_SHARE * deadline_s)):
@@ -384,8 +408,15 @@ def _of_query(
             chosen[hit.memory_id] = found[hit.memory_id]
         read.append(
             MemoryRead(
-                hit.memory_id, hit.document_key, hit.title, hit.chunk_number, hit.score, hit.text, why,
-                held=not why and hit.memory_id not in sent, knowledge_base=hit.knowledge_base,
+                hit.memory_id,
+                hit.document_key,
+                hit.title,
+                hit.chunk_number,
+                hit.score,
+                hit.text,
+                why,
+                held=not why and hit.memory_id not in sent,
+                knowledge_base=hit.knowledge_base,
             )
-        )  # fmt: skip
+        )
     return tuple(known.memory for known in chosen.values() if known.memory is not None), tuple(read)

@@ -19,7 +19,7 @@ from pydantic_settings import SettingsConfigDict
 
 from edge_client.settings import CheckedSettings
 from edge_client.wire.channel import is_loopback
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 
 CERTIFICATE_DAYS = 800
 """Apple's browsers refuse certificates that are valid for more than 825."""

@@ -27,7 +27,7 @@ from edge_client.serve.refusals import DOCUMENTS, ApiError, Guard, install
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient, names_of
-from memory_model.formats import SUFFIXES, read_documents
+from memory3.formats import SUFFIXES, read_documents
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 
 PAGE = Path(__file__).parent / "page"
@@ -93,10 +93,11 @@ def model_routes(answering: Answering) -> APIRouter:
         sent = [base64.b64encode(v.tobytes()).decode() if packed else v.tolist() for v in vectors]
         tokens = sum(model.bundle.tokenizer.count(text) for text in body.texts)
         return {
-            "object": "list", "model": embedder.name,
+            "object": "list",
+            "model": embedder.name,
             "data": [{"object": "embedding", "index": n, "embedding": v} for n, v in enumerate(sent)],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }  # fmt: skip
+        }
 
     @router.get("/health")
     async def health() -> dict[str, Any]:
@@ -104,12 +105,15 @@ def model_routes(answering: Answering) -> APIRouter:
         return {
             "status": "ok",
             "model": {
-                "name": manifest.name, "precision": manifest.precision, "context": model.decoder.context,
-                "chunk_tokens": memory.chunk_tokens, "memories_per_chunk": memory.memories_per_chunk,
+                "name": manifest.name,
+                "precision": manifest.precision,
+                "context": model.decoder.context,
+                "chunk_tokens": memory.chunk_tokens,
+                "memories_per_chunk": memory.memories_per_chunk,
             },
             "answers": {"running": queue.running, "waiting": queue.waiting},
             "steps_by_batch_size": dict(model.decoder.batch_sizes),
-        }  # fmt: skip
+        }
 
     return router
 

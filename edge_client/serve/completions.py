@@ -27,7 +27,7 @@ from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGramm
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
 from edge_client.wire.client import names_of
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 
 MOST_KNOWLEDGE_BASES = 4
 """Other than the server's own, whose connections are kept."""
@@ -63,9 +63,12 @@ class Queue:
         """A place in the queue while the block lasts; raises ApiError where it is full."""
         if self._inside >= self._most:
             raise ApiError(
-                429, f"{self._inside} answers are being computed or wait: try again in a moment",
-                code="queue_full", kind="rate_limit_error", retry_after_s=RETRY_AFTER_S,
-            )  # fmt: skip
+                429,
+                f"{self._inside} answers are being computed or wait: try again in a moment",
+                code="queue_full",
+                kind="rate_limit_error",
+                retry_after_s=RETRY_AFTER_S,
+            )
         self._inside += 1
         try:
             yield
@@ -325,7 +328,8 @@ def _usage(finished: Finished) -> dict[str, Any]:
     """Token counts; the cached ones are those whose key-values were still there."""
     s = finished.statistics
     return {
-        "prompt_tokens": s.prompt_tokens, "completion_tokens": s.generated_tokens,
+        "prompt_tokens": s.prompt_tokens,
+        "completion_tokens": s.generated_tokens,
         "total_tokens": s.prompt_tokens + s.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": s.reused_tokens},
-    }  # fmt: skip
+    }

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.errors import ContextFull, ModelClosed, RetrievalError, SessionBusy
 from edge_client.serve.access import ServeSettings, is_own, own_names
-from memory_model.errors import InvalidInput, Memory3Error, MissingFile
+from memory3.errors import InvalidInput, Memory3Error, MissingFile
 
 log = logging.getLogger("edge_client.serve")
 
@@ -171,9 +171,12 @@ class Guard:
         address = _address(scope)
         if name.lower() not in self._names | {address, f"[{address}]"}:
             raise ApiError(
-                403, "this server does not serve that host name: use its address, or permit the name with "
-                "EDGE_CLIENT_SERVE_ALLOWED_HOSTS", code="host_not_allowed", kind="permission_error",
-            )  # fmt: skip
+                403,
+                "this server does not serve that host name: use its address, or permit the name with "
+                "EDGE_CLIENT_SERVE_ALLOWED_HOSTS",
+                code="host_not_allowed",
+                kind="permission_error",
+            )
         origin = headers.get("origin")
         if origin in self._origins:
             return
@@ -184,9 +187,12 @@ class Guard:
         )
         if not same or foreign:
             raise ApiError(
-                403, "pages of other sites may not call this server; permit an origin with "
-                "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS", code="origin_not_allowed", kind="permission_error",
-            )  # fmt: skip
+                403,
+                "pages of other sites may not call this server; permit an origin with "
+                "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS",
+                code="origin_not_allowed",
+                kind="permission_error",
+            )
 
     def _check_key(self, headers: Headers, path: str) -> None:
         if self._key is None or not path.startswith("/v1"):
@@ -194,10 +200,12 @@ class Guard:
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._key):
             raise ApiError(
-                401, "this server requires its API key: open the address that `edge-client serve` printed, or send the "
+                401,
+                "this server requires its API key: open the address that `edge-client serve` printed, or send the "
                 "key as `Authorization: Bearer …`",
-                code="invalid_api_key", kind="authentication_error",
-            )  # fmt: skip
+                code="invalid_api_key",
+                kind="authentication_error",
+            )
 
 
 def _address(scope: Scope) -> str:

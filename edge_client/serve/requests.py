@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_client.generate.sampling import MOST_LOGPROBS, SamplingOptions
 from edge_client.recall.policy import RecallMode
-from memory_model.bundle import Bundle
-from memory_model.errors import InvalidInput
+from memory3.bundle import Bundle
+from memory3.errors import InvalidInput
 
 BASE_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 MOST_STOPS = 16

@@ -22,7 +22,7 @@ from google.rpc import error_details_pb2, status_pb2
 from pydantic import SecretStr
 
 from edge_client.errors import RetrievalError
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
 KEEPALIVE_TIME_MS = 30_000
 """Between two pings on a silent connection; the service permits one every 10 s (`Limits.ping_interval_ms`)."""
@@ -150,10 +150,13 @@ def _service_config(attempts: int) -> str:
     config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
     if attempts > 1:
         policy = {
-            "maxAttempts": attempts, "initialBackoff": "0.05s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
+            "maxAttempts": attempts,
+            "initialBackoff": "0.05s",
+            "maxBackoff": "0.5s",
+            "backoffMultiplier": 2,
             # CANCELLED, when the device did not cancel: the call met the end of a connection that the service closed.
             "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
-        }  # fmt: skip
+        }
         names = [{"service": service, "method": method} for service, method in IDEMPOTENT]
         config["methodConfig"] = [{"name": names, "retryPolicy": policy}]
     return json.dumps(config)
@@ -204,8 +207,9 @@ BY_STATUS = {
         (_Code.INVALID_ARGUMENT, _Code.NOT_FOUND, _Code.ALREADY_EXISTS, _Code.ABORTED, _Code.OUT_OF_RANGE),
         "INVALID_REQUEST",
     ),
-    _Code.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED", _Code.RESOURCE_EXHAUSTED: "OVERLOADED",
-}  # fmt: skip
+    _Code.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
+    _Code.RESOURCE_EXHAUSTED: "OVERLOADED",
+}
 """The reason of an error to which the service gives none itself."""
 UNAVAILABLE = frozenset({_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE})
 """The service gave no answer: it is left alone for a while, and a pack may answer instead."""
@@ -229,14 +233,17 @@ _NAME_CA = "name the authority's file (EDGE_CLIENT_CA)"
 _HANDSHAKES = (
     ("certificate has expired", "its certificate has expired", "have it renewed, or set this device's clock"),
     ("certificate is not yet valid", "its certificate is not valid yet", "set this device's clock"),
-    ("Hostname Verification", "its certificate is for another name",
-     "use a name that the certificate has, or say it (EDGE_CLIENT_SERVER_NAME)"),
+    (
+        "Hostname Verification",
+        "its certificate is for another name",
+        "use a name that the certificate has, or say it (EDGE_CLIENT_SERVER_NAME)",
+    ),
     ("unable to get local issuer|self.signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not accepted", _NAME_CA),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS there", "leave TLS off, or name its TLS port"),
     ("CERTIFICATE_REQUIRED", "it asks for this device's certificate", "set EDGE_CLIENT_CERTIFICATE, EDGE_CLIENT_KEY"),
     ("handshake failed", "the TLS handshake failed", "see `edge-client doctor`"),
-)  # fmt: skip
+)
 
 
 @contextmanager
@@ -266,9 +273,11 @@ def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> Retrieva
         return _unreachable(address, message)
     return RetrievalError(
         f"the service at {address} refused ({reason or code.name}): {message}",
-        reason=reason or BY_STATUS.get(code, "SERVICE_FAILED"), unavailable=code in UNAVAILABLE,
-        help=help or _HELP.get(reason) or _HELP.get(code, ""), retry_after_s=retry_after_s,
-    )  # fmt: skip
+        reason=reason or BY_STATUS.get(code, "SERVICE_FAILED"),
+        unavailable=code in UNAVAILABLE,
+        help=help or _HELP.get(reason) or _HELP.get(code, ""),
+        retry_after_s=retry_after_s,
+    )
 
 
 def _unanswered(reason: str, message: str, help: str = "") -> RetrievalError:

@@ -1,7 +1,7 @@
 """Query vectors to hits over gRPC, from threads. Knows the wire and nothing about models: payloads stay bytes here.
 
 Of several knowledge bases each gets one call, at the same time. A query's hits are then ordered by vector and words as
-the service orders those of one (`memory_model.words`), so that the k best of all are read.
+the service orders those of one (`memory3.words`), so that the k best of all are read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 
 from edge_client.errors import Cancellation, RetrievalError
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, named_errors, open_channel
-from memory_model.codec.payload import Identity
-from memory_model.errors import InvalidInput
-from memory_model.words import LARGEST_DROP, order_texts
+from memory3.codec.payload import Identity
+from memory3.errors import InvalidInput
+from memory3.words import LARGEST_DROP, order_texts
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,
@@ -129,28 +129,45 @@ class MemoryClient:
     """
 
     def __init__(
-        self, channel: ChannelSettings, knowledge_base: str, identity: Identity, embedder_id: str, *,
-        deadline_s: float = 2.0, minimum_score: float | None = None, payload_bytes: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        channel: ChannelSettings,
+        knowledge_base: str,
+        identity: Identity,
+        embedder_id: str,
+        *,
+        deadline_s: float = 2.0,
+        minimum_score: float | None = None,
+        payload_bytes: int = 0,
+    ) -> None:
         if deadline_s <= 0:
             raise InvalidInput(f"a call needs a positive deadline, not {deadline_s} s")
         self.settings, self.address, self.deadline_s = channel, channel.address, deadline_s
         self._names, self._payload_bytes = names_of(knowledge_base), payload_bytes
         self.knowledge_base = ",".join(self._names)
         self._template = retrieval_pb2.RetrieveRequest(
-            model_id=identity.model_id, codec_id=identity.codec_id, memory_format_id=identity.memory_format_id,
-            embedder_id=embedder_id, return_text=True, minimum_score=minimum_score,
-        )  # fmt: skip
+            model_id=identity.model_id,
+            codec_id=identity.codec_id,
+            memory_format_id=identity.memory_format_id,
+            embedder_id=embedder_id,
+            return_text=True,
+            minimum_score=minimum_score,
+        )
         self._channel = open_channel(channel)
         self._retrieval = retrieval_pb2_grpc.RetrievalStub(self._channel)
 
     def retrieve(
-        self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = (), held_ids: Collection[int] = (),
-        timeout_s: float | None = None, cancellation: Cancellation | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        vectors: np.ndarray,
+        *,
+        k: int,
+        words: Sequence[Sequence[int]] = (),
+        held_ids: Collection[int] = (),
+        timeout_s: float | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> Answer:
         """The k nearest memories of each vector (float32 [n, dim]); raises a RetrievalError.
 
-        words: hashes of each query's words (`memory_model.words`), with which the service orders near ones and
+        words: hashes of each query's words (`memory3.words`), with which the service orders near ones and
         leaves out those that lie far below the best. held_ids: memories whose payloads need not be sent.
         timeout_s: instead of the client's deadline. cancellation: ends the call, which then raises reason CANCELLED.
         """
@@ -235,11 +252,14 @@ class MemoryClient:
         for start in range(0, len(vectors), max(most, 1)):
             part = slice(start, start + max(most, 1))
             request = retrieval_pb2.RetrieveRequest(
-                knowledge_base=name, k=k, dimension=vectors.shape[1], held_ids=held_ids,
+                knowledge_base=name,
+                k=k,
+                dimension=vectors.shape[1],
+                held_ids=held_ids,
                 query_vectors=np.ascontiguousarray(vectors[part], "<f4").tobytes(),
                 query_words=[retrieval_pb2.QueryWords(hashes=w) for w in words[part]],
                 maximum_drop=LARGEST_DROP if words else None,
-            )  # fmt: skip
+            )
             request.MergeFrom(self._template)
             yield request
 
@@ -248,7 +268,14 @@ def _hit(hit: retrieval_pb2.Hit, name: str) -> Hit:
     # A bytes field is copied whenever it is read, so each is read once.
     held = hit.held
     return Hit(
-        memory_id=hit.memory_id, score=hit.score, document_key=hit.document_key, title=hit.title,
-        chunk_number=hit.chunk_number, text=hit.text if hit.HasField("text") else None,
-        payload=b"" if held else hit.payload, crc32c=hit.payload_crc32c, held=held, knowledge_base=name,
-    )  # fmt: skip
+        memory_id=hit.memory_id,
+        score=hit.score,
+        document_key=hit.document_key,
+        title=hit.title,
+        chunk_number=hit.chunk_number,
+        text=hit.text if hit.HasField("text") else None,
+        payload=b"" if held else hit.payload,
+        crc32c=hit.payload_crc32c,
+        held=held,
+        knowledge_base=name,
+    )

@@ -29,10 +29,10 @@ from edge_client.local.folder import path_of, remove
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head, Reference
 from edge_client.wire.channel import ChannelSettings, named_errors, open_channel
-from memory_model.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest, check_place, replace_folder
-from memory_model.codec.payload import Identity
-from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest, check_place, replace_folder
+from memory3.codec.payload import Identity
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 from protos.memory.v1 import knowledge_bases_pb2_grpc, models_pb2, models_pb2_grpc
 
@@ -73,9 +73,14 @@ def pull_bundle(channel: ChannelSettings, place: Path, *, progress: Progress = l
 
 
 def pull_pack(
-    channel: ChannelSettings, knowledge_base: str, folder: Path, *, identity: Identity | None = None,
-    embedder_id: str = "", progress: Progress = lambda *_: None,
-) -> Head:  # fmt: skip
+    channel: ChannelSettings,
+    knowledge_base: str,
+    folder: Path,
+    *,
+    identity: Identity | None = None,
+    embedder_id: str = "",
+    progress: Progress = lambda *_: None,
+) -> Head:
     """Fetch the memories of `knowledge_base` to the folder of local knowledge bases, in place of an older pack of it.
 
     identity, embedder_id: of the bundle that will read it; the service refuses another one's. Interrupted, the next
@@ -290,9 +295,13 @@ class _PackPull:
     """One pack, over as many streams as it takes. file: where it is collected. pages: that came."""
 
     def __init__(
-        self, channel: ChannelSettings, method: Any, request: bases.ExportKnowledgeBaseRequest, file: Path,
+        self,
+        channel: ChannelSettings,
+        method: Any,
+        request: bases.ExportKnowledgeBaseRequest,
+        file: Path,
         progress: Progress,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._channel, self._method, self._request, self._progress = channel, method, request, progress
         self.file, self.pages = file, 0
 
@@ -341,9 +350,17 @@ class _PackPull:
             raise RetrievalError(message, reason="INCOMPATIBLE")
         sent, base = first.head, first.head.knowledge_base
         head = Head(
-            base.name, base.model_id, base.codec_id, base.memory_format_id, base.embedder_id, base.dimension,
-            sent.rerank_candidates, sent.revision, sent.memory_count, sent.id_digest,
-        )  # fmt: skip
+            base.name,
+            base.model_id,
+            base.codec_id,
+            base.memory_format_id,
+            base.embedder_id,
+            base.dimension,
+            sent.rerank_candidates,
+            sent.revision,
+            sent.memory_count,
+            sent.id_digest,
+        )
         if head.memories == 0:
             raise StorageError(f"knowledge base {head.name!r} has no memories: ingest documents first")
         row_bytes = 4 * head.dimension + ROW_BYTES
@@ -363,6 +380,12 @@ def _checked(page: bases.ExportPage, head: Head, last_id: int | None) -> Iterato
             )
         last_id = memory_id
         yield Reference(
-            memory_id, memory.document_key, memory.title, memory.chunk_number, memory.text,
-            (vector / norm).astype("<f4"), payload, memory.payload_crc32c,
-        )  # fmt: skip
+            memory_id,
+            memory.document_key,
+            memory.title,
+            memory.chunk_number,
+            memory.text,
+            (vector / norm).astype("<f4"),
+            payload,
+            memory.payload_crc32c,
+        )

@@ -20,14 +20,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from experiments.corpus.sources import Package
+from memory3.errors import CorruptFile
+from memory3.references import split
 from memory_model.data.passages import Asked, Passage
-from memory_model.errors import CorruptFile
-from memory_model.references import split
 
 PACKAGE = Package(
-    "pyserini", "0.17.1", "pyserini-0.17.1-py3-none-any.whl",
+    "pyserini",
+    "0.17.1",
+    "pyserini-0.17.1-py3-none-any.whl",
     "50e8d54ed38262e65190b454b059d0841ca18c77021b71f83020d24a6674857c",
-)  # fmt: skip
+)
 WHAT = "questions of the development sets of Natural Questions and TriviaQA, with answers"
 LICENCE = "CC BY-SA 3.0 (Natural Questions), Apache-2.0 (TriviaQA)"
 
@@ -59,9 +61,10 @@ def questions(wheel: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def matched(
-    asked: Iterable[tuple[str, Sequence[str]]], passages: Sequence[Passage],
+    asked: Iterable[tuple[str, Sequence[str]]],
+    passages: Sequence[Passage],
     excluded: Callable[[str], bool] = lambda question: False,
-) -> Iterator[Asked]:  # fmt: skip
+) -> Iterator[Asked]:
     """Every question for which a reference of the passages is found, with the answer as the reference writes it.
 
     A reference is at most 480 characters of a passage, behind its title. excluded: which questions are left out.

@@ -17,15 +17,15 @@ import typer
 from rich.table import Table
 
 from experiments.corpus.preparing import SETS, question_sets, write_rows
+from memory3.errors import InvalidInput
+from memory3.references import split
+from memory3.tokenizer import Tokenizer
 from memory_model.cli.options import EmbedderOption, console, open_embedder, progress_bar, write_json
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import Passage, corpus_files, read_rows
 from memory_model.data.retrieved import overlaps
 from memory_model.data.rows import open_rows
-from memory_model.errors import InvalidInput
 from memory_model.models.folder import ModelFolder
-from memory_model.references import split
-from memory_model.tokenizer import Tokenizer
 
 Scorer = Callable[[Sequence[str]], np.ndarray]
 REFERENCE_TOKENS = 128
@@ -158,8 +158,9 @@ def filter_corpus(
     best = passages[: math.ceil(knowledge * len(passages))]
     references = [
         {"key": f"{p.source}/{p.key}/{n}", "title": p.title, "text": text}
-        for p in best for n, text in enumerate(split(p.text, p.title, count, REFERENCE_TOKENS))
-    ]  # fmt: skip
+        for p in best
+        for n, text in enumerate(split(p.text, p.title, count, REFERENCE_TOKENS))
+    ]
     for source in sorted({p.source for p in passages}):
         write_rows(out / f"{source}.jsonl", [p for p in passages if p.source == source])
     write_rows(out / "knowledge_base" / "references.jsonl", references)

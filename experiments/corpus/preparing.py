@@ -18,11 +18,11 @@ import typer
 from experiments.corpus import asked, sources
 from experiments.corpus.held_out import HeldOutTitles
 from experiments.corpus.sources import fetch
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, MissingFile
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import ASKED
-from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, MissingFile
 
 SETS = [Path("data")]  # whatever is added there is left out of training too
 MANIFEST, CACHE = "manifest.json", ".cache"
@@ -52,13 +52,18 @@ def prepare_data(
     rows = list(asked.matched(questions, passages, exclusion.hits))
     write_rows(out / ASKED, rows)
     manifest = {
-        "sources": {"wikipedia": {
-            "what": sources.WHAT, "licence": sources.LICENCE, "package": sources.WIKIPEDIA.file,
-            "passages": len(passages), "sha256": file_sha256(file),
-        }},
+        "sources": {
+            "wikipedia": {
+                "what": sources.WHAT,
+                "licence": sources.LICENCE,
+                "package": sources.WIKIPEDIA.file,
+                "passages": len(passages),
+                "sha256": file_sha256(file),
+            }
+        },
         "questions": {"what": asked.WHAT, "licence": asked.LICENCE, "rows": len(rows)},
         "excluded": [{"file": path.name, "sha256": file_sha256(path)} for path in excluded],
-    }  # fmt: skip
+    }
     (out / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     console.print(f"{len(passages):,} passages and {len(rows):,} questions that they answer, in [bold]{out}[/bold]")
 

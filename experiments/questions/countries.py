@@ -25,23 +25,77 @@ import typer
 from experiments.corpus.preparing import write_rows
 from experiments.questions.paragraphs import RowData, row_data, write_sets
 from experiments.questions.records import invented_records, record_rows
+from memory3.references import split
+from memory3.refusal import SENTENCE
+from memory3.tokenizer import Tokenizer
 from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
 from memory_model.data.factbook import Question
 from memory_model.eval.scores import normalise
 from memory_model.models.folder import DEFAULT, ModelFolder
-from memory_model.references import split
-from memory_model.refusal import SENTENCE
-from memory_model.tokenizer import Tokenizer
 
 PLACES = (
-    "Alaska", "Aragon", "Andalusia", "Bali", "Bavaria", "Bengal", "Bohemia", "Borneo", "Brittany", "Burgundy",
-    "California", "Castile", "Catalonia", "Corsica", "Crete", "Crimea", "Dalmatia", "Flanders", "Gaul", "Galicia",
-    "Hawaii", "Hokkaido", "Java", "Kashmir", "Kurdistan", "Lapland", "Lombardy", "Macedon", "Manchuria", "Mesopotamia",
-    "Moravia", "Normandy", "Nova Scotia", "Okinawa", "Oregon", "Patagonia", "Persia", "Prussia", "Punjab", "Quebec",
-    "Provence", "Sardinia", "Saxony", "Scotland", "Siam", "Siberia", "Sicily", "Silesia", "Sumatra", "Tasmania",
-    "Texas", "Tibet", "Transylvania", "Tuscany", "Umbria", "Virginia", "Wales", "Yugoslavia", "Yukon", "Zanzibar",
-)  # fmt: skip
+    "Alaska",
+    "Aragon",
+    "Andalusia",
+    "Bali",
+    "Bavaria",
+    "Bengal",
+    "Bohemia",
+    "Borneo",
+    "Brittany",
+    "Burgundy",
+    "California",
+    "Castile",
+    "Catalonia",
+    "Corsica",
+    "Crete",
+    "Crimea",
+    "Dalmatia",
+    "Flanders",
+    "Gaul",
+    "Galicia",
+    "Hawaii",
+    "Hokkaido",
+    "Java",
+    "Kashmir",
+    "Kurdistan",
+    "Lapland",
+    "Lombardy",
+    "Macedon",
+    "Manchuria",
+    "Mesopotamia",
+    "Moravia",
+    "Normandy",
+    "Nova Scotia",
+    "Okinawa",
+    "Oregon",
+    "Patagonia",
+    "Persia",
+    "Prussia",
+    "Punjab",
+    "Quebec",
+    "Provence",
+    "Sardinia",
+    "Saxony",
+    "Scotland",
+    "Siam",
+    "Siberia",
+    "Sicily",
+    "Silesia",
+    "Sumatra",
+    "Tasmania",
+    "Texas",
+    "Tibet",
+    "Transylvania",
+    "Tuscany",
+    "Umbria",
+    "Virginia",
+    "Wales",
+    "Yugoslavia",
+    "Yukon",
+    "Zanzibar",
+)
 """Places that everybody knows and the factbook has no document of: the countries of the development sets."""
 _BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
 _NUMBER = re.compile(  # of two digits or more, no year, day or "1,000 births"
@@ -121,10 +175,12 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
     test, dev = holders(kept, count_tokens), holders(others, count_tokens)
     found = {
         "heldout_questions": evaluation_rows(kept, count_tokens, 200),
-        "heldout_hard": hard_rows(test, 150), "unanswerable": unanswerable_rows(test, 150),
+        "heldout_hard": hard_rows(test, 150),
+        "unanswerable": unanswerable_rows(test, 150),
         "facts_dev": evaluation_rows(others, count_tokens, 100, seed=1),
-        "hard_dev": hard_rows(dev, 100), "unanswerable_dev": unanswerable_rows(dev, 100),
-    }  # fmt: skip
+        "hard_dev": hard_rows(dev, 100),
+        "unanswerable_dev": unanswerable_rows(dev, 100),
+    }
     twins = {"unanswerable_twins": test, "unanswerable_dev_twins": dev}
     return found | {name: twin_rows(found[name.removesuffix("_twins")], read) for name, read in twins.items()}
 
@@ -186,8 +242,9 @@ def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[R
     drawn = ((holder, asked, _others(references, holder, name, rng)) for holder, name, asked in _drawn(references, rng))
     rows = (
         row_data(holder.text, asked.question, asked.answer, [o.text for o in others[:_BESIDE]])
-        for holder, asked, others in drawn if len(others) >= _BESIDE
-    )  # fmt: skip
+        for holder, asked, others in drawn
+        if len(others) >= _BESIDE
+    )
     return list(islice(rows, count))
 
 
@@ -200,9 +257,10 @@ def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -
     rows = []
     for holder, field, asked in _drawn(references, rng):
         own = [
-            r.text for r in references
+            r.text
+            for r in references
             if r.country == holder.country and field not in r.fields and not says(r.text, asked.answer)
-        ]  # fmt: skip
+        ]
         others = [r.text for r in _others(references, holder, field, rng)]
         far = [r.text for r in references if r.country != holder.country and field not in r.fields]
         if len(own) < 2 or len(others) < 2 or not far:
@@ -228,10 +286,13 @@ def twin_rows(rows: Sequence[RowData], references: Sequence[Holder], seed: int =
         read = [by_text[text] for text in (row["knowledge"], *row["distractors"])]
         countries = [r.country for r in read]
         asked = [
-            (r, q) for r in read if countries.count(r.country) == 2
-            for ways in factbook.questions(r.country, r.text) for q in ways
+            (r, q)
+            for r in read
+            if countries.count(r.country) == 2
+            for ways in factbook.questions(r.country, r.text)
+            for q in ways
             if all(o is r or o.country != r.country or q.line.partition(": ")[0] not in o.fields for o in read)
-        ]  # fmt: skip
+        ]
         if asked:
             holder, q = rng.choice(asked)
             found.append(row_data(holder.text, q.question, q.answer, [r.text for r in read if r is not holder]))
@@ -249,7 +310,8 @@ def _drawn(references: Sequence[Holder], rng: random.Random) -> Iterator[tuple[H
 def _others(references: Sequence[Holder], holder: Holder, field: str, rng: random.Random) -> list[Holder]:
     """One reference of each other country that holds the field with another value, in random order."""
     found = {
-        r.country: r for r in references
+        r.country: r
+        for r in references
         if r.country != holder.country and r.fields.get(field, holder.fields[field]) != holder.fields[field]
-    }  # fmt: skip
+    }
     return rng.sample(list(found.values()), len(found))

@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import typer
 
 from experiments.corpus.preparing import write_rows
+from memory3.errors import CorruptFile
+from memory3.references import split
+from memory3.refusal import SENTENCE
 from memory_model.cli.options import console
 from memory_model.cli.training_data import QUESTIONS
-from memory_model.errors import CorruptFile
 from memory_model.models.tensor_files import read_json
-from memory_model.references import split
-from memory_model.refusal import SENTENCE
 
 RowData = dict[str, Any]
 """A row of an evaluation file (`memory_model.data.rows.Row`)."""
@@ -46,11 +46,21 @@ def read_paragraphs(path: Path) -> list[dict[str, Any]]:
     try:
         if isinstance(data, dict):
             return [
-                {"article": a["title"].replace("_", " "), "paragraph": p["context"], "questions": [
-                    {"question": q["question"], "answers": [x["text"] for x in q["answers"]],
-                     "plausible": [x["text"] for x in q.get("plausible_answers", [])]} for q in p["qas"]]}
-                for a in data["data"] for p in a["paragraphs"]
-            ]  # fmt: skip
+                {
+                    "article": a["title"].replace("_", " "),
+                    "paragraph": p["context"],
+                    "questions": [
+                        {
+                            "question": q["question"],
+                            "answers": [x["text"] for x in q["answers"]],
+                            "plausible": [x["text"] for x in q.get("plausible_answers", [])],
+                        }
+                        for q in p["qas"]
+                    ],
+                }
+                for a in data["data"]
+                for p in a["paragraphs"]
+            ]
         return [{k: p[k] for k in ("article", "paragraph", "questions")} for p in data]
     except (KeyError, TypeError) as error:
         raise CorruptFile(f"{path} has no paragraphs with questions: {error!r}") from error

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.questions.paragraphs import RowData, row_data
+from memory3.refusal import SENTENCE
 from memory_model.data import factbook
 from memory_model.models.tensor_files import read_json
-from memory_model.refusal import SENTENCE
 
 KINDS = Path(__file__).with_name("record_kinds.json")
 _ALTERNATIVE = re.compile(r"\|(?![^{]*})")
@@ -64,10 +64,13 @@ def record_rows(part: str, kinds: Path = KINDS, count: int = 150) -> list[RowDat
         asked = rng.choice(rng.choice(factbook.questions(record["title"], record["text"])))
         field = asked.line.partition(": ")[0]
         others = [
-            f"{r['title']}\n{r['text']}" for r in records
-            if r is not record and r["metadata"] == record["metadata"]
-            and f"\n{field}: " in f"\n{r['text']}" and asked.line not in r["text"]
-        ]  # fmt: skip
+            f"{r['title']}\n{r['text']}"
+            for r in records
+            if r is not record
+            and r["metadata"] == record["metadata"]
+            and f"\n{field}: " in f"\n{r['text']}"
+            and asked.line not in r["text"]
+        ]
         beside, text = rng.sample(others, _BESIDE), f"{record['title']}\n{record['text']}"
         if len(rows) % 3 < 2:
             rows.append(row_data(text, asked.question, asked.answer, beside))

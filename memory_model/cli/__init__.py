@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from memory3.printable import Commands
 from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
 from memory_model.cli.pretraining import pretrain
 from memory_model.cli.tuning import adapt
-from memory_model.printable import Commands
 
 
 class _Commands(Commands):
@@ -17,7 +17,9 @@ class _Commands(Commands):
 
 
 app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="""Make, compress, export and measure models that read explicit memory.
 
     To convert a model, run new, adapt, rank-heads, adapt, fit-codec, eval and export (docs/guides/your-own-model.md).
@@ -25,7 +27,7 @@ app = typer.Typer(
 
     Exit codes: 0 success, 1 error (the message says what to do), 2 wrong arguments, 130 interrupted.
     """,
-)  # fmt: skip
+)
 
 for command in (new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain):
     app.command("eval" if command is evaluate else None)(command)

@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from memory3.printable import counted
 from memory_model.cli import options
 from memory_model.cli.options import FACTBOOK, count, open_embedder, progress_bar, use_threads, write_json
-from memory_model.printable import counted
 
 if TYPE_CHECKING:
-    from memory_model.embedder import Embedder
+    from memory3.embedder import Embedder
     from memory_model.eval.conditions import Evaluation, Scores
     from memory_model.eval.retrieval import KnowledgeBase
     from memory_model.eval.subject import Subject
@@ -54,8 +54,8 @@ def evaluate(
     retrieved from the knowledge base). NAME_error is the standard error of a mean.
     For the base model before tuning: --adapter none --conditions none,rag,rag_five.
     """
+    from memory3.digest import file_sha256
     from memory_model.data.rows import open_rows
-    from memory_model.digest import file_sha256
     from memory_model.eval.conditions import EVALUATOR, Evaluation, parse_conditions, result_of
     from memory_model.eval.subject import PLAIN, Subject
     from memory_model.models.folder import ModelFolder
@@ -96,8 +96,8 @@ def calibrate(
     several are read; `bias_alone` where one is, which is measured without distractors. Unanswerable questions have
     `"answerable": false`. Use development questions, so that the test questions stay unseen.
     """
+    from memory3.errors import InvalidInput
     from memory_model.data.rows import open_rows
-    from memory_model.errors import InvalidInput
     from memory_model.eval import refusing
     from memory_model.eval.conditions import Evaluation
     from memory_model.eval.subject import Subject

@@ -31,19 +31,21 @@ def new(
     The base is not copied. Next, `adapt --model OUT` tunes it to read memories, `fit-codec --model OUT` fits the codec,
     `eval` measures, and `export` writes the bundle for devices.
     """
-    from memory_model.config import parse_budget
-    from memory_model.errors import MissingFile
+    from memory3.config import parse_budget
+    from memory3.errors import MissingFile
     from memory_model.models.folder import ModelFolder
 
     if embedder != "minilm" and not (embedder and Path(embedder).is_dir()):
         raise MissingFile(f"no embedder at {embedder}: give minilm, or the folder of a BERT or XLM-R")
     with console.status("hashing") as status:
         made = ModelFolder.create(
-            base, out, memory=lambda config: parse_budget(heads, config, reference_tokens),
+            base,
+            out,
+            memory=lambda config: parse_budget(heads, config, reference_tokens),
             embedder=embedder if embedder == "minilm" else str(Path(embedder).resolve()),
             chat_template=chat_template.read_text(encoding="utf-8") if chat_template else "",
             progress=lambda name: status.update(f"hashing {name}"),
-        )  # fmt: skip
+        )
     config = made.config()
     console.print(
         f"{made.name}: {config.layers} layers, {config.parameters() / 1e6:,.1f} M parameters, "
@@ -72,8 +74,13 @@ def export(
     from memory_model.export.bundle import export_bundle
 
     bundle = export_bundle(
-        model, out, precision, codec=codec, embedder=embedder, embedder_precision=embedder_precision,
+        model,
+        out,
+        precision,
+        codec=codec,
+        embedder=embedder,
+        embedder_precision=embedder_precision,
         calibration=calibration,
-    )  # fmt: skip
+    )
     size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
     console.print(f"bundle of {bundle.config.name} ({precision}, {size:.0f} MB) in [bold]{out}[/bold]")

@@ -74,7 +74,7 @@ def fit_codec(
     tokens:… encodes all vectors of a token together, FAISS's 'PQ16x8' each alone. Default: tokens with 8 bytes per
     vector if every memory head keeps all tokens, otherwise the paper's 14 bytes.
     """
-    from memory_model.errors import InvalidInput
+    from memory3.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_model
     from memory_model.train.codec_fit import default_factory, fit

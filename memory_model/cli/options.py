@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
-from memory_model.printable import Bars
+from memory3.printable import Bars
 
 if TYPE_CHECKING:
-    from memory_model.embedder import Embedder
+    from memory3.embedder import Embedder
 
 console = Console(stderr=True)
 FACTBOOK = Path("data/factbook.jsonl")
@@ -64,7 +64,7 @@ def use_threads(count: int) -> None:
 
 def open_embedder(folder: Path | None, name: str = "minilm", *, threads: int = 1) -> Embedder:
     """The embedder in `folder`; None: the one of this name (`minilm` or a folder), exported under build/ once."""
-    from memory_model.embedder import CONFIG, Embedder
+    from memory3.embedder import CONFIG, Embedder
     from memory_model.export.embedder import MINILM, export_embedder
 
     if folder is None:

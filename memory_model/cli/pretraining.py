@@ -43,10 +43,10 @@ def pretrain(
     Run warmup first, then `--stage continual` from its result, with `--seen` to skip the text of the first stage. Then
     make a model folder with `memory-model new OUT`.
     """
-    from memory_model.config import parse_budget
+    from memory3.config import parse_budget
+    from memory3.tokenizer import Tokenizer
     from memory_model.models.folder import open_checkpoint
     from memory_model.nn.writing import writing_device
-    from memory_model.tokenizer import Tokenizer
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.pretrainer import PretrainingPlan, pretrainer
 
@@ -60,13 +60,27 @@ def pretrain(
         with first_process_first():
             data = prepared_sequences(config.memory, tokenizer, corpus, sequence, embedder)
         plan = PretrainingPlan(
-            steps=steps, learning_rate=learning_rate, decay=decay, weight_decay=weight_decay, seed=seed,
-            warmup=max(1, min(2000, steps // 20)), checkpoint_every=checkpoint_every,
+            steps=steps,
+            learning_rate=learning_rate,
+            decay=decay,
+            weight_decay=weight_decay,
+            seed=seed,
+            warmup=max(1, min(2000, steps // 20)),
+            checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(),
-        )  # fmt: skip
+        )
         trainer = pretrainer(
-            checkpoint, out, config, data, plan, rows=rows, seen=seen, warmup=stage == "warmup", device=device,
-            checkpoint=checkpoint_layers, most_tokens=pass_tokens,
-        )  # fmt: skip
+            checkpoint,
+            out,
+            config,
+            data,
+            plan,
+            rows=rows,
+            seen=seen,
+            warmup=stage == "warmup",
+            device=device,
+            checkpoint=checkpoint_layers,
+            most_tokens=pass_tokens,
+        )
         follow(trainer, minutes)
     console.print(f"weights in [bold]{out}[/bold], metrics in {out / 'metrics.jsonl'}")

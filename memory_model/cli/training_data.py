@@ -10,9 +10,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from memory3.printable import counted
 from memory_model.cli.options import console, open_embedder, progress_bar, progress_bars, write_json
 from memory_model.data import factbook
-from memory_model.printable import counted
 
 CACHE = Path("build/continual")
 TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping, preferences"
@@ -41,15 +41,25 @@ def facts_of(loaded: Any, data: Path, seed: int, sizes: Any, *, hard: bool = Fal
 
 
 def mixture_of(
-    weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, sizes: Any, *,
-    sequence: int = 512, rows: int = 2, embedder: Path | None = None, questions: Path = QUESTIONS,
+    weights: str,
+    loaded: Any,
+    data: Path,
+    corpus: Path | None,
+    seed: int,
+    sizes: Any,
+    *,
+    sequence: int = 512,
+    rows: int = 2,
+    embedder: Path | None = None,
+    questions: Path = QUESTIONS,
     unread: Callable[[Any], Mapping[str, str]] = lambda _: {},
-) -> Any:  # fmt: skip
+) -> Any:
     """The mixture that `--mixture facts:4,hard:3,…` says; raises InvalidInput for a task that is none.
 
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, embedder: of the
     tasks continual and warmup. questions: of articles. unread: wrong answers without memory (`unread_answers`).
     """
+    from memory3.errors import InvalidInput
     from memory_model.data.alike import Articles
     from memory_model.data.batches import Mixture, parse_weights
     from memory_model.data.conversations import AskedConversations
@@ -58,7 +68,6 @@ def mixture_of(
     from memory_model.data.preferences import Preferences
     from memory_model.data.rows import open_rows
     from memory_model.data.running_text import ContinualBatches, KeepingBatches
-    from memory_model.errors import InvalidInput
 
     shares = parse_weights(weights, TASKS.split(", "))
     sizes, passages = replace(sizes, longest=loaded.config.memory.reference_tokens), []
@@ -102,7 +111,7 @@ def unread_answers(folder: Any, start: Path | None, file: Path, rows: Sequence[A
 
     Raises InvalidInput without a start: preferences come after tuning.
     """
-    from memory_model.errors import InvalidInput
+    from memory3.errors import InvalidInput
     from memory_model.eval.conditions import Evaluation
     from memory_model.eval.subject import Subject
     from memory_model.models.load import load_model
@@ -136,9 +145,11 @@ def prepared_sequences(memory: Any, tokenizer: Any, corpus: Path, sequence: int,
     from memory_model.data.retrieved import RetrievalPlan, prepare
 
     plan = RetrievalPlan(
-        tokens=sequence, chunk_tokens=memory.chunk_tokens, reference_tokens=memory.reference_tokens,
+        tokens=sequence,
+        chunk_tokens=memory.chunk_tokens,
+        reference_tokens=memory.reference_tokens,
         shared=memory.memories_per_chunk,
-    )  # fmt: skip
+    )
     opened = open_embedder(embedder, threads=os.cpu_count() or 1)
     with progress_bars() as progress:
         tasks: dict[str, Any] = {}
@@ -153,9 +164,9 @@ def prepared_sequences(memory: Any, tokenizer: Any, corpus: Path, sequence: int,
 
 def codec_texts(loaded: Any, data: Path, corpus: Path | None, references: int, seed: int) -> tuple[Any, list[str]]:
     """What the codec is fitted to: batches that read memories, and the texts of as many references."""
+    from memory3.references import split
     from memory_model.data.conversations import Sizes
     from memory_model.data.passages import ASKED
-    from memory_model.references import split
 
     tasks = "facts:1,asked:2" if corpus and (corpus / ASKED).is_file() else "facts"
     mixture = mixture_of(tasks, loaded, data, corpus, seed, Sizes())

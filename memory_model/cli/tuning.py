@@ -62,11 +62,11 @@ def adapt(
     preserve the model), preferences (DPO with memories). See docs/training.md. On several GPUs:
     torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
-    from memory_model.codec.codec import MemoryCodec
-    from memory_model.config import parse_budget
+    from memory3.codec.codec import MemoryCodec
+    from memory3.config import parse_budget
+    from memory3.errors import InvalidInput
     from memory_model.data.batches import parse_weights
     from memory_model.data.conversations import Sizes
-    from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_base, open_adapter
     from memory_model.nn.writing import writing_device
@@ -92,26 +92,58 @@ def adapt(
         budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory
         loaded = load_base(folder, budget, codec)
         sizes = Sizes(
-            written=conversations, conversations=conversations, refused=refused,
-            refused_articles=refused_articles, all_as_text=all_as_text, ramp=ramp,
-        )  # fmt: skip
+            written=conversations,
+            conversations=conversations,
+            refused=refused,
+            refused_articles=refused_articles,
+            all_as_text=all_as_text,
+            ramp=ramp,
+        )
         plan = TuningPlan(
-            steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
-            first_layer=layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
-            weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
-            accumulate=accumulate or processes(), codec_id=codec.codec_id if codec else "", cosine=cosine,
-            warmup=steps // 10 if cosine else TuningPlan.warmup, beta=beta, mixture=f"{mixture} of {sizes}",
+            steps=steps,
+            learning_rate=learning_rate,
+            decay=decay,
+            rank=rank,
+            first_layer=layers // 5 if first_layer < 0 else first_layer,
+            codec_noise=codec_noise,
+            weight_decay=weight_decay,
+            seed=seed,
+            checkpoint_every=checkpoint_every,
+            accumulate=accumulate or processes(),
+            codec_id=codec.codec_id if codec else "",
+            cosine=cosine,
+            warmup=steps // 10 if cosine else TuningPlan.warmup,
+            beta=beta,
+            mixture=f"{mixture} of {sizes}",
             budget=sha256(repr(budget).encode()).hexdigest()[:16],
-        )  # fmt: skip
+        )
         with first_process_first():
             source = mixture_of(
-                mixture, loaded, data, corpus, seed, sizes, sequence=sequence, rows=rows, embedder=embedder,
-                questions=questions, unread=partial(unread_answers, folder, start, run / "unread.json"),
-            )  # fmt: skip
+                mixture,
+                loaded,
+                data,
+                corpus,
+                seed,
+                sizes,
+                sequence=sequence,
+                rows=rows,
+                embedder=embedder,
+                questions=questions,
+                unread=partial(unread_answers, folder, start, run / "unread.json"),
+            )
         tuner = Tuner(
-            loaded.model, loaded.writer.prefix, source, plan, run, folder.base_id, start=begun, device=device,
-            checkpoint=checkpoint_layers, most_tokens=pass_tokens, codec=codec,
-        )  # fmt: skip
+            loaded.model,
+            loaded.writer.prefix,
+            source,
+            plan,
+            run,
+            folder.base_id,
+            start=begun,
+            device=device,
+            checkpoint=checkpoint_layers,
+            most_tokens=pass_tokens,
+            codec=codec,
+        )
         follow(tuner, minutes)
     if own_rank():
         return

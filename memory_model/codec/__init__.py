@@ -1,4 +1,1 @@
-"""Explicit memories as bytes: codecs, their tables, payloads. Torch-free; `faiss` and `fit` need FAISS.
-
-In: keys and values of a reference (`ExplicitMemory`). Out: the bytes that are stored and sent, and back.
-"""
+"""Fitting a product codec to key-value vectors, with FAISS; `memory3.codec` reads and applies what is fitted here."""

@@ -1,6 +1,6 @@
 """The codecs that FAISS itself trains (paper appendix B), one set of tables for all vectors.
 
-Encoding and decoding need none of this (`memory_model.codec.codec`);
+Encoding and decoding need none of this (`memory3.codec.codec`);
 `memory_model.codec.fit` fits tables where errors count.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 import faiss as _faiss
 import numpy as np
 
-from memory_model.codec.codec import MemoryCodec, ProductCodec
-from memory_model.codec.tables import COARSE_SUBSPACES, ProductTables
-from memory_model.errors import InvalidInput
+from memory3.codec.codec import MemoryCodec, ProductCodec
+from memory3.codec.tables import COARSE_SUBSPACES, ProductTables
+from memory3.errors import InvalidInput
 
 faiss: Any = _faiss  # its annotations describe its C++ side
 

@@ -13,18 +13,25 @@ from statistics import NormalDist
 import faiss
 import numpy as np
 
-from memory_model.codec.codec import ProductCodec
-from memory_model.codec.tables import ProductTables
-from memory_model.errors import InvalidInput
+from memory3.codec.codec import ProductCodec
+from memory3.codec.tables import ProductTables
+from memory3.errors import InvalidInput
 
 _FLOOR = 0.02  # every direction counts for this share of the metric's mean: none is free
 
 
 def fit_tables(
-    vectors: np.ndarray, parts: int, bits: int, metrics: Sequence[np.ndarray] | None = None,
-    *, together: int = 1, iterations: int = 12, points: int = 65536, seed: int = 0,
+    vectors: np.ndarray,
+    parts: int,
+    bits: int,
+    metrics: Sequence[np.ndarray] | None = None,
+    *,
+    together: int = 1,
+    iterations: int = 12,
+    points: int = 65536,
+    seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
-) -> ProductCodec:  # fmt: skip
+) -> ProductCodec:
     """A codec whose code has `parts` codes of `bits` bits.
 
     vectors: float32 [n, together * d], the vectors of a code side by side, of which at most `points` are used.

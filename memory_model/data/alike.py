@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from memory_model.chat import ChatTemplate
+from memory3.chat import ChatTemplate
+from memory3.errors import InvalidInput
+from memory3.refusal import SENTENCE
 from memory_model.data.conversations import Conversation, Conversations, FactConversations, Reference, Sizes, Turns
 from memory_model.data.factbook import Question, refers_to
 from memory_model.data.rows import Row
-from memory_model.errors import InvalidInput
-from memory_model.refusal import SENTENCE
 
 _WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from memory_model.chat import ChatTemplate
-from memory_model.errors import InvalidInput
+from memory3.chat import ChatTemplate
+from memory3.errors import InvalidInput
 
 IGNORE = -100
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from memory_model.chat import ChatTemplate
+from memory3.chat import ChatTemplate
+from memory3.errors import InvalidInput
+from memory3.references import split
+from memory3.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, conversation_tokens
 from memory_model.data.factbook import Question
 from memory_model.data.passages import Asked
-from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
-from memory_model.references import split
-from memory_model.tokenizer import Tokenizer
 
 Turns = Sequence[tuple[str, str]]
 """Questions and answers."""
@@ -97,9 +97,14 @@ class Conversations(ABC):
         ids, _ = pad_ids([r.ids for r in rows])
         labels, _ = pad_ids([r.labels for r in rows], IGNORE)
         return Batch(
-            reference_ids, lengths, ids, labels, torch.tensor([r.slots for r in rows])[:, None],
-            torch.zeros_like(ids), task=self.task,
-        )  # fmt: skip
+            reference_ids,
+            lengths,
+            ids,
+            labels,
+            torch.tensor([r.slots for r in rows])[:, None],
+            torch.zeros_like(ids),
+            task=self.task,
+        )
 
     def state(self) -> Any:
         """The random generator's state and the number of batches so far."""

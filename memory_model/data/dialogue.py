@@ -12,23 +12,60 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from memory_model.chat import ChatTemplate
+from memory3.chat import ChatTemplate
+from memory3.errors import InvalidInput
+from memory3.references import turn_references
 from memory_model.data import factbook
 from memory_model.data.alike import AlikeConversations, Unanswered
 from memory_model.data.conversations import Reference, Sizes
 from memory_model.data.factbook import Question
-from memory_model.errors import InvalidInput
-from memory_model.references import turn_references
 
 _ME = "I"
 _RELATIONS = (
-    "sister", "brother", "mother", "father", "cousin", "neighbour", "boss", "colleague", "friend", "teacher",
-    "daughter", "son", "aunt", "uncle", "flatmate", "doctor",
-)  # fmt: skip
+    "sister",
+    "brother",
+    "mother",
+    "father",
+    "cousin",
+    "neighbour",
+    "boss",
+    "colleague",
+    "friend",
+    "teacher",
+    "daughter",
+    "son",
+    "aunt",
+    "uncle",
+    "flatmate",
+    "doctor",
+)
 _NAMES = (
-    "Anna", "Bruno", "Chen", "Dora", "Emre", "Fatima", "Goran", "Hana", "Ivan", "Julia", "Kofi", "Lena", "Marek",
-    "Nadia", "Oskar", "Priya", "Quentin", "Rosa", "Sven", "Tariq", "Uma", "Viktor", "Wanda", "Yusuf", "Zoe",
-)  # fmt: skip
+    "Anna",
+    "Bruno",
+    "Chen",
+    "Dora",
+    "Emre",
+    "Fatima",
+    "Goran",
+    "Hana",
+    "Ivan",
+    "Julia",
+    "Kofi",
+    "Lena",
+    "Marek",
+    "Nadia",
+    "Oskar",
+    "Priya",
+    "Quentin",
+    "Rosa",
+    "Sven",
+    "Tariq",
+    "Uma",
+    "Viktor",
+    "Wanda",
+    "Yusuf",
+    "Zoe",
+)
 _FIELDS = {  # field: said of me, said of another, asked; {do}, {be} and {w} agree with the person
     "Capital - name": ("live in", "lives in", "Where {do} {w} live?"),
     "Languages": ("am learning", "is learning", "Which language {be} {w} learning?"),

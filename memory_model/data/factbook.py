@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memory_model.errors import CorruptFile, MissingFile
+from memory3.errors import CorruptFile, MissingFile
 
 
 @dataclass(frozen=True)

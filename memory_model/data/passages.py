@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
 ASKED = Path("asked") / "questions.jsonl"
 """The file of questions in a corpus."""

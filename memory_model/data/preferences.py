@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from memory3.refusal import SENTENCE
 from memory_model.data.alike import AlikeConversations, Articles, HardFacts
 from memory_model.data.batches import Batch
 from memory_model.data.conversations import Conversation, Conversations, Reference
 from memory_model.data.factbook import Question, refers_to
-from memory_model.refusal import SENTENCE
 
 Pair = tuple[Sequence[int], str, str, str]
 """References that are read (numbers in the batch), a question, the chosen and the rejected answer."""

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
+from memory3.digest import file_sha256
+from memory3.errors import InvalidInput
+from memory3.references import split
+from memory3.tokenizer import Tokenizer
 from memory_model.data.passages import Passage, PassageFiles
-from memory_model.digest import file_sha256
-from memory_model.errors import InvalidInput
-from memory_model.references import split
-from memory_model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from memory_model.embedder import Embedder
+    from memory3.embedder import Embedder
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being made, done, of how many)."""
@@ -86,9 +86,13 @@ def documents(passages: Iterable[Passage], seed: int = 0) -> list[tuple[str, str
 
 
 def prepare(
-    files: Sequence[Path], tokenizer: Tokenizer, embedder: Embedder, folder: Path, plan: RetrievalPlan,
+    files: Sequence[Path],
+    tokenizer: Tokenizer,
+    embedder: Embedder,
+    folder: Path,
+    plan: RetrievalPlan,
     report: Progress = lambda *_: None,
-) -> RetrievedSequences:  # fmt: skip
+) -> RetrievedSequences:
     """The prepared data of a corpus, from `folder` as far as it is there already.
 
     Raises InvalidInput when the corpus is shorter than one sequence.
@@ -107,9 +111,13 @@ def prepare(
         return embedder.embed([tokenizer.decode(row[row >= 0].tolist()) for row in rows])
 
     vectors = _blocks(
-        place / "vectors.npy", (len(references), embedder.dim), np.float32, 512,
-        lambda start, end: embed(references[start:end]), partial(report, "embedding references"),
-    )  # fmt: skip
+        place / "vectors.npy",
+        (len(references), embedder.dim),
+        np.float32,
+        512,
+        lambda start, end: embed(references[start:end]),
+        partial(report, "embedding references"),
+    )
     chunks = plan.tokens // plan.chunk_tokens
     index = faiss.IndexFlatIP(embedder.dim)
 
@@ -123,9 +131,13 @@ def prepare(
         return np.array([_chosen(t, n, references, bodies, plan) for t, n in zip(block, near, strict=True)])
 
     chosen = _blocks(
-        place / "chosen.npy", (len(sequences), chunks), np.int32, 32, choose,
+        place / "chosen.npy",
+        (len(sequences), chunks),
+        np.int32,
+        32,
+        choose,
         partial(report, "retrieving for each chunk"),
-    )  # fmt: skip
+    )
     return RetrievedSequences(sequences, references, chosen, plan.chunk_tokens, plan.shared)
 
 
@@ -165,7 +177,7 @@ def _cut(
 
 def _chosen(
     sequence: np.ndarray, near: np.ndarray, references: np.ndarray, bodies: np.ndarray, plan: RetrievalPlan
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """The reference of each chunk, out of its neighbours `near` [chunks, candidates], nearest first."""
 
     @cache
@@ -224,9 +236,13 @@ def _common(masks: Sequence[int], size: int) -> int:
 
 
 def _blocks(
-    path: Path, shape: tuple[int, int], kind: type, block: int, make: Callable[[int, int], np.ndarray],
+    path: Path,
+    shape: tuple[int, int],
+    kind: type,
+    block: int,
+    make: Callable[[int, int], np.ndarray],
     report: Callable[[int, int], None],
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """The rows of a file, made `block` by block; what progress.json says is done is not made again."""
     record, name = path.with_name("progress.json"), path.stem
     done: dict[str, int] = json.loads(record.read_text()) if record.is_file() else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 from memory_model.models.tensor_files import read_json
 
 

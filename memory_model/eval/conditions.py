@@ -20,23 +20,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from memory3.errors import InvalidInput
+from memory3.references import split
+from memory3.refusal import is_refusal
 from memory_model.data.rows import Row
-from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import KnowledgeBase, query_of
 from memory_model.eval.scores import Mean, Paired, exact_match, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import answer_nll, greedy
-from memory_model.references import split
-from memory_model.refusal import is_refusal
 
 EVALUATOR = 3
 """Raised whenever prompts, conditions or scores change: results of another version do not compare."""
 CONDITIONS = ("none", "memory", "memory_exact", "memory_retrieved", "rag", "rag_five", "rag_retrieved")
 PAIRS = (
-    ("memory", "rag_five"), ("memory", "rag"), ("memory_retrieved", "rag_retrieved"), ("memory_exact", "memory"),
+    ("memory", "rag_five"),
+    ("memory", "rag"),
+    ("memory_retrieved", "rag_retrieved"),
+    ("memory_exact", "memory"),
     ("rag_five", "rag"),
-)  # fmt: skip
+)
 """Conditions that are compared row by row."""
 
 
@@ -107,9 +110,16 @@ class Evaluation:
     """
 
     def __init__(
-        self, subject: Subject, rows: Sequence[Row], conditions: Sequence[str], *, distractors: int = 4,
-        seed: int = 0, batch: int = 10, knowledge_base: KnowledgeBase | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        subject: Subject,
+        rows: Sequence[Row],
+        conditions: Sequence[str],
+        *,
+        distractors: int = 4,
+        seed: int = 0,
+        batch: int = 10,
+        knowledge_base: KnowledgeBase | None = None,
+    ) -> None:
         parse_conditions(",".join(conditions), plain=not subject.prefix)
         if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
             raise InvalidInput("retrieved conditions need a knowledge base: give --kb")
@@ -222,11 +232,12 @@ def result_of(scores: Mapping[str, Scores], rows: Sequence[Row]) -> dict[str, An
     """What `eval --json` writes of them: means and errors by condition, pairs, and every answer."""
     answers = [
         {
-            "question": row.question, "right_answer": row.right_answer,
+            "question": row.question,
+            "right_answer": row.right_answer,
             **{condition: found.answers[n] for condition, found in scores.items()},
         }
         for n, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
     pairs = {name: {score: vars(p) for score, p in by.items()} for name, by in compared(scores).items()}
     conditions = {condition: found.summary() for condition, found in scores.items()}
     return {"rows": len(rows), "conditions": conditions, "pairs": pairs, "answers": answers}

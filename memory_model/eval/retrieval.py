@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from memory3.embedder import Embedder
+from memory3.errors import InvalidInput
+from memory3.references import split
+from memory3.tokenizer import Tokenizer
+from memory3.words import LARGEST_DROP, query_words, ranked, text_words
 from memory_model.data import factbook
-from memory_model.embedder import Embedder
-from memory_model.errors import InvalidInput
-from memory_model.references import split
-from memory_model.tokenizer import Tokenizer
-from memory_model.words import LARGEST_DROP, query_words, ranked, text_words
 
 CANDIDATES = 50
 """Nearest by vector that the query's words put in order: the service's default (decision 0007)."""

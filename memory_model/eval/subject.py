@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from memory_model.codec.codec import ExactCodec, MemoryCodec
-from memory_model.codec.payload import ExplicitMemory, MemoryFormat
+from memory3.codec.codec import ExactCodec, MemoryCodec
+from memory3.codec.payload import ExplicitMemory, MemoryFormat
+from memory3.refusal import Refusal
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.fused import product_type, products
 from memory_model.nn.writing import stack_memories
-from memory_model.refusal import Refusal
 
 PLAIN = "none"
 """In place of an adapter: the model before any tuning, which reads no memory."""
@@ -113,9 +113,11 @@ class Subject:
     def about(self) -> dict[str, Any]:
         """What a result follows from: ids, template and the bytes of codes in a full memory."""
         return {
-            "model": self.loaded.config.name, "model_id": self.loaded.model_id,
+            "model": self.loaded.config.name,
+            "model_id": self.loaded.model_id,
             "codec_id": self.bank.format.codec.codec_id,
             "template": sha256(self.loaded.chat_template.encode()).hexdigest()[:16],
-            "memory_bytes": self.bank.format.full_bytes, "reads_memory": bool(self.prefix),
+            "memory_bytes": self.bank.format.full_bytes,
+            "reads_memory": bool(self.prefix),
             "refusal": asdict(self.refusal),
-        }  # fmt: skip
+        }

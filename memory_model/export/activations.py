@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from memory_model.cache_layout import cache_layout, projection_rows
-from memory_model.chat import prefix_ids, text_start
+from memory3.cache_layout import cache_layout, projection_rows
+from memory3.chat import prefix_ids, text_start
 from memory_model.nn.decoder import Rows
 from memory_model.nn.fused import product_type, products
 from memory_model.nn.writing import stack_memories
 
 if TYPE_CHECKING:
-    from memory_model.codec.payload import ExplicitMemory
+    from memory3.codec.payload import ExplicitMemory
     from memory_model.models.load import LoadedModel
 
 PLAIN = 0.5

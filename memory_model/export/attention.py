@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from memory_model.cache_layout import TEXT, CacheLayout, CacheTensor, mask_name, rows_name
-from memory_model.config import ModelConfig
+from memory3.cache_layout import TEXT, CacheLayout, CacheTensor, mask_name, rows_name
+from memory3.config import ModelConfig
 from memory_model.export.graph import Graph
 from memory_model.export.weights import Weights
 
@@ -186,11 +186,22 @@ class FusedAttention(Attention):
         angles = (self._cos, self._sin, self._positions) if rotates else ("", "", "")
         keys, values = self._caches(tensor)
         return g.ops(
-            "GroupQueryAttention", qkv, "", "", keys, values, *self._seen[tensor.layout], *angles,
+            "GroupQueryAttention",
+            qkv,
+            "",
+            "",
+            keys,
+            values,
+            *self._seen[tensor.layout],
+            *angles,
             self._bias[tensor.layout],
-            out=[f"read_{keys}", f"{keys}_out", f"{values}_out"], domain=CONTRIB,
-            num_heads=heads * self.config.group, kv_num_heads=heads, do_rotary=int(rotates), scale=1.0,
-        )[0]  # fmt: skip
+            out=[f"read_{keys}", f"{keys}_out", f"{values}_out"],
+            domain=CONTRIB,
+            num_heads=heads * self.config.group,
+            kv_num_heads=heads,
+            do_rotary=int(rotates),
+            scale=1.0,
+        )[0]
 
     def _normed(self, tensor: CacheTensor, qkv: str, weight: np.ndarray) -> str:
         """RMSNorm of every query and key head of [B, S, h (G + 2) d]."""

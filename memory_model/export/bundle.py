@@ -7,9 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from memory_model.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
-from memory_model.codec.codec import MemoryCodec
-from memory_model.codec.payload import MemoryFormat
+from memory3.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
+from memory3.codec.codec import MemoryCodec
+from memory3.codec.payload import MemoryFormat
+from memory3.printable import Bars
 from memory_model.data.factbook import read_jsonl
 from memory_model.export.activations import KEYS, second_moments
 from memory_model.export.decoder import export_decoder
@@ -17,18 +18,22 @@ from memory_model.export.embedder import export_embedder
 from memory_model.export.weights import BITS, Precision
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model, open_adapter
-from memory_model.printable import Bars
 
 # Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
 DEFAULT_PRECISION = "int4-64-table-int8"
 
 
 def export_bundle(
-    model: str | Path | LoadedModel | None = None, out: str | Path = DEFAULT_FOLDER,
-    precision: str | Precision = DEFAULT_PRECISION, *,
-    codec: str | Path | None = None, embedder: str | Path | None = None, embedder_precision: str = "int8",
-    calibration: str | Path | None = None, quiet: bool = False,
-) -> Bundle:  # fmt: skip
+    model: str | Path | LoadedModel | None = None,
+    out: str | Path = DEFAULT_FOLDER,
+    precision: str | Precision = DEFAULT_PRECISION,
+    *,
+    codec: str | Path | None = None,
+    embedder: str | Path | None = None,
+    embedder_precision: str = "int8",
+    calibration: str | Path | None = None,
+    quiet: bool = False,
+) -> Bundle:
     """Export `model` (a model folder, by default the packaged one, or a loaded model) to the folder `out`.
 
     An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. codec,
@@ -63,19 +68,29 @@ def export_bundle(
                 moments = second_moments(loaded, rows, lambda done, _: progress.update(reading, completed=done))
             layers = progress.add_task("  layers", total=loaded.config.layers)
             export_decoder(
-                loaded, staging / "decoder.onnx", chosen,
-                lambda done, _: progress.update(layers, completed=done), moments,
-            )  # fmt: skip
+                loaded,
+                staging / "decoder.onnx",
+                chosen,
+                lambda done, _: progress.update(layers, completed=done),
+                moments,
+            )
             progress.update(steps, advance=1, description="checksums")
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
             memory_codec.save(staging / "codec.npz")
             manifest = Manifest(
-                loaded.config.name, loaded.model_id, memory_codec.codec_id, loaded.config.memory_format_id,
-                embedder_id, chosen.label, folder.licence, loaded.config,
-                special_tokens=loaded.tokenizer.special, refusal=folder.refusal,
+                loaded.config.name,
+                loaded.model_id,
+                memory_codec.codec_id,
+                loaded.config.memory_format_id,
+                embedder_id,
+                chosen.label,
+                folder.licence,
+                loaded.config,
+                special_tokens=loaded.tokenizer.special,
+                refusal=folder.refusal,
                 minimum_score=None if embedder else folder.minimum_score,
-            )  # fmt: skip
+            )
             bundle = write_bundle(out, staging, manifest)
             progress.update(steps, advance=1, description="done")
             return bundle

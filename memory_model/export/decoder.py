@@ -9,7 +9,7 @@ heads, G = H / K, d head dimension, h heads of one cache tensor, R rows of it, T
 Inputs:  token_ids, position_ids int64 [B, S], positions that follow one another; output_rows int64 [N], which of the
          B S tokens get logits; rotary_cos, rotary_sin float32 [P, d / 2], of every position, with P at least the rows
          of the largest cache; the cache tensors [B, h, R, d], float32 or, where the graph computes with halves,
-         float16; for every layout of `memory_model.cache_layout` the row int64 [B] of each sequence's first new
+         float16; for every layout of `memory3.cache_layout` the row int64 [B] of each sequence's first new
          token, and a mask float32 [B, 1 or h, slots] over the memory slots, 0 or -inf.
          `standard` only: batch_ids int64 [B], 0 to B - 1; columns int64 [T], 0 to T - 1.
 Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`.
@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from memory_model.bundle import WRITER_FILE
-from memory_model.cache_layout import CacheTensor, cache_layout, fused_path, projection_rows
-from memory_model.config import ModelConfig
+from memory3.bundle import WRITER_FILE
+from memory3.cache_layout import CacheTensor, cache_layout, fused_path, projection_rows
+from memory3.config import ModelConfig
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention, normed
 from memory_model.export.graph import Graph, save_together
 from memory_model.export.weights import Precision, Weights
@@ -49,9 +49,12 @@ WRITER = "writer"
 
 
 def export_decoder(
-    loaded: LoadedModel, path: str | Path, precision: str | Precision = "int4",
-    progress: Progress = lambda *_: None, moments: Mapping[str, np.ndarray] | None = None,
-) -> list[Path]:  # fmt: skip
+    loaded: LoadedModel,
+    path: str | Path,
+    precision: str | Precision = "int4",
+    progress: Progress = lambda *_: None,
+    moments: Mapping[str, np.ndarray] | None = None,
+) -> list[Path]:
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
     Beside it lies `writer.onnx`, where the model has memory heads. precision: of the weights. progress: called with
@@ -59,18 +62,25 @@ def export_decoder(
     """
     path = Path(path)
     graphs = decoder_graphs(
-        loaded.model.state_dict(), loaded.config, precision, progress, moments,
+        loaded.model.state_dict(),
+        loaded.config,
+        precision,
+        progress,
+        moments,
         OPERATORS + (WRITER,) * bool(loaded.config.memory.heads),
-    )  # fmt: skip
+    )
     places = {"standard": path, "fused": fused_path(path), WRITER: path.with_name(WRITER_FILE)}
     return save_together({places[name]: g for name, g in graphs.items()}, path.with_name(path.name + ".data"))
 
 
 def decoder_graphs(
-    weights: Tensors, config: ModelConfig, precision: str | Precision = "float32",
-    progress: Progress = lambda *_: None, moments: Mapping[str, np.ndarray] | None = None,
+    weights: Tensors,
+    config: ModelConfig,
+    precision: str | Precision = "float32",
+    progress: Progress = lambda *_: None,
+    moments: Mapping[str, np.ndarray] | None = None,
     operators: Sequence[str] = OPERATORS,
-) -> dict[str, Graph]:  # fmt: skip
+) -> dict[str, Graph]:
     """Graphs of weights with Hugging Face Llama names (without `model.`), by spelling; see `export_decoder`.
 
     There is no fused spelling of a graph that computes with halves, nor of a head dimension the node does not take.
@@ -183,9 +193,14 @@ class _Exporter:
         if self.fused and self._delta:
             out, x = f"normed_{name}", f"x_{name}"
             self.g.ops(
-                "SkipSimplifiedLayerNormalization", self._x, self._delta, weight,
-                out=[out, "", "", x] if name != "norm" else [out], domain=CONTRIB, epsilon=epsilon,
-            )  # fmt: skip
+                "SkipSimplifiedLayerNormalization",
+                self._x,
+                self._delta,
+                weight,
+                out=[out, "", "", x] if name != "norm" else [out],
+                domain=CONTRIB,
+                epsilon=epsilon,
+            )
             self._x, self._delta = x, ""
             return out
         return self.lay.narrow(normed(self.g, self._summed(), weight, epsilon))

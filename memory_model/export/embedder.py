@@ -18,9 +18,9 @@ import onnx
 from onnx import TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from memory_model.digest import file_sha256
-from memory_model.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.digest import file_sha256
+from memory3.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.graph import Graph
 from memory_model.models.encoder import (
     POSITIONS,
@@ -210,9 +210,14 @@ def _copy_graph(source: Path, model: Path, folder: Path, precision: str) -> Embe
     digests = [file_sha256(path) for path in (model, *data, tokenizer)]
     embedder_id = hashlib.sha256(json.dumps([pooling, digests]).encode()).hexdigest()
     return EmbedderConfig(
-        source.resolve().name, embedder_id, pooling, min(positions, TOKEN_LIMIT), dim, "float32",
+        source.resolve().name,
+        embedder_id,
+        pooling,
+        min(positions, TOKEN_LIMIT),
+        dim,
+        "float32",
         str(model.relative_to(source)),
-    )  # fmt: skip
+    )
 
 
 def _external_files(graph: onnx.GraphProto, folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 
 BLOCKS = (32, 64, 128)
 """Sizes of a block, in inputs. The last block of a layer may be shorter."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 from memory_model.export.graph import PAGE_BYTES, Graph, packed_int4
 from memory_model.export.quantize import BLOCKS, Quantized, quantize
 

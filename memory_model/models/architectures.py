@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memory_model.config import ModelConfig, RopeScaling
-from memory_model.errors import CorruptFile, InvalidInput
+from memory3.config import ModelConfig, RopeScaling
+from memory3.errors import CorruptFile, InvalidInput
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 _NOT_READ = "gguf, gptq, awq and the like are not read: give the folder of the plain weights"
@@ -30,13 +30,23 @@ def config_of(data: Mapping[str, Any], name: str) -> ModelConfig:
         layers = int(data["num_hidden_layers"])
         base, scaling = _rotary(data)
         return ModelConfig(
-            name=name, layers=layers, query_heads=heads, kv_heads=int(data.get("num_key_value_heads") or heads),
-            head_dim=int(data.get("head_dim") or hidden // heads), mlp_width=int(data["intermediate_size"]),
-            vocabulary=int(data["vocab_size"]), rope_base=base, norm_epsilon=float(data["rms_norm_eps"]),
-            tied_embeddings=bool(data.get("tie_word_embeddings", kind == "smollm3")), attention_bias=kind == "qwen2",
-            hidden=hidden, qk_norm=kind == "qwen3", plain_layers=_plain_layers(data, layers), rope_scaling=scaling,
+            name=name,
+            layers=layers,
+            query_heads=heads,
+            kv_heads=int(data.get("num_key_value_heads") or heads),
+            head_dim=int(data.get("head_dim") or hidden // heads),
+            mlp_width=int(data["intermediate_size"]),
+            vocabulary=int(data["vocab_size"]),
+            rope_base=base,
+            norm_epsilon=float(data["rms_norm_eps"]),
+            tied_embeddings=bool(data.get("tie_word_embeddings", kind == "smollm3")),
+            attention_bias=kind == "qwen2",
+            hidden=hidden,
+            qk_norm=kind == "qwen3",
+            plain_layers=_plain_layers(data, layers),
+            rope_scaling=scaling,
             positions=_positions(data),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, InvalidInput):
             raise
@@ -73,9 +83,12 @@ def _rotary(data: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     if kind != "llama3":
         return base, RopeScaling(str(kind), float(given.get("factor") or 1.0))
     return base, RopeScaling(
-        "llama3", float(given["factor"]), float(given["low_freq_factor"]), float(given["high_freq_factor"]),
+        "llama3",
+        float(given["factor"]),
+        float(given["low_freq_factor"]),
+        float(given["high_freq_factor"]),
         int(given["original_max_position_embeddings"]),
-    )  # fmt: skip
+    )
 
 
 def _plain_layers(data: Mapping[str, Any], layers: int) -> tuple[int, ...]:

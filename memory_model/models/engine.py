@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memory_model.bundle import MANIFEST, Manifest
-from memory_model.cache_layout import Row
-from memory_model.codec.codec import ProductCodec
-from memory_model.codec.payload import ExplicitMemory, MemoryFormat
-from memory_model.errors import ModelMismatch
+from memory3.bundle import MANIFEST, Manifest
+from memory3.cache_layout import Row
+from memory3.codec.codec import ProductCodec
+from memory3.codec.payload import ExplicitMemory, MemoryFormat
+from memory3.errors import ModelMismatch
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model, model_id_of
 from memory_model.nn.decoder import Decoder

@@ -21,13 +21,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memory_model.config import MemoryConfig, ModelConfig
-from memory_model.digest import file_sha256
-from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
+from memory3.config import MemoryConfig, ModelConfig
+from memory3.digest import file_sha256
+from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
+from memory3.refusal import Refusal
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.models.tensor_files import read_json
-from memory_model.refusal import Refusal
 
 MANIFEST = "model.json"
 FORMAT = 1
@@ -72,18 +72,29 @@ class ModelFolder:
             memory = MemoryConfig.from_dict(data.pop("memory"))
             refusal = Refusal(**data.pop("refusal", None) or {})
             return cls(
-                folder, base=base["path"], base_id=base["sha256"], sizes=base["sizes"], memory=memory,
-                refusal=refusal, **data,
-            )  # fmt: skip
+                folder,
+                base=base["path"],
+                base_id=base["sha256"],
+                sizes=base["sizes"],
+                memory=memory,
+                refusal=refusal,
+                **data,
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             said = error if isinstance(error, InvalidInput) else repr(error)
             raise CorruptFile(f"{folder / MANIFEST} does not describe a model: {said}") from error
 
     @classmethod
     def create(
-        cls, base: str | Path, out: str | Path, *, memory: Callable[[ModelConfig], MemoryConfig],
-        embedder: str = "minilm", chat_template: str = "", progress: Callable[[str], None] = lambda _: None,
-    ) -> ModelFolder:  # fmt: skip
+        cls,
+        base: str | Path,
+        out: str | Path,
+        *,
+        memory: Callable[[ModelConfig], MemoryConfig],
+        embedder: str = "minilm",
+        chat_template: str = "",
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> ModelFolder:
         """Make the folder `out` of a base, after shape, weights, tokenizer and template were checked.
 
         memory: the budget for the base's shape. progress: called with the name of each file that is hashed. Raises
@@ -115,10 +126,15 @@ class ModelFolder:
         """Write `model.json`, to a temporary name first."""
         base = {"path": self.base, "sha256": self.base_id, "sizes": self.sizes}
         data: dict[str, Any] = {
-            "format": FORMAT, "name": self.name, "base": base, "memory": self.memory.to_dict(),
-            "embedder": self.embedder, "licence": self.licence, "refusal": asdict(self.refusal),
+            "format": FORMAT,
+            "name": self.name,
+            "base": base,
+            "memory": self.memory.to_dict(),
+            "embedder": self.embedder,
+            "licence": self.licence,
+            "refusal": asdict(self.refusal),
             "minimum_score": self.minimum_score,
-        }  # fmt: skip
+        }
         partial = self.path / f"{MANIFEST}.partial"
         partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         partial.replace(self.path / MANIFEST)

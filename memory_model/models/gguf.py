@@ -17,10 +17,10 @@ from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from memory_model.config import ModelConfig, weight_shapes
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.config import ModelConfig, weight_shapes
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.tokenizer import SpecialTokens
 from memory_model.models.tensor_files import Weights
-from memory_model.tokenizer import SpecialTokens
 
 _PRE_TOKENIZERS = {
     "smollm": lambda: [
@@ -74,13 +74,18 @@ class GgufFile:
         hidden, heads = self.field("llama.embedding_length"), self.field("llama.attention.head_count")
         names = {t.name for t in self._reader.tensors}
         return ModelConfig(
-            name=name, layers=self.field("llama.block_count"), query_heads=heads,
-            kv_heads=self.field("llama.attention.head_count_kv"), head_dim=hidden // heads,
-            mlp_width=self.field("llama.feed_forward_length"), vocabulary=self.field("llama.vocab_size"),
+            name=name,
+            layers=self.field("llama.block_count"),
+            query_heads=heads,
+            kv_heads=self.field("llama.attention.head_count_kv"),
+            head_dim=hidden // heads,
+            mlp_width=self.field("llama.feed_forward_length"),
+            vocabulary=self.field("llama.vocab_size"),
             rope_base=float(self.field("llama.rope.freq_base")),
             norm_epsilon=round(float(self.field("llama.attention.layer_norm_rms_epsilon")), 9),
-            tied_embeddings="output.weight" not in names, positions=self.field("llama.context_length"),
-        )  # fmt: skip
+            tied_embeddings="output.weight" not in names,
+            positions=self.field("llama.context_length"),
+        )
 
     def weights(self) -> Weights:
         """The weights, float32, as Hugging Face's Llama has them; raises CorruptFile, InvalidInput."""

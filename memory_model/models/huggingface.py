@@ -11,11 +11,11 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from memory_model.config import ModelConfig
-from memory_model.errors import InvalidInput, MissingFile
+from memory3.config import ModelConfig
+from memory3.errors import InvalidInput, MissingFile
+from memory3.tokenizer import SpecialTokens, read_backend
 from memory_model.models.architectures import config_of
 from memory_model.models.tensor_files import Weights, open_tensors, read_json, weight_files
-from memory_model.tokenizer import SpecialTokens, read_backend
 
 _PREFIX = "model."
 _UNUSED = ("rotary_emb.inv_freq",)

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import torch
 
-from memory_model.chat import ChatTemplate
-from memory_model.codec.codec import MemoryCodec
-from memory_model.codec.payload import MemoryFormat
-from memory_model.config import MemoryConfig, ModelConfig
-from memory_model.digest import file_sha256
-from memory_model.errors import BaseMismatch, InvalidInput
+from memory3.chat import ChatTemplate
+from memory3.codec.codec import MemoryCodec
+from memory3.codec.payload import MemoryFormat
+from memory3.config import MemoryConfig, ModelConfig
+from memory3.digest import file_sha256
+from memory3.errors import BaseMismatch, InvalidInput
+from memory3.tokenizer import Tokenizer
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.adapter import Adapter
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import MemoryWriter
-from memory_model.tokenizer import Tokenizer
 
 FLOAT32_BYTES = 4 << 30
 """Weights that take more than this as float32 stay in the type of the checkpoint."""

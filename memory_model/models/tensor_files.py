@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memory_model.config import ModelConfig, weight_shapes
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.config import ModelConfig, weight_shapes
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from memory_model.config import MemoryConfig
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.config import MemoryConfig
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.nn import fused
 from memory_model.nn.decoder import Decoder
 

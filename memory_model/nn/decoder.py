@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_model.config import MemoryConfig, ModelConfig
+from memory3.config import MemoryConfig, ModelConfig
 from memory_model.nn import fused
 
 
@@ -140,10 +140,16 @@ class Attention(nn.Module):
         return fused.rotate(x_HNd, cos_Nd, sin_Nd) if self.rotates else x_HNd
 
     def forward(
-        self, x_ND: Tensor, cos_Nd: Tensor, sin_Nd: Tensor, parts: Sequence[Rows],
-        memories: Sequence[MemoryBatch | None], spread: Tensor | None = None, needed: Tensor | None = None,
+        self,
+        x_ND: Tensor,
+        cos_Nd: Tensor,
+        sin_Nd: Tensor,
+        parts: Sequence[Rows],
+        memories: Sequence[MemoryBatch | None],
+        spread: Tensor | None = None,
+        needed: Tensor | None = None,
         projected: tuple[Tensor, Tensor, Tensor] | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part.
 
         spread: int64, which of the N every token of the rows is, where tokens are shared. needed: int64 [K], the tokens

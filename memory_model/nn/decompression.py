@@ -1,7 +1,7 @@
 """Decompression on a torch device: codes go there, a hundredth of the bytes, and memories stay there as tensors.
 
 A GPU decodes the memories of 32 conversations in the time that a processor takes for one. On a processor the compiled
-decoder (`memory_model.codec.native`) is faster.
+decoder (`memory3.codec.native`) is faster.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memory_model.codec.codec import ProductCodec
+from memory3.codec.codec import ProductCodec
 
 
 class TorchCodec(ProductCodec):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_model.chat import text_start
+from memory3.chat import text_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import pad_ids
@@ -31,9 +31,14 @@ def read(
 
 @torch.inference_mode()
 def greedy(
-    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None,
-    stop_ids: Sequence[int], longest: int = 48, first_bias: tuple[int, Sequence[float]] | None = None,
-) -> list[list[int]]:  # fmt: skip
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    stop_ids: Sequence[int],
+    longest: int = 48,
+    first_bias: tuple[int, Sequence[float]] | None = None,
+) -> list[list[int]]:
     """Token ids of greedy answers, without the stop token.
 
     memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token of each.
@@ -68,9 +73,12 @@ def prefilled(
 
 @torch.inference_mode()
 def answer_nll(
-    model: Decoder, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], prefix: Sequence[int],
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    prefix: Sequence[int],
     memory: MemoryBatch | None,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Mean negative log likelihood (nats a token) of each given answer after its prompt; neither is empty."""
     ids, _ = pad_ids([[*p, *a] for p, a in zip(prompts, answers, strict=True)])
     hidden = read(model, ids, prefix, memory, torch.zeros_like(ids))

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_model.chat import prefix_ids
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import ModelConfig
-from memory_model.errors import InvalidInput
+from memory3.chat import prefix_ids
+from memory3.codec.payload import ExplicitMemory
+from memory3.config import ModelConfig
+from memory3.errors import InvalidInput
+from memory3.tokenizer import Tokenizer
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
-from memory_model.tokenizer import Tokenizer
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}
 """Of one forward pass: sixteen references of full length, more does not help a processor; 512 keep a GPU busy."""
@@ -41,8 +41,8 @@ def received_attention(q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor) -> Tens
 
 
 def sparsify(
-    q_NhGRd: Tensor, k_NhRd: Tensor, rotated_NhRd: Tensor, v_NhRd: Tensor, real_NR: Tensor, filled_ht: Tensor,
-) -> MemoryBatch:  # fmt: skip
+    q_NhGRd: Tensor, k_NhRd: Tensor, rotated_NhRd: Tensor, v_NhRd: Tensor, real_NR: Tensor, filled_ht: Tensor
+) -> MemoryBatch:
     """The sparse tokens of all memory heads of one layer, flat as the budget table lists them: [N, rows, d].
 
     filled_ht says how many of the t rows each head owns. Rows go in order of position; those that the reference is too

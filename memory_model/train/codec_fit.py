@@ -15,14 +15,14 @@ import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from memory_model.chat import text_start
-from memory_model.codec.codec import ProductCodec
+from memory3.chat import text_start
+from memory3.codec.codec import ProductCodec
+from memory3.codec.payload import vector_rows
+from memory3.config import MemoryConfig, ModelConfig
+from memory3.errors import InvalidInput
 from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_tables
-from memory_model.codec.payload import vector_rows
-from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.data.batches import IGNORE, Batch, BatchSource
-from memory_model.errors import InvalidInput
 from memory_model.models.load import LoadedModel
 from memory_model.nn import fused
 from memory_model.nn.decoder import Decoder
@@ -57,9 +57,15 @@ def default_factory(config: ModelConfig) -> str:
 
 
 def fit(
-    loaded: LoadedModel, batches: BatchSource, texts: Sequence[str], factory: str, seed: int, progress: Progress,
-    *, points: int = 65536,
-) -> tuple[ProductCodec, list[float]]:  # fmt: skip
+    loaded: LoadedModel,
+    batches: BatchSource,
+    texts: Sequence[str],
+    factory: str,
+    seed: int,
+    progress: Progress,
+    *,
+    points: int = 65536,
+) -> tuple[ProductCodec, list[float]]:
     """(codec, share of variance lost by each vector of a code), measured on references it was not fitted to.
 
     texts: references, drawn uniformly as in the paper, of which the last tenth is kept for measuring; batches: what
@@ -85,16 +91,24 @@ def fit(
         metrics = reading_metrics(loaded.model, (batches.next() for _ in steps), loaded.writer.prefix)
         task = progress.add_task("fitting tables", total=tokens[0])
         codec = fit_tables(
-            sample, *tokens, metrics, together=together, points=points, seed=seed,
+            sample,
+            *tokens,
+            metrics,
+            together=together,
+            points=points,
+            seed=seed,
             progress=lambda n: progress.advance(task, n),
-        )  # fmt: skip
+        )
     return codec, unexplained_variance(codec, fresh).tolist()
 
 
 def written_vectors(
-    writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str], together: int,
+    writer: MemoryWriter,
+    memory: MemoryConfig,
+    texts: Sequence[str],
+    together: int,
     progress: Callable[[int], None] = lambda _: None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """The vectors [n, together * d] of the references' memories, in the order of their codes."""
     found: list[np.ndarray] = []
     for start in range(0, len(texts), _WRITTEN_AT_ONCE):

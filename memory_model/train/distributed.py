@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 
 
 def processes() -> int:

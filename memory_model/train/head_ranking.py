@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from memory_model.config import MemoryHead
+from memory3.config import MemoryHead
 from memory_model.data.batches import Batch
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.fused import products

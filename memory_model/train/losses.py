@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_model.chat import text_start
-from memory_model.codec.codec import MemoryCodec
-from memory_model.codec.payload import vector_rows
-from memory_model.config import MemoryConfig
+from memory3.chat import text_start
+from memory3.codec.codec import MemoryCodec
+from memory3.codec.payload import vector_rows
+from memory3.config import MemoryConfig
 from memory_model.data.batches import IGNORE, Batch, buckets
 from memory_model.nn.adapter import at_start, original
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
@@ -80,9 +80,16 @@ def _now() -> float:
 
 
 def batch_gradients(
-    model: Decoder, batch: Batch, prefix: Sequence[int], *, coding: Coding | None = None, weight: float = 1.0,
-    most_tokens: int = 8192, threads: int = 1, beta: float = 0.01,
-) -> Pass:  # fmt: skip
+    model: Decoder,
+    batch: Batch,
+    prefix: Sequence[int],
+    *,
+    coding: Coding | None = None,
+    weight: float = 1.0,
+    most_tokens: int = 8192,
+    threads: int = 1,
+    beta: float = 0.01,
+) -> Pass:
     """Add the gradient of `weight` x (cross-entropy + divergence from the original model) to the parameters'.
 
     Of preferences it is that of DPO's loss with inverse temperature `beta`; the reference model is the start, which
@@ -132,9 +139,14 @@ def batch_gradients(
             with own.timed("read"):
                 here, states = _read_packed(model, batch, lengths, prefix, parts, row, column, own, leaf)
                 answers, divergence, gradient, head = _head_gradient(
-                    model, states.detach(), target[here], kept[here], seen, answer_weight_B[row[here]],
+                    model,
+                    states.detach(),
+                    target[here],
+                    kept[here],
+                    seen,
+                    answer_weight_B[row[here]],
                     weight / max(1, same),
-                )  # fmt: skip
+                )
                 own.answers += answers / max(1, labels)
                 own.kept += divergence / max(1, same)
             if states.requires_grad:
@@ -182,9 +194,14 @@ def _wanted(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def _head_gradient(
-    model: Decoder, states_KD: Tensor, target_K: Tensor, kept_K: Tensor, seen_MD: Tensor | None,
-    answer_weight_K: Tensor, kept_weight: float,
-) -> tuple[float, float, Tensor, Tensor | None]:  # fmt: skip
+    model: Decoder,
+    states_KD: Tensor,
+    target_K: Tensor,
+    kept_K: Tensor,
+    seen_MD: Tensor | None,
+    answer_weight_K: Tensor,
+    kept_weight: float,
+) -> tuple[float, float, Tensor, Tensor | None]:
     """Sums of cross-entropy and divergence; gradients of their weighted sum: of states [K, D], a trained head [V, D].
 
     By hand, because autograd keeps several float32 tensors over the whole vocabulary. Of logits l and the original's r:
@@ -279,9 +296,15 @@ def _joined(written: Sequence[tuple[MemoryBatch, list[int]]], coding: Coding | N
 
 @torch.no_grad()
 def _seen(
-    model: Decoder, batch: Batch, places_K2: Tensor, prefix: Sequence[int], done: Pass, most_tokens: int,
-    threads: int, memory: MemoryBatch | None = None,
-) -> Tensor:  # fmt: skip
+    model: Decoder,
+    batch: Batch,
+    places_K2: Tensor,
+    prefix: Sequence[int],
+    done: Pass,
+    most_tokens: int,
+    threads: int,
+    memory: MemoryBatch | None = None,
+) -> Tensor:
     """Hidden states [K, D] of the tokens at (row, column) of a batch."""
     lengths, device = _lengths(len(batch.ids), *places_K2.T), batch.ids.device
     found = torch.empty(len(places_K2), model.config.hidden, dtype=model.head_weight.dtype, device=device)
@@ -302,9 +325,14 @@ def _seen(
 
 @torch.no_grad()
 def _log_likelihoods(
-    model: Decoder, batch: Batch, prefix: Sequence[int], memory: MemoryBatch | None, done: Pass, most_tokens: int,
+    model: Decoder,
+    batch: Batch,
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    done: Pass,
+    most_tokens: int,
     threads: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Log likelihood [B] (nats, float32) of each row's labels."""
     row, column, target, _ = _wanted(batch)
     states = _seen(model, batch, torch.stack((row, column), 1), prefix, done, most_tokens, threads, memory)
@@ -336,9 +364,16 @@ def _passes(
 
 
 def _read_packed(
-    model: Decoder, batch: Batch, lengths: list[int], prefix: Sequence[int], parts: list[list[int]],
-    row_K: Tensor, column_K: Tensor, done: Pass, memory: MemoryBatch | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    model: Decoder,
+    batch: Batch,
+    lengths: list[int],
+    prefix: Sequence[int],
+    parts: list[list[int]],
+    row_K: Tensor,
+    column_K: Tensor,
+    done: Pass,
+    memory: MemoryBatch | None = None,
+) -> tuple[Tensor, Tensor]:
     """Which of the tokens at (row, column) of a batch stand in these rows, bool [K], and their normed hidden states.
 
     parts: the rows of each length; each token reads its chunk's memories, where any of a part's do.

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 from safetensors.torch import save_file
 from torch import nn
 
-from memory_model.chat import prefix_ids
-from memory_model.config import ModelConfig
+from memory3.chat import prefix_ids
+from memory3.config import ModelConfig
+from memory3.tokenizer import Tokenizer
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.running_text import ContinualBatches
 from memory_model.models.folder import Checkpoint
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.fused import products
-from memory_model.tokenizer import Tokenizer
 from memory_model.train.tuner import Tuner, TuningPlan
 
 
@@ -63,9 +63,17 @@ class Pretrainer(Tuner):
 
 
 def pretrainer(
-    base: Checkpoint, out: Path, config: ModelConfig, data: RetrievedSequences, plan: PretrainingPlan, *, rows: int,
-    seen: int, warmup: bool, **options: Any,
-) -> Pretrainer:  # fmt: skip
+    base: Checkpoint,
+    out: Path,
+    config: ModelConfig,
+    data: RetrievedSequences,
+    plan: PretrainingPlan,
+    *,
+    rows: int,
+    seen: int,
+    warmup: bool,
+    **options: Any,
+) -> Pretrainer:
     """The run of one stage from a base's weights, in the folder `out` that becomes a base too.
 
     config: the base's shape with a memory budget; seen: sequences of the data that are left out; options: of `Tuner`.

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from memory_model.codec.codec import MemoryCodec
+from memory3.codec.codec import MemoryCodec
+from memory3.errors import InvalidInput
 from memory_model.data.batches import BatchSource
-from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.train.distributed import add_up, first_says, locked, processes, rank
@@ -107,10 +107,20 @@ class Tuner:
     """Whether threads take a batch's rows each, with one core; else all cores share every product."""
 
     def __init__(
-        self, model: Decoder, prefix: Sequence[int], batches: BatchSource, plan: TuningPlan, folder: Path,
-        base_sha256: str, *, start: Adapter | None = None, device: str = "cpu", checkpoint: bool = False,
-        most_tokens: int = 8192, codec: MemoryCodec | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: Decoder,
+        prefix: Sequence[int],
+        batches: BatchSource,
+        plan: TuningPlan,
+        folder: Path,
+        base_sha256: str,
+        *,
+        start: Adapter | None = None,
+        device: str = "cpu",
+        checkpoint: bool = False,
+        most_tokens: int = 8192,
+        codec: MemoryCodec | None = None,
+    ) -> None:
         """checkpoint: keep only the layers' inputs and compute the rest again; most_tokens: of one pass.
 
         codec: what memories go through on their way to readers, in place of noise; the plan names it.
@@ -190,11 +200,18 @@ class Tuner:
             for number in range(rank(), len(drawn), processes()):
                 # The noise of a batch is the same whoever computes it, and again after a resume.
                 torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
-                parts.append(batch_gradients(
-                    self.model, drawn[number].to(self.device), self.prefix, coding=self.coded,
-                    weight=1 / len(drawn), most_tokens=self.most_tokens, beta=self.plan.beta,
-                    threads=torch.get_num_threads() if self.device == "cpu" and self.shares_rows else 1,
-                ))  # fmt: skip
+                parts.append(
+                    batch_gradients(
+                        self.model,
+                        drawn[number].to(self.device),
+                        self.prefix,
+                        coding=self.coded,
+                        weight=1 / len(drawn),
+                        most_tokens=self.most_tokens,
+                        beta=self.plan.beta,
+                        threads=torch.get_num_threads() if self.device == "cpu" and self.shares_rows else 1,
+                    )
+                )
         n = len(drawn)
         sums = [(p.answers / n, p.kept / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts]
         totals = torch.tensor(sums, device=self.device).sum(0)
@@ -212,10 +229,17 @@ class Tuner:
         seconds = {name: sum(p.seconds[name] for p in parts) for name in parts[0].seconds}
         seconds["optimizer"] = ended - updating
         return Step(
-            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(kept, 5), rate,
-            round(norm, 4), round(ended - began, 3), int(tokens), round(1 - real / computed, 4),
+            self.step,
+            "+".join(sorted({batch.task for batch in drawn})),
+            round(loss, 5),
+            round(kept, 5),
+            rate,
+            round(norm, 4),
+            round(ended - began, 3),
+            int(tokens),
+            round(1 - real / computed, 4),
             **{f"{name}_s": round(value, 3) for name, value in seconds.items()},
-        )  # fmt: skip
+        )
 
     def adapter(self) -> Adapter:
         """The adapter as it stands."""
@@ -232,9 +256,12 @@ class Tuner:
             return
         self.write_weights()
         state = {
-            "step": self.step, "plan": asdict(self.plan), "optimizer": self.optimizer.state_dict(),
-            "parameters": [p.detach() for p in self.parameters], "batches": self.batches.state(),
-        }  # fmt: skip
+            "step": self.step,
+            "plan": asdict(self.plan),
+            "optimizer": self.optimizer.state_dict(),
+            "parameters": [p.detach() for p in self.parameters],
+            "batches": self.batches.state(),
+        }
         partial = self.folder / "state.pt.partial"
         torch.save(state, partial)
         partial.replace(self.folder / "state.pt")

@@ -47,8 +47,9 @@ class Access:
             raise ScopeTooSmall(
                 f"this caller may {held.name.lower()} knowledge base {name!r}, and this call needs"
                 f" {needed.name.lower()}: use a key with that scope",
-                held=held.name.lower(), needed=needed.name.lower(),
-            )  # fmt: skip
+                held=held.name.lower(),
+                needed=needed.name.lower(),
+            )
 
     def stored_name(self, name: str) -> str:
         """The name in the store."""

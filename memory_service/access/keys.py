@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.authorization import Access, Scope
 from memory_service.access.quotas import Quota
 from memory_service.errors import CertificateUnknown, Unauthenticated
@@ -108,9 +108,15 @@ class KeyFile(_Record):
         """The file with one more key, the key, and the secret that nobody can read again; raises InvalidInput."""
         key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         key = _made(
-            ApiKey, id=key_id, name=name, tenant=tenant, sha256=_hash(secret), grants=grants, created_at=_now(),
+            ApiKey,
+            id=key_id,
+            name=name,
+            tenant=tenant,
+            sha256=_hash(secret),
+            grants=grants,
+            created_at=_now(),
             expires_at=_now() + expires if expires is not None else None,
-        )  # fmt: skip
+        )
         return self.model_copy(update={"keys": (*self.keys, key)}), key, f"{_PREFIX}_{key_id}_{secret}"
 
     def with_revoked(self, key_id: str) -> KeyFile:

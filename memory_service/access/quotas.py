@@ -53,8 +53,9 @@ class Rates:
             REFUSED.labels(RateExceeded.reason).inc()
             raise RateExceeded(
                 f"more than {rate:g} requests a second: send fewer, or request a larger quota",
-                retry_after_s=(1.0 - left) / rate, limit=rate,
-            )  # fmt: skip
+                retry_after_s=(1.0 - left) / rate,
+                limit=rate,
+            )
         self._buckets[tenant] = (left - 1.0, now)
 
 
@@ -124,8 +125,10 @@ class WriteGuard:
             raise QuotaExceeded(
                 f"{held} {name} are stored and this batch would exceed the quota of {limit}: delete documents or"
                 " request a larger quota",
-                quantity=name, held=held, limit=limit,
-            )  # fmt: skip
+                quantity=name,
+                held=held,
+                limit=limit,
+            )
 
     def _replaced(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Use:
         """What the store has of these documents, negative; bytes by the knowledge base's average reference."""

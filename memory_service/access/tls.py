@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.keys import KeyRing
 from memory_service.ops.logs import logger
 from memory_service.settings import Settings

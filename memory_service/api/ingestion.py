@@ -106,10 +106,13 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             for chunk, (memory_id, text) in enumerate(document.references)
         ]
         return pb.GetDocumentResponse(
-            document_key=document.key, title=document.title, metadata=document.metadata,
-            content_hash=real_hash(document.key, document.content_hash, ids), stored_at=stored_at,
+            document_key=document.key,
+            title=document.title,
+            metadata=document.metadata,
+            content_hash=real_hash(document.key, document.content_hash, ids),
+            stored_at=stored_at,
             references=references,
-        )  # fmt: skip
+        )
 
     async def GetVersions(self, request: pb.GetVersionsRequest, call: Call) -> pb.GetVersionsResponse:
         """Which versions of documents are stored."""
@@ -145,9 +148,11 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
 async def _stream_of_one(request: pb.UpsertRequest) -> AsyncIterator[pb.IngestRequest]:
     """The stream that an Upsert stands for."""
     start = pb.IngestStart(
-        knowledge_base=request.knowledge_base, create_if_missing=request.create_if_missing,
-        memory_writing=request.memory_writing, overlap_tokens=request.overlap_tokens,
-    )  # fmt: skip
+        knowledge_base=request.knowledge_base,
+        create_if_missing=request.create_if_missing,
+        memory_writing=request.memory_writing,
+        overlap_tokens=request.overlap_tokens,
+    )
     yield pb.IngestRequest(start=start)
     document = request.document if request.HasField("document") else None
     prepared = request.prepared if request.HasField("prepared") else None
@@ -172,9 +177,12 @@ def _answer(document: Document, call: Call) -> pb.IngestResponse:
                 kind = pb.INGEST_OUTCOME_REPLACED if written.replaced else pb.INGEST_OUTCOME_STORED
         outcome = pb.IngestOutcome.Name(kind).removeprefix("INGEST_OUTCOME_").lower()
         done = pb.Acknowledgement(
-            sequence=document.sequence, document_key=key, outcome=kind, reference_count=count,
+            sequence=document.sequence,
+            document_key=key,
+            outcome=kind,
+            reference_count=count,
             content_hash=document.content_hash,
-        )  # fmt: skip
+        )
         response.acknowledged.CopyFrom(done)
     call.outcomes[outcome] += 1
     DOCUMENTS.labels(outcome).inc()
@@ -201,7 +209,8 @@ def _keys(keys: Sequence[str]) -> list[str]:
 
 def _version(key: str, stored: StoredVersion) -> pb.DocumentVersion:
     return pb.DocumentVersion(
-        document_key=key, content_hash=real_hash(key, stored.content_hash, stored.memory_ids),
+        document_key=key,
+        content_hash=real_hash(key, stored.content_hash, stored.memory_ids),
         reference_count=len(stored.memory_ids),
         memories_written=not is_unwritten(key, stored.content_hash, stored.memory_ids),
-    )  # fmt: skip
+    )

@@ -20,7 +20,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.access.authorization import NOBODY, OPERATOR, Access
 from memory_service.access.keys import KeyRing
 from memory_service.access.quotas import Rates
@@ -191,9 +191,12 @@ class Calls(grpc.aio.ServerInterceptor):
             CALLS.labels(method, code).inc()
             if code != "OK" or method.rpartition("/")[2].startswith(_LOGGED):
                 who = {
-                    "key": call.access.key_id, "tenant": call.access.tenant, "knowledge_base": call.knowledge_base,
-                    "documents": dict(call.outcomes), "peer": context.peer(),
-                }  # fmt: skip
+                    "key": call.access.key_id,
+                    "tenant": call.access.tenant,
+                    "knowledge_base": call.knowledge_base,
+                    "documents": dict(call.outcomes),
+                    "peer": context.peer(),
+                }
                 shown = {name: value for name, value in who.items() if value}
                 logger().log(level, "call", method=method, code=code, ms=round(1000 * seconds, 2), **said, **shown)
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from memory_model.errors import Memory3Error
-from memory_model.printable import counted
+from memory3.errors import Memory3Error
+from memory3.printable import counted
 from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, KnowledgeBaseChanged, MemoriesUnwritten
@@ -65,10 +65,13 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         base = await self._runtime.find(call.access, request.name)
         counts = await self._runtime.run("read", self._store.statistics, base)
         return pb.GetStatisticsResponse(
-            document_count=counts.documents, reference_count=counts.references, payload_bytes=counts.payload_bytes,
-            text_bytes=counts.text_bytes, stored_bytes=counts.stored_bytes,
+            document_count=counts.documents,
+            reference_count=counts.references,
+            payload_bytes=counts.payload_bytes,
+            text_bytes=counts.text_bytes,
+            stored_bytes=counts.stored_bytes,
             unwritten_document_count=counts.unwritten_documents,
-        )  # fmt: skip
+        )
 
     async def ExportKnowledgeBase(
         self, request: pb.ExportKnowledgeBaseRequest, call: Call
@@ -80,9 +83,12 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         run, store = self._runtime.run, self._store
         base = await self._runtime.open(call.access, request.name)
         require_readable(
-            base.identity, model_id=request.model_id, codec_id=request.codec_id,
-            memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
-        )  # fmt: skip
+            base.identity,
+            model_id=request.model_id,
+            codec_id=request.codec_id,
+            memory_format_id=request.memory_format_id,
+            embedder_id=request.embedder_id,
+        )
         revision = await run("read", store.revision, base)
         if request.revision and revision.number != request.revision:
             raise _changed(base)
@@ -91,13 +97,18 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             raise MemoriesUnwritten(
                 f"knowledge base {base.name!r} has {counted(counts.unwritten_documents, 'document')} whose memories"
                 " are still to be written: try again when `memory-service kb show` counts none",
-                knowledge_base=base.name, documents=counts.unwritten_documents,
-            )  # fmt: skip
+                knowledge_base=base.name,
+                documents=counts.unwritten_documents,
+            )
         head = pb.ExportHead(
-            knowledge_base=self._message(base, call.access), revision=revision.number,
-            memory_count=revision.memories, id_digest=revision.digest, payload_bytes=counts.payload_bytes,
-            text_bytes=counts.text_bytes, rerank_candidates=self._runtime.settings.rerank_candidates,
-        )  # fmt: skip
+            knowledge_base=self._message(base, call.access),
+            revision=revision.number,
+            memory_count=revision.memories,
+            id_digest=revision.digest,
+            payload_bytes=counts.payload_bytes,
+            text_bytes=counts.text_bytes,
+            rerank_candidates=self._runtime.settings.rerank_candidates,
+        )
         yield pb.ExportKnowledgeBaseResponse(head=head)
         per_memory = (counts.payload_bytes + counts.text_bytes) // max(counts.references, 1)
         most = min(max(_PAGE_BYTES // (per_memory + 4 * base.identity.dimension), 1), _PAGE_MEMORIES)
@@ -124,10 +135,17 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             state = pb.KNOWLEDGE_BASE_STATE_DAMAGED if base.problem else pb.KNOWLEDGE_BASE_STATE_MISMATCHED
         identity, name = base.identity, access.seen_name(base.name)
         return pb.KnowledgeBase(
-            name=name, description=base.description, model_id=identity.model_id, codec_id=identity.codec_id,
-            memory_format_id=identity.memory_format_id, embedder_id=identity.embedder_id, dimension=identity.dimension,
-            created_at=created_at, state=state, problem=problem,
-        )  # fmt: skip
+            name=name,
+            description=base.description,
+            model_id=identity.model_id,
+            codec_id=identity.codec_id,
+            memory_format_id=identity.memory_format_id,
+            embedder_id=identity.embedder_id,
+            dimension=identity.dimension,
+            created_at=created_at,
+            state=state,
+            problem=problem,
+        )
 
 
 class Operations(operations_pb2_grpc.OperationsServicer):
@@ -183,8 +201,12 @@ def _changed(base: KnowledgeBase) -> KnowledgeBaseChanged:
 
 def _exported(memory: StoredMemory) -> pb.ExportedMemory:
     return pb.ExportedMemory(
-        memory_id=memory.memory_id, document_key=memory.document_key, title=memory.title,
-        chunk_number=memory.chunk_number, text=memory.text,
+        memory_id=memory.memory_id,
+        document_key=memory.document_key,
+        title=memory.title,
+        chunk_number=memory.chunk_number,
+        text=memory.text,
         vector=np.ascontiguousarray(memory.vector, "<f4").tobytes(),
-        payload=bytes(memory.payload), payload_crc32c=memory.crc32c,
-    )  # fmt: skip
+        payload=bytes(memory.payload),
+        payload_crc32c=memory.crc32c,
+    )

@@ -28,20 +28,31 @@ class Models(models_pb2_grpc.ModelsServicer):
         settings = runtime.settings
         self._bundle = settings.bundle
         self._limits = models_pb2.Limits(
-            request_bytes=settings.message_limit_bytes, payload_bytes=description.payload_bytes, k=settings.max_k,
-            queries=MAX_QUERIES, hits=MAX_HITS, held_ids=MAX_HELD_IDS, ping_interval_ms=PING_INTERVAL_MS,
-        )  # fmt: skip
+            request_bytes=settings.message_limit_bytes,
+            payload_bytes=description.payload_bytes,
+            k=settings.max_k,
+            queries=MAX_QUERIES,
+            hits=MAX_HITS,
+            held_ids=MAX_HELD_IDS,
+            ping_interval_ms=PING_INTERVAL_MS,
+        )
 
     async def Describe(self, request: models_pb2.DescribeRequest, call: Call) -> models_pb2.DescribeResponse:
         """See models.proto."""
         description, identity = self._description, self._description.identity
         return models_pb2.DescribeResponse(
-            model_id=identity.model_id, codec_id=identity.codec_id, memory_format_id=identity.memory_format_id,
-            embedder_id=identity.embedder_id, dimension=identity.dimension,
-            memories_per_chunk=description.memories_per_chunk, reference_tokens=description.reference_tokens,
-            chunk_tokens=description.chunk_tokens, model_config_json=description.model_config_json,
-            service_version=__version__, limits=self._limits,
-        )  # fmt: skip
+            model_id=identity.model_id,
+            codec_id=identity.codec_id,
+            memory_format_id=identity.memory_format_id,
+            embedder_id=identity.embedder_id,
+            dimension=identity.dimension,
+            memories_per_chunk=description.memories_per_chunk,
+            reference_tokens=description.reference_tokens,
+            chunk_tokens=description.chunk_tokens,
+            model_config_json=description.model_config_json,
+            service_version=__version__,
+            limits=self._limits,
+        )
 
     async def FetchBundle(
         self, request: models_pb2.FetchBundleRequest, call: Call

@@ -46,9 +46,12 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         response = response_of(retrieved)
         total_us = (time.perf_counter_ns() - arrived_ns) // 1000
         times = pb.ServerTimes(
-            search_us=retrieved.search_us, fetch_us=retrieved.fetch_us, total_us=total_us, queue_us=queue_us,
+            search_us=retrieved.search_us,
+            fetch_us=retrieved.fetch_us,
+            total_us=total_us,
+            queue_us=queue_us,
             rank_us=retrieved.rank_us,
-        )  # fmt: skip
+        )
         observe_retrieval(times)
         response.server_times.CopyFrom(times)
         return response
@@ -73,10 +76,16 @@ def response_of(retrieved: Retrieved) -> pb.RetrieveResponse:
         hits = response.results.add().hits
         for found in of_query:
             hit = hits.add(
-                memory_id=found.memory_id, score=found.score, document_key=found.document_key, title=found.title,
-                chunk_number=found.chunk_number, text=found.text, payload_crc32c=found.crc32c,
-                rank_score=found.rank_score, metadata=found.metadata,
-            )  # fmt: skip
+                memory_id=found.memory_id,
+                score=found.score,
+                document_key=found.document_key,
+                title=found.title,
+                chunk_number=found.chunk_number,
+                text=found.text,
+                payload_crc32c=found.crc32c,
+                rank_score=found.rank_score,
+                metadata=found.metadata,
+            )
             payload = unsent.pop(found.memory_id, None)
             if payload is None:
                 hit.held = True

@@ -16,7 +16,7 @@ import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from memory_model.errors import Memory3Error, MissingFile
+from memory3.errors import Memory3Error, MissingFile
 from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.access.tls import Security
 from memory_service.api.health import Health
@@ -71,9 +71,12 @@ class Server:
         self._closing = contextlib.ExitStack()
         self._health = Health(settings.health_interval_s)
         self._calls = Calls(
-            self._security.keys, Rates(self._quota_of), certificates=settings.tls_client_ca is not None,
-            default_deadline_s=settings.default_deadline_s, stream_idle_s=settings.ingest_idle_timeout_s,
-        )  # fmt: skip
+            self._security.keys,
+            Rates(self._quota_of),
+            certificates=settings.tls_client_ca is not None,
+            default_deadline_s=settings.default_deadline_s,
+            stream_idle_s=settings.ingest_idle_timeout_s,
+        )
         traced = self._closing.enter_context(
             traces(settings.traces_endpoint, lambda details: details.method in METHODS)
         )
@@ -86,9 +89,10 @@ class Server:
             return own or Quota()
         settings = self._settings
         return Quota(
-            references=settings.quota_references, bytes=settings.quota_bytes,
+            references=settings.quota_references,
+            bytes=settings.quota_bytes,
             requests_per_s=settings.quota_requests_per_s,
-        )  # fmt: skip
+        )
 
     def open_metrics(self) -> None:
         """Opens the metrics port, whose `/live` answers while the store is opened and the model is loaded."""
@@ -133,10 +137,14 @@ class Server:
             temporary.write_text(f"{self.port}\n", encoding="utf-8")
             temporary.replace(file)
         logger().info(
-            "listening", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
+            "listening",
+            listen=settings.listen,
+            port=self.port,
+            metrics_port=self.metrics_port,
             store=str(address),  # shown without its password
-            keys=self._security.keys is not None, tls=self._security.credentials is not None,
-        )  # fmt: skip
+            keys=self._security.keys is not None,
+            tls=self._security.credentials is not None,
+        )
 
     async def _warm_up(self, runtime: Runtime) -> None:
         """Uses the model and the indices once, so that the first call does not pay for it; names refused ones."""

@@ -2,7 +2,7 @@
 
 import typer
 
-from memory_model.printable import Commands
+from memory3.printable import Commands
 from memory_service.cli.documents import documents_app
 from memory_service.cli.ingest import ingest
 from memory_service.cli.kb import backup, kb_app, restore

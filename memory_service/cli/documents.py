@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from memory_model.printable import counted, printable
+from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.client.ingest import listed
 from memory_service.settings import DEFAULT_ADDRESS

@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from memory_model.errors import InvalidInput, Memory3Error
-from memory_model.formats import count_documents, find_sources, read_documents
-from memory_model.printable import Bars, counted
+from memory3.errors import InvalidInput, Memory3Error
+from memory3.formats import count_documents, find_sources, read_documents
+from memory3.printable import Bars, counted
 from memory_service.client.connection import Address, plain
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
@@ -89,10 +89,14 @@ def _with_ray(sources: list[Path], to: Destination, given: dict[str, Path | str 
     settings = settings.model_copy(update={name: one.resolve() for name, one in settings if isinstance(one, Path)})
     with contextlib.closing(
         ingest_with_ray(
-            sources, to, functools.partial(ModelEncoder.open, settings), workers=workers,
-            gpus=0.0 if settings.writing_device == "cpu" else None, store=settings if given["store"] else None,
+            sources,
+            to,
+            functools.partial(ModelEncoder.open, settings),
+            workers=workers,
+            gpus=0.0 if settings.writing_device == "cpu" else None,
+            store=settings if given["store"] else None,
         )
-    ) as rows:  # fmt: skip
+    ) as rows:
         yield from rows
 
 

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_model.errors import InvalidInput
-from memory_model.printable import counted
+from memory3.errors import InvalidInput
+from memory3.printable import counted
 from memory_service.access.keys import KeyFile, ScopeName, changing
 from memory_service.client.connection import plain
 

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from memory_model.printable import counted
+from memory3.printable import counted
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 from memory_service.stores.address import parse_address
 
@@ -30,15 +30,21 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve until SIGTERM. You can also give every setting as MEMORY_SERVICE_<NAME> or in the --config file."""
-    from memory_model.bundle import Bundle
+    from memory3.bundle import Bundle
     from memory_service.api.server import run, serve_until_signal
     from memory_service.ops.logs import configure_logs, logger
     from memory_service.write.encoder import ModelEncoder
 
     given = {
-        "listen": listen, "store": store, "port_file": port_file, "bundle": bundle, "embedder": embedder,
-        "model": model, "keys": keys, "insecure": insecure,
-    }  # fmt: skip
+        "listen": listen,
+        "store": store,
+        "port_file": port_file,
+        "bundle": bundle,
+        "embedder": embedder,
+        "model": model,
+        "keys": keys,
+        "insecure": insecure,
+    }
     settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
     configure_logs(settings.log_level)
     if settings.bundle is not None:

@@ -15,17 +15,20 @@ from grpc_status import rpc_status
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from memory_model.errors import InvalidInput, Memory3Error, MissingFile
-from memory_model.printable import printable
+from memory3.errors import InvalidInput, Memory3Error, MissingFile
+from memory3.printable import printable
 from memory_service.access.tls import is_loopback
 from memory_service.settings import what_is_wrong
 
 Address = Annotated[str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")]
 Stub = TypeVar("Stub")
 _RETRY_POLICY = {
-    "maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 4,
+    "maxAttempts": 4,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "2s",
+    "backoffMultiplier": 4,
     "retryableStatusCodes": ["UNAVAILABLE"],
-}  # fmt: skip
+}
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", -1),

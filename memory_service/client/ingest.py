@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from memory_model.formats.document import FileDocument, where
-from memory_model.printable import counted
+from memory3.formats.document import FileDocument, where
+from memory3.printable import counted
 from memory_service.client.connection import Connection, RemoteError, connected, details_of, remote_error
 from memory_service.stores import WriterIdentity
 from memory_service.write.document import text_hash_of

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memory_model.errors import InvalidInput, Memory3Error, MissingFile
-from memory_model.formats import read_documents
+from memory3.errors import InvalidInput, Memory3Error, MissingFile
+from memory3.formats import read_documents
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
@@ -81,9 +81,12 @@ class Write:
         except Memory3Error as error:
             return _refused(row, error)
         prepared = pb.PreparedDocument(
-            key=text.key, title=text.title, metadata=text.metadata, content_hash=self._to.content_hash(text),
+            key=text.key,
+            title=text.title,
+            metadata=text.metadata,
+            content_hash=self._to.content_hash(text),
             references=[pb.PreparedReference(text=part) for part in texts],
-        )  # fmt: skip
+        )
         return replace(row, item=pb.IngestItem(prepared=prepared))
 
     def _written(self, rows: list[Row]) -> list[Row]:
@@ -211,9 +214,15 @@ def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
 
 
 def ingest_with_ray(
-    sources: Sequence[Path], to: Destination, load: Callable[[], Encoder], *, workers: int = 2,
-    processors: float = 1.0, gpus: float | None = None, store: Settings | None = None,
-) -> Generator[Row]:  # fmt: skip
+    sources: Sequence[Path],
+    to: Destination,
+    load: Callable[[], Encoder],
+    *,
+    workers: int = 2,
+    processors: float = 1.0,
+    gpus: float | None = None,
+    store: Settings | None = None,
+) -> Generator[Row]:
     """Ingests files and yields every document with its outcome, in the order in which they are done.
 
     load: loads the model in a worker; can be pickled. processors, gpus: of each worker; gpus None: one where there are
@@ -231,10 +240,16 @@ def ingest_with_ray(
         raise MissingFile("the engine ray needs Ray: pip install 'memory3-service[ray]'") from error
     # Stages are waiting places, not threads: with fewer processors than stages the pipeline would never begin.
     least = round(workers * (processors + _SHARE)) + _FOR_THE_OTHERS
-    own = {} if os.environ.get(_ADDRESS) else {
-        "address": "local", "num_cpus": max(os.cpu_count() or 1, least), "object_store_memory": _OBJECTS_BYTES,
-        "include_dashboard": False,
-    }  # fmt: skip
+    own = (
+        {}
+        if os.environ.get(_ADDRESS)
+        else {
+            "address": "local",
+            "num_cpus": max(os.cpu_count() or 1, least),
+            "object_store_memory": _OBJECTS_BYTES,
+            "include_dashboard": False,
+        }
+    )
     ray.init(logging_level=logging.WARNING, log_to_driver=False, **own)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
@@ -247,14 +262,23 @@ def ingest_with_ray(
             _read_files, batch_size=1, batch_format="pyarrow", num_cpus=_SHARE
         )
         written = documents.repartition(target_num_rows_per_block=ROWS).map_batches(
-            _Stage, fn_constructor_args=(Write, to, load), compute=pool(size=workers), batch_size=ROWS,
-            batch_format="pyarrow", num_cpus=processors, num_gpus=gpus or None,
-        )  # fmt: skip
+            _Stage,
+            fn_constructor_args=(Write, to, load),
+            compute=pool(size=workers),
+            batch_size=ROWS,
+            batch_format="pyarrow",
+            num_cpus=processors,
+            num_gpus=gpus or None,
+        )
         last: tuple[Any, ...] = (Send, to) if store is None else (Store, to, store)
         done = written.map_batches(
-            _Stage, fn_constructor_args=last, compute=pool(min_size=1, max_size=workers),
-            batch_size=ROWS if store is None else STORED_ROWS, batch_format="pyarrow", num_cpus=_SHARE,
-        )  # fmt: skip
+            _Stage,
+            fn_constructor_args=last,
+            compute=pool(min_size=1, max_size=workers),
+            batch_size=ROWS if store is None else STORED_ROWS,
+            batch_format="pyarrow",
+            num_cpus=_SHARE,
+        )
         for table in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             yield from rows_of(table)
     except ray.exceptions.RayError as error:

@@ -27,9 +27,9 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict
 
-from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.printable import counted
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.printable import counted
 from memory_service.client.connection import RemoteError, connected
 from memory_service.client.ingest import Destination, Ingestion, Row, listed
 from memory_service.errors import StoreUnavailable
@@ -165,8 +165,9 @@ class _Backup:
                 return self._finished(head.knowledge_base)
         raise RemoteError(
             f"knowledge base {self._name!r} was written to all the time: try again when it is quieter",
-            grpc.StatusCode.ABORTED, "KNOWLEDGE_BASE_CHANGED",
-        )  # fmt: skip
+            grpc.StatusCode.ABORTED,
+            "KNOWLEDGE_BASE_CHANGED",
+        )
 
     def _save(self, memory_id: int | None = None) -> None:
         """Saves exported memories, one or all, a page in each transaction."""
@@ -225,9 +226,12 @@ class _Backup:
                 base.model_id, base.codec_id, base.memory_format_id, base.embedder_id, base.dimension
             )
             manifest = Manifest(
-                description=base.description, identity=identity, memory_count=len(ids), id_digest=digest(ids),
+                description=base.description,
+                identity=identity,
+                memory_count=len(ids),
+                id_digest=digest(ids),
                 document_count=documents,
-            )  # fmt: skip
+            )
             self._database.execute("INSERT INTO manifest VALUES (?)", (manifest.model_dump_json(),))
         return manifest
 
@@ -256,8 +260,9 @@ def restore(address: str, name: str, archive: Archive, on_progress: Progress = l
                 if row.outcome == "failed":
                     raise RemoteError(
                         f"document {row.key!r}: {row.message}: delete {name!r} and restore again",
-                        grpc.StatusCode.ABORTED, row.reason,
-                    )  # fmt: skip
+                        grpc.StatusCode.ABORTED,
+                        row.reason,
+                    )
                 on_progress(done, manifest.document_count)
             head = _head(bases, name)
     if (head.memory_count, head.id_digest) != (manifest.memory_count, manifest.id_digest):
@@ -275,7 +280,7 @@ def _documents(database: sqlite3.Connection) -> Iterator[Row]:
         references = [ingestion_pb2.PreparedReference(text=t, embedding=v, payload=p) for t, v, p in rows]
         prepared = ingestion_pb2.PreparedDocument(
             key=key, title=title, metadata=json.loads(metadata), references=references, content_hash=content_hash
-        )  # fmt: skip
+        )
         yield Row("backup", "", key, ingestion_pb2.IngestItem(prepared=prepared))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import structlog
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 from memory_service import __version__
 
 

@@ -20,7 +20,7 @@ from prometheus_client import (
     start_http_server,
 )
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 from protos.memory.v1 import retrieval_pb2
 
 REGISTRY = CollectorRegistry()

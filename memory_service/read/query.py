@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from memory_model.words import query_words
+from memory3.words import query_words
 from memory_service.errors import BadRequest
 from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
 from memory_service.stores import Query, WriterIdentity, require_readable
@@ -51,9 +51,13 @@ async def read_query(
     else is checked, for a request of texts.
     """
     require_readable(
-        identity, request.dimension, model_id=request.model_id, codec_id=request.codec_id,
-        memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
-    )  # fmt: skip
+        identity,
+        request.dimension,
+        model_id=request.model_id,
+        codec_id=request.codec_id,
+        memory_format_id=request.memory_format_id,
+        embedder_id=request.embedder_id,
+    )
     texts = _texts(request)
     vectors = None if texts else read_vectors(request.query_vectors, identity.dimension, declared=request.dimension)
     count = len(texts) if vectors is None else len(vectors)
@@ -69,10 +73,17 @@ async def read_query(
         embedded = np.ascontiguousarray(await embed(texts), "<f4")
         vectors = read_vectors(embedded.tobytes(), identity.dimension, field="query_texts")
     return Query(
-        vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
-        filter=filters, return_text=request.return_text, return_metadata=request.return_metadata,
-        words=words, candidates=settings.rerank_candidates, maximum_drop=drop,
-    )  # fmt: skip
+        vectors=vectors,
+        k=k,
+        held_ids=frozenset(request.held_ids),
+        minimum_score=minimum_score,
+        filter=filters,
+        return_text=request.return_text,
+        return_metadata=request.return_metadata,
+        words=words,
+        candidates=settings.rerank_candidates,
+        maximum_drop=drop,
+    )
 
 
 def read_filter(message: filter_pb2.Filter, field: str = "filter") -> Filter:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memory_model.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
+from memory3.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
 from memory_service.errors import DocumentNotFound, KnowledgeBaseDamaged, KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.stores.address import parse_address
 from memory_service.stores.filters import Filter
@@ -153,7 +153,7 @@ class Found(NamedTuple):
 class Query:
     """What to search. vectors: float32 [queries, dimension], finite, none zero.
 
-    words: hashes of each query's words (`memory_model.words`), or empty; with them the `candidates` nearest by
+    words: hashes of each query's words (`memory3.words`), or empty; with them the `candidates` nearest by
     vector are ordered by vector and words, and the first k are the hits, less those that score lower than the
     best by more than `maximum_drop`.
     """
@@ -283,7 +283,7 @@ class Store(ABC):
     @abstractmethod
     def keys(
         self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one.
 
         filter: of the documents' metadata.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 from memory_service.errors import StoreUnavailable
 
 _EXPECTED = (
@@ -66,10 +66,14 @@ def parse_address(url: str) -> StoreAddress:
         if not database.replace("_", "").isalnum() or not database.isascii():
             raise InvalidInput(f"store address {shown!r}: a database has letters, digits and '_' in its name")
         return StoreAddress(
-            parts.scheme.rstrip("s") if secure else parts.scheme, host=parts.hostname, port=port or _PORTS[secure],
-            secure=secure, user=unquote(parts.username or "default"), password=unquote(parts.password or ""),
+            parts.scheme.rstrip("s") if secure else parts.scheme,
+            host=parts.hostname,
+            port=port or _PORTS[secure],
+            secure=secure,
+            user=unquote(parts.username or "default"),
+            password=unquote(parts.password or ""),
             database=database,
-        )  # fmt: skip
+        )
     raise InvalidInput(f"store address {shown!r}: {_EXPECTED}")
 
 

@@ -13,8 +13,11 @@ MAX_CONDITIONS = 64
 MAX_DEPTH = 8
 """Deepest nesting of one filter."""
 _SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
-    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt,
-}  # fmt: skip
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.ops.logs import logger
 from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved
@@ -154,7 +154,7 @@ class _Backlog:
                 self.progress = self.progress._replace(problem=problem)
                 logger().error(
                     "late_memories_not_written", knowledge_base=self._base.name, again_in_s=pause_s, exc_info=error
-                )  # fmt: skip
+                )
                 self._start_over(more=True)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(draining.wait(), pause_s)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import google_crc32c
 import numpy as np
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
 from memory_service.stores import NewDocument, NewReference, StoredVersion, Written
 from memory_service.write.encoder import Encoder, read_vectors
@@ -153,8 +153,10 @@ class DocumentReader:
         if size > limit:
             raise DocumentTooLarge(
                 f"the document has {size} bytes of text, at most {limit}: cut it into several documents",
-                field="text", found=size, limit=limit,
-            )  # fmt: skip
+                field="text",
+                found=size,
+                limit=limit,
+            )
         overlap = self._overlap_tokens
         document.take(self._encoder.split(text, document.title, overlap) if text.strip() else [])
         if not document.texts:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from memory_model.errors import CorruptFile, MissingFile
-from memory_model.references import split
+from memory3.errors import CorruptFile, MissingFile
+from memory3.references import split
 from memory_service.errors import PayloadCorrupt, VectorNotFinite, WrongVectorSize
 from memory_service.stores import WriterIdentity, require_same
 
 if TYPE_CHECKING:
-    from memory_model.codec.payload import ExplicitMemory, MemoryFormat
-    from memory_model.embedder import Embedder
+    from memory3.codec.payload import ExplicitMemory, MemoryFormat
+    from memory3.embedder import Embedder
     from memory_model.models.load import LoadedModel
     from memory_service.settings import Settings
 
@@ -31,7 +31,7 @@ _UNIT = 1e-6
 
 @dataclass(frozen=True)
 class EncoderDescription:
-    """What clients must know of the encoder; model_config_json is memory_model.config.ModelConfig.to_dict as JSON."""
+    """What clients must know of the encoder; model_config_json is memory3.config.ModelConfig.to_dict as JSON."""
 
     identity: WriterIdentity
     memories_per_chunk: int
@@ -90,14 +90,18 @@ def read_vectors(raw: bytes, dimension: int, *, declared: int = 0, field: str = 
     if declared not in (0, dimension):
         raise WrongVectorSize(
             f"vectors of length {declared} came, this knowledge base's embedder makes {dimension}",
-            field="dimension", expected=dimension, found=declared,
-        )  # fmt: skip
+            field="dimension",
+            expected=dimension,
+            found=declared,
+        )
     if not raw or len(raw) % (4 * dimension):
         raise WrongVectorSize(
             f"{len(raw)} bytes of vectors came, expected a positive multiple of {4 * dimension}"
             f" ({dimension} float32 each)",
-            field=field, expected=4 * dimension, found=len(raw),
-        )  # fmt: skip
+            field=field,
+            expected=4 * dimension,
+            found=len(raw),
+        )
     vectors = np.frombuffer(raw, "<f4").reshape(-1, dimension)
     if len(vectors) == 1:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -135,10 +139,12 @@ class ModelEncoder:
             WriterIdentity(
                 ids.model_id, ids.codec_id, ids.memory_format_id, embedder.embedder_id, dimension=embedder.dim
             ),
-            memories_per_chunk=memory.memories_per_chunk, reference_tokens=memory.reference_tokens,
-            chunk_tokens=memory.chunk_tokens, model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
+            memories_per_chunk=memory.memories_per_chunk,
+            reference_tokens=memory.reference_tokens,
+            chunk_tokens=memory.chunk_tokens,
+            model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
             payload_bytes=memory_format.payload_bytes(memory.reference_tokens),
-        )  # fmt: skip
+        )
 
     @classmethod
     def open(cls, settings: Settings) -> ModelEncoder:
@@ -148,10 +154,10 @@ class ModelEncoder:
         """
         import torch
 
-        from memory_model.bundle import Bundle
-        from memory_model.codec.codec import MemoryCodec
-        from memory_model.codec.payload import MemoryFormat
-        from memory_model.embedder import CONFIG, Embedder, EmbedderConfig
+        from memory3.bundle import Bundle
+        from memory3.codec.codec import MemoryCodec
+        from memory3.codec.payload import MemoryFormat
+        from memory3.embedder import CONFIG, Embedder, EmbedderConfig
         from memory_model.models.folder import ModelFolder
         from memory_model.models.load import load_model, model_id_of
         from memory_model.nn.writing import writing_device
@@ -173,7 +179,7 @@ class ModelEncoder:
                 WriterIdentity(ids.model_id, ids.codec_id, ids.memory_format_id, embeds.embedder_id, embeds.dim),
                 f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
                 "folder that it was exported from",
-            )  # fmt: skip
+            )
         opened, loaded = Embedder(embedder, threads=torch.get_num_threads()), load_model(folder, codec=codec)
         loaded.model.to(writing_device(settings.writing_device))
         loaded.writer.precision = getattr(torch, settings.writing_precision)

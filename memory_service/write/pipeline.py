@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Generic, TypeVar
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.access.authorization import Access, Scope
 from memory_service.errors import (
     BadRequest,
@@ -100,9 +100,11 @@ class IngestStream:
     async def _documents(self) -> AsyncGenerator[Document, None]:
         """The items' documents, checked, split and hashed; raises where the client breaks the contract."""
         reader = DocumentReader(
-            self._runtime.encoder, self._runtime.settings.document_limit_bytes,
-            overlap_tokens=self._start.overlap_tokens, later=self._later,
-        )  # fmt: skip
+            self._runtime.encoder,
+            self._runtime.settings.document_limit_bytes,
+            overlap_tokens=self._start.overlap_tokens,
+            later=self._later,
+        )
         last: int | None = None
         while (request := await self._next()) is not None:
             if request.WhichOneof("message") != "item":

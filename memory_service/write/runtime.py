@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
-from memory_model.errors import IdentityMismatch
+from memory3.errors import IdentityMismatch
 from memory_service.access.authorization import Access, Scope, is_name
 from memory_service.access.quotas import WriteGuard
 from memory_service.errors import BadRequest, KnowledgeBaseNotFound
@@ -35,16 +35,20 @@ class Runtime:
 
     def __init__(
         self, settings: Settings, store: Store, guard: WriteGuard, encoder: Encoder, draining: asyncio.Event
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings = settings
         self.store = store
         self.guard = guard
         self.encoder = encoder
         self.draining = draining
         counts: dict[Work, int] = {
-            "read": settings.read_connections, "filter": settings.read_connections,
-            "write": 1, "prepare": 1, "encode": 1, "embed": 1,
-        }  # fmt: skip
+            "read": settings.read_connections,
+            "filter": settings.read_connections,
+            "write": 1,
+            "prepare": 1,
+            "encode": 1,
+            "embed": 1,
+        }
         self._threads = {work: ThreadPoolExecutor(count, work) for work, count in counts.items()}
         self._known: set[str] = set()
 

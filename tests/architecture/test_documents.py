@@ -16,8 +16,8 @@ from edge_client.local.database import KEY_FILE
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
 from experiments.shapes import SMOLLM2_135M
-from memory_model.codec.codec import MemoryCodec
-from memory_model.codec.payload import HEADER, MemoryFormat
+from memory3.codec.codec import MemoryCodec
+from memory3.codec.payload import HEADER, MemoryFormat
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.adapter import Adapter
 from memory_service.client.connection import Connection
@@ -26,9 +26,12 @@ from tests.memory_service.test_errors import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
-    "memory-service": "memory_service.cli", "memory-model": "memory_model.cli", "edge-client": "edge_client.cli.main",
-    "experiments": "experiments.__main__", "deploy.bench": "deploy.bench.__main__",
-}  # fmt: skip
+    "memory-service": "memory_service.cli",
+    "memory-model": "memory_model.cli",
+    "edge-client": "edge_client.cli.main",
+    "experiments": "experiments.__main__",
+    "deploy.bench": "deploy.bench.__main__",
+}
 TRACKED = [
     name
     for name in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

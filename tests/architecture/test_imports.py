@@ -8,17 +8,15 @@ import pytest
 from tests.programs import ROOT, ran
 
 HEAVY = ["torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf"]
-SERVER_SIDE = ["memory_service", "memory_model.nn", "memory_model.train", "memory_model.eval"]
+SERVER_SIDE = ["memory_service", "memory_model"]
 
 
-def modules_of(package: str, *, without: tuple[str, ...] = ()) -> list[str]:
+def modules_of(package: str) -> list[str]:
     """Dotted names of a package's own modules, found by their files."""
     names = []
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if not any(name == skip or name.startswith(f"{skip}.") for skip in without):
-            names.append(name)
+        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     return names
 
 
@@ -31,19 +29,15 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
     return set(json.loads(ran(sys.executable, "-c", code, json.dumps(modules), cwd=ROOT).splitlines()[-1]))
 
 
-TRAINING = tuple(
-    f"memory_model.{part}" for part in ("nn", "models", "data", "train", "eval", "export", "codec.faiss", "codec.fit")
-)
-
-
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        (modules_of("edge_client"), [*HEAVY, *SERVER_SIDE]), (modules_of("memory_model", without=TRAINING), HEAVY),
+        (modules_of("edge_client"), [*HEAVY, *SERVER_SIDE]),
+        (modules_of("memory3"), [*HEAVY, *SERVER_SIDE, "edge_client"]),
         (modules_of("memory_service"), ["edge_client"]),
     ],
-    ids=["device", "formats", "service"],
-)  # fmt: skip
+    ids=["device", "ground", "service"],
+)
 def test_importing_all_of_a_side_loads_nothing_of_the_others(modules: list[str], absent: list[str]) -> None:
     assert len(modules) > 10
     assert loaded_after_importing(modules).isdisjoint(absent)

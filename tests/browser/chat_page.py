@@ -73,15 +73,28 @@ def set_settings(page: Page, **values: str) -> None:
 def chunk_of(query: str, read: Sequence[str]) -> dict[str, object]:
     """A chunk as the server sends it that read the first of these texts and was refused the others."""
     return {
-        "chunk": 0, "generated": False, "state": "fetched", "error": "", "service_error": "", "kept": 0,
-        "query": query, "blocked_ms": 1,
+        "chunk": 0,
+        "generated": False,
+        "state": "fetched",
+        "error": "",
+        "service_error": "",
+        "kept": 0,
+        "query": query,
+        "blocked_ms": 1,
         "times": {"embed_ms": 1, "call_ms": 2, "server_ms": 1, "decompress_ms": 1, "queue_ms": 0},
         "read": [
-            {"memory_id": str(n), "document_key": text, "title": text, "chunk_number": n, "score": 0.5, "text": text,
-             "refused": text if n else ""}
+            {
+                "memory_id": str(n),
+                "document_key": text,
+                "title": text,
+                "chunk_number": n,
+                "score": 0.5,
+                "text": text,
+                "refused": text if n else "",
+            }
             for n, text in enumerate(read)
         ],
-    }  # fmt: skip
+    }
 
 
 def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str = "") -> None:

@@ -28,9 +28,14 @@ from tests.edge_client.tiny_bundle import tiny_bundle
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 # The background talk of a browser is no part of these tests; a container has no sandbox for root.
 OPTIONS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 TIMEOUT_MS = 90_000
 # What the browser itself says of requests that fail, and of a service worker under a certificate of our own.
 OWN_REPORTS = ("Failed to load resource", "An SSL certificate error occurred when fetching the script")

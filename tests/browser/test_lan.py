@@ -15,9 +15,10 @@ from tests.browser.conftest import CHROMIUM, OPTIONS, pages
 from tests.browser.day import PATIENT, Day
 
 pytestmark = [
-    pytest.mark.browser, pytest.mark.timeout(900),
+    pytest.mark.browser,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2"),
-]  # fmt: skip
+]
 NETWORK, OWN, OTHERS = f"memory3-{os.getpid()}", "10.213.77.1", "10.213.77.2"
 
 
@@ -26,10 +27,13 @@ def other_machine(driver: Playwright, tmp_path_factory: pytest.TempPathFactory) 
     """A browser in a network namespace of its own, which sees this machine at OWN and nothing else."""
     here, there = f"m3h{os.getpid()}", f"m3t{os.getpid()}"
     commands = (
-        f"ip netns add {NETWORK}", f"ip link add {here} type veth peer name {there} netns {NETWORK}",
-        f"ip address add {OWN}/30 dev {here}", f"ip link set {here} up",
-        f"ip -n {NETWORK} address add {OTHERS}/30 dev {there}", f"ip -n {NETWORK} link set {there} up",
-    )  # fmt: skip
+        f"ip netns add {NETWORK}",
+        f"ip link add {here} type veth peer name {there} netns {NETWORK}",
+        f"ip address add {OWN}/30 dev {here}",
+        f"ip link set {here} up",
+        f"ip -n {NETWORK} address add {OTHERS}/30 dev {there}",
+        f"ip -n {NETWORK} link set {there} up",
+    )
     program = tmp_path_factory.mktemp("there") / "chromium"
     program.write_text(f'#!/bin/sh\nexec ip netns exec {NETWORK} {CHROMIUM} "$@"\n')
     program.chmod(0o755)
@@ -49,7 +53,7 @@ def other_machine(driver: Playwright, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_page_of_another_machine_does_all_that_needs_a_secure_context_elsewhere(
     other_machine: Browser, day: Day, bundle: Path, tmp_path: Path, scheme: str, picture: Callable[[Page, str], None]
-) -> None:  # fmt: skip
+) -> None:
     tls = ["--tls"] if scheme == "https" else []
     with AppProcess.start(tmp_path, bundle, day.service.address, "--lan", *tls, environment=PATIENT) as app:
         url = f"{scheme}://{OWN}:{app.port}"

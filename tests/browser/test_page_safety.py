@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 PAGE = Path(__file__).resolve().parents[2] / "edge_client" / "serve" / "page"
 HOSTILE = [
-    "<script>window.hacked = 1</script>", "<img src=x onerror='window.hacked = 1'>",
+    "<script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
     "<svg onload='window.hacked = 1'><style>body{display:none}</style></svg>",
     "<iframe srcdoc='<script>parent.hacked = 1</script>'></iframe>",
     "[press](javascript:window.hacked=1) [press](data:text/html;base64,PHNjcmlwdD4=) [press](vbscript:x)",
@@ -23,7 +24,7 @@ HOSTILE = [
     "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=1 onerror=window.hacked=1&gt;'>",
     "```html\n<script>window.hacked = 1</script>\n```",
     "`${window.hacked = 1}` {{constructor.constructor('window.hacked=1')()}}",
-]  # fmt: skip
+]
 FROM_OUTSIDE = """async (url) => {
   const body = JSON.stringify({messages: [{role: "user", content: "x"}], max_tokens: 1});
   const json = {"Content-Type": "application/json"};

@@ -17,16 +17,26 @@ import yaml
 
 from deploy.kube_tools import ROOT, tool
 from deploy.processes import ServiceProcess
-from memory_model import __version__ as VERSION
+from memory3 import __version__ as VERSION
 from memory_service.access.keys import KeyFile
 from memory_service.settings import CONFIG_VARIABLE, Settings
 from tests.programs import ran
 
 CHART = ROOT / "deploy" / "helm" / "memory-service"
 SET_BY_CHART = {
-    "listen", "port_file", "store", "store_cluster", "store_password", "keys", "tls_certificate", "tls_key",
-    "tls_client_ca", "insecure", "metrics_listen", "bundle",
-}  # fmt: skip
+    "listen",
+    "port_file",
+    "store",
+    "store_cluster",
+    "store_password",
+    "keys",
+    "tls_certificate",
+    "tls_key",
+    "tls_client_ca",
+    "insecure",
+    "metrics_listen",
+    "bundle",
+}
 EXAMPLES = sorted(p.stem for p in (CHART / "examples").glob("*.yaml"))
 KUBERNETES = ("1.27.0", kubernetes_validate.latest_version())
 CUSTOM = {"Certificate", "ServiceMonitor", "PrometheusRule", "RayJob", "GRPCRoute"}
@@ -50,9 +60,12 @@ def helm() -> Path:
 def run(*arguments: str | Path, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     given = ["-f", "-"] if values is not None else []
     return subprocess.run(
-        [helm(), *arguments, *given], input=yaml.safe_dump(values) if values is not None else None,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [helm(), *arguments, *given],
+        input=yaml.safe_dump(values) if values is not None else None,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def render(values: dict[str, Any] | None = None, *options: str | Path) -> list[Manifest]:
@@ -146,41 +159,55 @@ POD = "spec.template.spec.containers.0"
         ({}, "StatefulSet", "spec.template.metadata.labels", {**OURS, "app.kubernetes.io/component": "service"}),
         ({"sidecars": [{"name": "a", "image": "p:1"}]}, "StatefulSet", "spec.template.spec.containers.1.name", "a"),
         (
-            {"image": {"registry": "r.example", "digest": "sha256:" + "a" * 64}}, "StatefulSet", f"{POD}.image",
+            {"image": {"registry": "r.example", "digest": "sha256:" + "a" * 64}},
+            "StatefulSet",
+            f"{POD}.image",
             f"r.example/memory3/memory-service@sha256:{'a' * 64}",
         ),
         (
             {"ingestion": {**RAY, "engine": "local", "image": {"registry": "gpu.example", "repository": "encoder"}}},
-            "Job", f"{POD}.image", f"gpu.example/encoder:{VERSION}",
+            "Job",
+            f"{POD}.image",
+            f"gpu.example/encoder:{VERSION}",
         ),
         (
-            {"backup": {"enabled": True, "target": "s3://b", "existingSecret": "bucket"}}, "CronJob",
-            "spec.jobTemplate.spec.template.spec.containers.0.envFrom", [{"secretRef": {"name": "bucket"}}],
+            {"backup": {"enabled": True, "target": "s3://b", "existingSecret": "bucket"}},
+            "CronJob",
+            "spec.jobTemplate.spec.template.spec.containers.0.envFrom",
+            [{"secretRef": {"name": "bucket"}}],
         ),
         ({}, "StatefulSet", "spec.volumeClaimTemplates.0.spec.accessModes", ["ReadWriteOnce"]),
         (
-            {"store": EXTERNAL, "autoscaling": {"enabled": True, "targetCallsUnderWay": 16}}, "HorizontalPodAutoscaler",
-            "spec.metrics.1.pods.metric.name", "memory_service_calls_under_way",
+            {"store": EXTERNAL, "autoscaling": {"enabled": True, "targetCallsUnderWay": 16}},
+            "HorizontalPodAutoscaler",
+            "spec.metrics.1.pods.metric.name",
+            "memory_service_calls_under_way",
         ),
         # A public authority refuses a cluster's names.
         ({"tls": {"enabled": True, "certManager": ACME}}, "Certificate", "spec.dnsNames", ["m.example.org"]),
         (
-            {"ingestion": {**RAY, "resources": {"limits": {"nvidia.com/gpu": "1"}}}}, "RayJob",
-            "spec.rayClusterSpec.headGroupSpec.template.spec.containers.0.resources.limits", {"memory": "4Gi"},
+            {"ingestion": {**RAY, "resources": {"limits": {"nvidia.com/gpu": "1"}}}},
+            "RayJob",
+            "spec.rayClusterSpec.headGroupSpec.template.spec.containers.0.resources.limits",
+            {"memory": "4Gi"},
         ),
     ],
-)  # fmt: skip
+)
 def test_a_value_ends_where_kubernetes_looks(values: dict[str, Any], kind: str, path: str, expected: object) -> None:
     assert fact(render(values), kind, path) == expected
 
 
 def test_every_pod_gets_what_is_given_to_all() -> None:
     everywhere: dict[str, Any] = {
-        "nodeSelector": {"pool": "a"}, "tolerations": [{"key": "a", "operator": "Exists"}], "priorityClassName": "high",
-        "imagePullSecrets": ["mirror"], "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:1"}],
+        "nodeSelector": {"pool": "a"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "priorityClassName": "high",
+        "imagePullSecrets": ["mirror"],
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:1"}],
         "extraVolumes": [{"name": "more", "emptyDir": {}}],
-        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}], "containerSecurityContext": {"runAsUser": 5},
-    }  # fmt: skip
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+        "containerSecurityContext": {"runAsUser": 5},
+    }
     ingestion = {**RAY, "nodeSelector": {"gpu": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     manifests = render({**EVERY_POD, **everywhere, "ingestion": ingestion})
     accepted(manifests)
@@ -212,9 +239,10 @@ def test_clients_outside_come_by_ingress_or_gateway() -> None:
     backend = {"name": "memories-memory-service", "port": {"name": "grpc"}}
     assert rule["http"]["paths"][0]["backend"] == {"service": backend}
     assert of_kind(manifests, "GRPCRoute")["spec"] == {
-        "parentRefs": [{"name": "gateway"}], "hostnames": ["m.example.org"],
+        "parentRefs": [{"name": "gateway"}],
+        "hostnames": ["m.example.org"],
         "rules": [{"backendRefs": [{"name": "memories-memory-service", "port": 7430}]}],
-    }  # fmt: skip
+    }
 
 
 def test_the_releases_own_pods_may_call_whoever_else_may() -> None:
@@ -263,7 +291,8 @@ def test_alerts_are_about_this_release_alone() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"replicas": 2}, "embedded store has one writer"), ({"store": {"kind": "external"}}, "set store.external.url"),
+        ({"replicas": 2}, "embedded store has one writer"),
+        ({"store": {"kind": "external"}}, "set store.external.url"),
         ({"store": {"kind": "external", "external": {"url": "clickhouse://m:secret@ch/m"}}}, "holds a password"),
         ({"service": {"type": "LoadBalancer"}, "auth": {"enabled": False}}, "without authentication"),
         ({"service": {"type": "NodePort"}}, "keys would travel in the clear"),
@@ -274,9 +303,11 @@ def test_alerts_are_about_this_release_alone() -> None:
         ({"ingestion": {"enabled": True}}, "the claim with the documents"),
         ({"backup": {"enabled": True, "target": "here"}}, "set backup.existingClaim"),
         ({"terminationGracePeriodSeconds": 20}, "calls under way would be killed"),
-        ({"settings": {"max_kk": 1}}, "max_kk"), ({"settings": {"max_k": 0}}, "max_k"), ({"replica": 2}, "replica"),
+        ({"settings": {"max_kk": 1}}, "max_kk"),
+        ({"settings": {"max_k": 0}}, "max_k"),
+        ({"replica": 2}, "replica"),
     ],
-)  # fmt: skip
+)
 def test_what_contradicts_itself_is_refused_with_the_reason(values: dict[str, Any], reason: str) -> None:
     done = run("template", "memories", CHART, values=values)
     assert done.returncode != 0

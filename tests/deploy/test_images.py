@@ -15,9 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {
     "dev": tuple(re.findall(r"^DEV := (.+)$", (ROOT / "Makefile").read_text(), re.M)[0].split()),
-    "service": ("service", "edge", "tracing"), "encoder": ("service", "edge", "tracing", "formats", "ray"),
-    "edge": ("edge", "serve"), "jetson": ("edge", "serve"),
-}  # fmt: skip
+    "service": ("service", "edge", "tracing"),
+    "encoder": ("service", "edge", "tracing", "formats", "ray"),
+    "edge": ("edge", "serve"),
+    "jetson": ("edge", "serve"),
+}
 NOT_LOCKED = {"torch": "requirements/torch.txt", "onnxruntime": "the GPU's, on a Jetson"}
 
 

@@ -94,9 +94,13 @@ def test_the_commands_of_a_page_do_what_it_says(page: str, bundle: Path, tmp_pat
     log = tmp_path / "output"
     with log.open("w") as output:
         process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment(tmp_path), start_new_session=True,
-            stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            start_new_session=True,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     try:
         code = process.wait(timeout=570)
     finally:
@@ -116,9 +120,11 @@ def environment(folder: Path) -> dict[str, str]:
     return {
         **inherited,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(tool("helm").parent), os.environ["PATH"]]),
-        "HOME": str(folder), "MEMORY_SERVICE_LISTEN": address, "MEMORY_SERVICE_ADDRESS": address,
+        "HOME": str(folder),
+        "MEMORY_SERVICE_LISTEN": address,
+        "MEMORY_SERVICE_ADDRESS": address,
         "EDGE_CLIENT_SERVICE": address,
-    }  # fmt: skip
+    }
 
 
 # Dashboard and alerts: every query can be parsed, and asks for what the service really exports.

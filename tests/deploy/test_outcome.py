@@ -24,13 +24,24 @@ def made_scenario(**keys: Any) -> Scenario[Settings]:
 
 def made_result() -> Keys:
     machine = {
-        "date": "2026-11-21T10:00:00+00:00", "commit": "0123abc", "cpu": "a processor", "cores": 2,
-        "load_average": [0.1, 0.1, 0.1], "copy_gb_per_s": 10.0, "python": "3.11.7", "versions": {"numpy": "2.4"},
-    }  # fmt: skip
+        "date": "2026-11-21T10:00:00+00:00",
+        "commit": "0123abc",
+        "cpu": "a processor",
+        "cores": 2,
+        "load_average": [0.1, 0.1, 0.1],
+        "copy_gb_per_s": 10.0,
+        "python": "3.11.7",
+        "versions": {"numpy": "2.4"},
+    }
     return {
-        "scenario": "made", "format_version": FORMAT_VERSION, "quick": True, "machine": machine,
-        "settings": {"threads": 1}, "ratio": 0.97, "intervals": {"ratio": [0.95, 0.99]},
-    }  # fmt: skip
+        "scenario": "made",
+        "format_version": FORMAT_VERSION,
+        "quick": True,
+        "machine": machine,
+        "settings": {"threads": 1},
+        "ratio": 0.97,
+        "intervals": {"ratio": [0.95, 0.99]},
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +99,9 @@ def test_the_report_writes_results_and_keeps_the_last_figures_of_other_scenarios
     assert text.startswith("# By hand\n\n")
     assert text.endswith("\n\nby hand too\n")
     row, where = (
-        "| a \\| b <i> | 0.97 (0.95 to 0.99) |", "2026-11-21, commit 0123abc, a processor, 2 cores, 1 thread(s)",
-    )  # fmt: skip
+        "| a \\| b <i> | 0.97 (0.95 to 0.99) |",
+        "2026-11-21, commit 0123abc, a processor, 2 cores, 1 thread(s)",
+    )
     assert all(part in text for part in (row, where, "Quick run", "Old figures."))
     assert "bench-gone" not in text
     (tmp_path / "made.json").unlink()

@@ -9,7 +9,7 @@ from deploy.bench.decoding import weight_bytes
 from deploy.bench.knowledge import prompts
 from deploy.bench.scenario import ScenarioFailed, find_scenario
 from edge_client import EdgeModel
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from memory_service.write.encoder import ModelEncoder
 from tests.edge_client.tiny_bundle import format_of, tiny_bundle, tiny_loaded
 from tests.memory_service.running import document, running
@@ -67,13 +67,16 @@ def test_tables_of_which_a_step_gathers_rows_are_not_read_whole(tmp_path):
         return helper.make_tensor(name, kind, shape, data.tobytes(), raw=True)
 
     tensors = [
-        constant("embeddings", TensorProto.FLOAT, 100, 8), constant("tied", TensorProto.FLOAT, 10, 8),
-        constant("int4", TensorProto.INT4, 8, 16), constant("nobodys", TensorProto.FLOAT, 50),
-    ]  # fmt: skip
+        constant("embeddings", TensorProto.FLOAT, 100, 8),
+        constant("tied", TensorProto.FLOAT, 10, 8),
+        constant("int4", TensorProto.INT4, 8, 16),
+        constant("nobodys", TensorProto.FLOAT, 50),
+    ]
     nodes = [
-        helper.make_node("Gather", ["embeddings", "ids"], ["x"]), helper.make_node("Gather", ["tied", "ids"], ["y"]),
+        helper.make_node("Gather", ["embeddings", "ids"], ["x"]),
+        helper.make_node("Gather", ["tied", "ids"], ["y"]),
         helper.make_node("Use", ["x", "tied", "int4"], ["z"]),
-    ]  # fmt: skip
+    ]
     graph = helper.make_graph(nodes, "g", [], [], tensors)
     onnx.save(helper.make_model(graph), tmp_path / "decoder.onnx")
     assert weight_bytes(tmp_path / "decoder.onnx") == 10 * 8 * 4 + 8 * 16 // 2

@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, build, described, lay_out, tracked
-from memory_model.codec.native.compile import LIBRARY, compiler, wheel_tag
+from memory3.codec.native.compile import LIBRARY, compiler, wheel_tag
 from tests.programs import ran
 
-PACKAGES = ("protos", "memory_model", "memory_service", "edge_client")
+PACKAGES = ("protos", "memory3", "memory_model", "memory_service", "edge_client")
 ALL = {wheel.name: wheel for wheel in WHEELS}
-HELD = f"memory_model/codec/native/{LIBRARY}"
+HELD = f"memory3/codec/native/{LIBRARY}"
 UNIMPORTABLE = ("torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf", "memory_service")
 FILES = [path for path in tracked() if path.split("/")[0] in PACKAGES]
 
@@ -66,7 +66,7 @@ def test_a_wheel_imports_only_what_it_or_its_requirements_hold(wheel: Wheel) -> 
 
 
 def test_every_extra_of_the_repository_belongs_to_a_wheel_or_to_the_workshop() -> None:
-    given = {"edge", "service"} | {extra for wheel in ALL.values() for extra in wheel.optional}
+    given = {"edge", "service", "train"} | {extra for wheel in ALL.values() for extra in wheel.optional}
     assert given | WORKSHOP == set(EXTRAS)
 
 
@@ -83,7 +83,7 @@ def test_what_messages_and_pages_tell_to_install_is_a_wheel_with_that_extra() ->
 
 
 def test_the_package_of_the_contract_has_a_name_of_its_own_in_a_wheel(tmp_path: Path) -> None:
-    lay_out(ALL["memory3-formats"], tmp_path)
+    lay_out(ALL["memory3"], tmp_path)
     assert not (tmp_path / "protos").exists()
     code = "from memory3_protos.memory.v1 import ingestion_pb2, ingestion_pb2_grpc; print(ingestion_pb2.__name__)"
     told = ran(sys.executable, "-c", code, cwd=tmp_path, env={"PYTHONPATH": ""})
@@ -118,7 +118,7 @@ def device(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ran(sys.executable, "-m", "venv", folder / "venv")
     programs = folder / "venv" / "bin"
     install = (programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    ours = wheel(dist, "memory3_formats"), f"{wheel(dist, 'memory3_edge')}[serve]"
+    ours = wheel(dist, "memory3"), f"{wheel(dist, 'memory3_edge')}[serve]"
     ran(*install, "--constraint", ROOT / "constraints.txt", *ours, cwd=folder)
     return programs
 
@@ -145,7 +145,7 @@ def test_a_device_needs_no_torch_no_faiss_and_no_database(dist: Path, device: Pa
     run(device / "python", "-c", code, *UNIMPORTABLE, cwd=device)
     run(device / "python", "-m", "pip", "check", cwd=device)
     names = []
-    for part in ("memory3_formats", "memory3_edge"):
+    for part in ("memory3", "memory3_edge"):
         with zipfile.ZipFile(wheel(dist, part)) as archive:
             names += [n[:-3].replace("/", ".") for n in archive.namelist() if n.endswith(".py")]
     modules = [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
@@ -163,7 +163,7 @@ def test_the_device_generates_a_token(device: Path, bundle: Path, tmp_path: Path
 @pytest.mark.slow
 def test_the_wheel_of_the_service_starts_both_its_programs(dist: Path, tmp_path: Path) -> None:
     """Beside the requirements of this environment: they are gigabytes."""
-    for name in ("memory3_formats", "memory3_service"):
+    for name in ("memory3", "memory3_model", "memory3_service"):
         with zipfile.ZipFile(wheel(dist, name)) as archive:
             archive.extractall(tmp_path)
     for module in ("memory_service.cli", "memory_model.cli"):
@@ -185,9 +185,12 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     archive = subprocess.run(
-        ["tar", "--create", "--null", "--files-from=-"], cwd=ROOT, input=listed.stdout.encode(), capture_output=True,
+        ["tar", "--create", "--null", "--files-from=-"],
+        cwd=ROOT,
+        input=listed.stdout.encode(),
+        capture_output=True,
         check=True,
-    )  # fmt: skip
+    )
     subprocess.run(["tar", "--extract"], cwd=folder, input=archive.stdout, check=True)
     return folder
 

@@ -41,9 +41,13 @@ class Authority:
         return self._sign(_named(name), ec.generate_private_key(ec.SECP256R1()), days, names)
 
     def _sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int, names: tuple[str, ...],
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        days: int,
+        names: tuple[str, ...],
         authority: bool = False,
-    ) -> Pem:  # fmt: skip
+    ) -> Pem:
         now = datetime.now(timezone.utc)
         builder = (
             x509.CertificateBuilder()

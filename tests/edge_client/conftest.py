@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 
 from edge_client.model import EdgeModel
-from memory_model.bundle import Bundle
-from memory_model.codec.payload import ExplicitMemory
+from memory3.bundle import Bundle
+from memory3.codec.payload import ExplicitMemory
 from memory_model.nn.writing import MemoryWriter
 from protos.memory.v1 import models_pb2
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, tiny_bundle, tiny_loaded
 
-TEXTS = [f"Fact {n}: the code of {name} is {n * 37}." for n, name in enumerate(
-    ["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi"]
-)]  # fmt: skip
+TEXTS = [
+    f"Fact {n}: the code of {name} is {n * 37}."
+    for n, name in enumerate(["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi"])
+]
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +35,12 @@ def towns(tiny: Bundle, written: list[ExplicitMemory]) -> FakeService:
     """A service that has memories of TEXTS."""
     manifest = tiny.manifest
     description = models_pb2.DescribeResponse(
-        model_id=manifest.model_id, codec_id=manifest.codec_id, memory_format_id=manifest.memory_format_id,
-        embedder_id=manifest.embedder_id, service_version="test",
-    )  # fmt: skip
+        model_id=manifest.model_id,
+        codec_id=manifest.codec_id,
+        memory_format_id=manifest.memory_format_id,
+        embedder_id=manifest.embedder_id,
+        service_version="test",
+    )
     return FakeService(tiny.embedder(), TEXTS, format_of(tiny_loaded()).encode(written), description=description)
 
 

@@ -11,7 +11,7 @@ import google_crc32c
 import grpc
 import numpy as np
 
-from memory_model.embedder import Embedder
+from memory3.embedder import Embedder
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
 from protos.memory.v1.knowledge_bases_pb2_grpc import KnowledgeBasesServicer, add_KnowledgeBasesServicer_to_server
 
@@ -64,9 +64,14 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
                 payload = self.payloads[n]
                 crc = google_crc32c.value(payload) ^ (1 if int(n) in self.wrong_crc else 0)
                 hit = result.hits.add(
-                    memory_id=int(n) + 1, score=float(scores[n]), document_key=f"doc-{n}", title=f"{self.title} {n}",
-                    chunk_number=0, text=self.texts[n], payload_crc32c=crc,
-                )  # fmt: skip
+                    memory_id=int(n) + 1,
+                    score=float(scores[n]),
+                    document_key=f"doc-{n}",
+                    title=f"{self.title} {n}",
+                    chunk_number=0,
+                    text=self.texts[n],
+                    payload_crc32c=crc,
+                )
                 if n in sent:
                     hit.held = True
                 else:

@@ -25,9 +25,14 @@ class Reply:
 
 
 def call(
-    port: int, method: str, path: str, body: str | bytes | Iterable[bytes] | None = None, *,
-    host: str = "127.0.0.1", **headers: str,
-) -> Reply:  # fmt: skip
+    port: int,
+    method: str,
+    path: str,
+    body: str | bytes | Iterable[bytes] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    **headers: str,
+) -> Reply:
     """One request to this machine."""
     connection = http.client.HTTPConnection(host, port, timeout=60)
     try:

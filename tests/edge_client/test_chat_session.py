@@ -22,9 +22,9 @@ from edge_client import (
 from edge_client.decoder.batch import Decoder
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
-from memory_model.bundle import Bundle
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
+from memory3.bundle import Bundle
+from memory3.codec.payload import ExplicitMemory
+from memory3.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.tiny_bundle import tiny_bundle
 
@@ -146,8 +146,14 @@ def test_a_saved_session_goes_on_where_it_was_and_is_refused_by_name(
     assert said == read[first.statistics.prompt_tokens :][: len(said)], "read as it was generated"
     assert again.statistics.generated_tokens == 2
     whole = path.read_bytes()
-    for damaged in (whole[:-1], whole[:20], b"", b"x" + whole[1:], whole[:7] + b"\x09" + whole[8:],
-                    whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):  # fmt: skip
+    for damaged in (
+        whole[:-1],
+        whole[:20],
+        b"",
+        b"x" + whole[1:],
+        whole[:7] + b"\x09" + whole[8:],
+        whole[:100] + bytes([whole[100] ^ 1]) + whole[101:],
+    ):
         path.write_bytes(damaged)
         with pytest.raises(CorruptFile):
             model.load_session(path)

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from edge_client import EdgeModel
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
@@ -39,9 +39,10 @@ SPOILS: dict[str, Callable[[retrieval_pb2.RetrieveResponse], None]] = {
     "nothing": lambda response: response.Clear(),
 }
 CODES = {
-    "internal": grpc.StatusCode.INTERNAL, "another model": grpc.StatusCode.FAILED_PRECONDITION,
+    "internal": grpc.StatusCode.INTERNAL,
+    "another model": grpc.StatusCode.FAILED_PRECONDITION,
     "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
-}  # fmt: skip
+}
 
 
 def abort(code: grpc.StatusCode, first: int = 0) -> Callable[[int, grpc.ServicerContext], None]:
@@ -67,10 +68,17 @@ def front(service: FakeService, fault: str) -> Iterator[str]:
 
 
 FAULTS: dict[str, str] = {
-    "down": "UNREACHABLE", "half a response": "UNREACHABLE", "slow": "DEADLINE_EXCEEDED",
-    "internal": "SERVICE_FAILED", "another model": "INCOMPATIBLE", "overloaded": "OVERLOADED",
-    "nothing": "SERVICE_FAILED", "garbage": "DAMAGED_MEMORY", "held": "DAMAGED_MEMORY", "no scores": "DAMAGED_MEMORY",
-}  # fmt: skip
+    "down": "UNREACHABLE",
+    "half a response": "UNREACHABLE",
+    "slow": "DEADLINE_EXCEEDED",
+    "internal": "SERVICE_FAILED",
+    "another model": "INCOMPATIBLE",
+    "overloaded": "OVERLOADED",
+    "nothing": "SERVICE_FAILED",
+    "garbage": "DAMAGED_MEMORY",
+    "held": "DAMAGED_MEMORY",
+    "no scores": "DAMAGED_MEMORY",
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -138,12 +146,15 @@ def asked_and_closed(folder: Path, service: FakeService, *, leave_early: bool) -
 @pytest.mark.parametrize(
     ("fault", "delay_s", "leave_early"),
     [
-        (None, 0.0, False), ((grpc.StatusCode.INTERNAL, "broken"), 0.0, False),
-        ((grpc.StatusCode.UNAVAILABLE, "away"), 0.0, False), ((grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"), 0.0, False),
-        (None, 0.6, False), (None, 0.0, True),
+        (None, 0.0, False),
+        ((grpc.StatusCode.INTERNAL, "broken"), 0.0, False),
+        ((grpc.StatusCode.UNAVAILABLE, "away"), 0.0, False),
+        ((grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"), 0.0, False),
+        (None, 0.6, False),
+        (None, 0.0, True),
     ],
     ids=["answered", "failed", "unavailable", "overloaded", "late", "left early"],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("collector_off")
 def test_a_closed_model_is_gone_without_the_collector(
     tiny: Bundle, service: FakeService, fault: tuple[grpc.StatusCode, str] | None, delay_s: float, leave_early: bool

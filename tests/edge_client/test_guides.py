@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.processes import AppProcess
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
@@ -43,9 +43,12 @@ def test_the_openai_client_reads_text_and_what_it_is_from(tiny: Bundle, service:
 
 
 def test_the_tutorial_runs_from_its_first_block_to_its_last(
-    tiny: Bundle, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tiny: Bundle,
+    service: FakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("EDGE_CLIENT_BUNDLE", str(tiny.folder))
     monkeypatch.setenv("EDGE_CLIENT_SERVICE", service.address)
     monkeypatch.chdir(tmp_path)

@@ -19,9 +19,9 @@ from edge_client.generate.conversation import CLOSE
 from edge_client.generate.loop import ChunkRecalls
 from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
-from memory_model.bundle import Bundle
-from memory_model.chat import Prompt
-from memory_model.errors import CorruptFile, InvalidInput
+from memory3.bundle import Bundle
+from memory3.chat import Prompt
+from memory3.errors import CorruptFile, InvalidInput
 from tests.edge_client.answers import finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_loaded
@@ -218,7 +218,7 @@ def test_a_saved_conversation_is_encrypted_with_the_key_that_is_named(
 def test_a_killed_process_leaves_what_it_saved_whole(tiny: Bundle, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", TALK, tiny.folder, tmp_path / "chat", str(CONTEXT)], stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if int(line) == 8:  # the first turns are memories by now, and the next answer or save is under way

@@ -17,10 +17,10 @@ from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.serve.requests import JsonGrammars
 from edge_client.settings import EdgeSettings
-from memory_model.bundle import Bundle
-from memory_model.chat import prefix_ids
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.errors import CorruptFile, InvalidInput
+from memory3.bundle import Bundle
+from memory3.chat import prefix_ids
+from memory3.codec.payload import ExplicitMemory
+from memory3.errors import CorruptFile, InvalidInput
 from memory_model.export.decoder import export_decoder
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
@@ -65,8 +65,10 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
     places = torch.arange(len(ids))
     positions = torch.where(places < len(prefix), places, places + window)
     # Chunks with content recalled; the scaffolding before the question (chunk 0) and after it read none or inherit.
-    asked = [bool(any(tiny.chat.prompt([{"role": "user", "content": QUESTION}]).content[s : s + 16]))
-             for s in range(0, len(prompt), 16)]  # fmt: skip
+    asked = [
+        bool(any(tiny.chat.prompt([{"role": "user", "content": QUESTION}]).content[s : s + 16]))
+        for s in range(0, len(prompt), 16)
+    ]
     owner = np.maximum(np.cumsum(asked) - 1, -1)
     chunk_of = [-1] * len(prefix) + [int(owner[i // 16]) for i in range(len(prompt))] + [int(owner[-1])] * len(tokens)
     with torch.no_grad():

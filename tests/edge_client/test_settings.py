@@ -10,7 +10,7 @@ import edge_client
 from edge_client import EdgeModel, InvalidInput, errors
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeOptions, EdgeSettings
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 
 SERVICE = r"setting service \(EDGE_CLIENT_SERVICE\) must be host:port, such as 127.0.0.1:7430 .*, not '{}'"
 
@@ -81,9 +81,8 @@ def test_every_error_has_a_reason_that_its_line_names() -> None:
 
 def test_the_public_names_are_exactly_the_exported_ones() -> None:
     public = {
-        name for name, value in vars(edge_client).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
-    }  # fmt: skip
+        name for name, value in vars(edge_client).items() if not name.startswith("_") and not inspect.ismodule(value)
+    }
     assert public == set(edge_client.__all__)
     assert edge_client.__all__ == sorted(edge_client.__all__)
 

@@ -8,14 +8,14 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from memory_model.bundle import MANIFEST, Bundle
-from memory_model.codec.codec import ExactCodec
-from memory_model.codec.payload import ExplicitMemory, MemoryFormat
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory3.bundle import MANIFEST, Bundle
+from memory3.codec.codec import ExactCodec
+from memory3.codec.payload import ExplicitMemory, MemoryFormat
+from memory3.config import MemoryConfig, MemoryHead, ModelConfig
+from memory3.tokenizer import Tokenizer as LlmTokenizer
 from memory_model.export.bundle import export_bundle
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel
-from memory_model.tokenizer import Tokenizer as LlmTokenizer
 from tests.memory_model import tiny
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
@@ -66,9 +66,10 @@ def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Pa
         return (rng.standard_normal(shape) * 0.3).astype(np.float32)
 
     weights = {
-        "embeddings.word_embeddings.weight": random(260, dim), "embeddings.position_embeddings.weight": random(64, dim),
+        "embeddings.word_embeddings.weight": random(260, dim),
+        "embeddings.position_embeddings.weight": random(64, dim),
         "embeddings.token_type_embeddings.weight": random(2, dim),
-    }  # fmt: skip
+    }
     norms = ["embeddings.LayerNorm"]
     linears: dict[str, tuple[int, int]] = {}
     for layer in range(layers):
@@ -84,10 +85,17 @@ def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Pa
         weights |= {f"{name}.weight": random(*shape), f"{name}.bias": random(shape[0])}
     save_file(weights, folder / "model.safetensors")
     config = {
-        "model_type": "bert", "hidden_size": dim, "num_attention_heads": 2, "num_hidden_layers": layers,
-        "intermediate_size": 2 * dim, "vocab_size": 260, "max_position_embeddings": 64, "type_vocab_size": 2,
-        "hidden_act": "gelu", "layer_norm_eps": 1e-12,
-    }  # fmt: skip
+        "model_type": "bert",
+        "hidden_size": dim,
+        "num_attention_heads": 2,
+        "num_hidden_layers": layers,
+        "intermediate_size": 2 * dim,
+        "vocab_size": 260,
+        "max_position_embeddings": 64,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     tokenizer = Tokenizer.from_str(byte_tokenizer())
     tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
@@ -104,9 +112,14 @@ def tiny_bundle(folder: Path, seed: int = 0, precision: str = "float32", embedde
     ExactCodec(loaded.config.head_dim).save(codec)
     bert = tiny_bert(folder / "bert")
     return export_bundle(
-        loaded, folder / "bundle", precision, codec=codec, embedder=bert,
-        embedder_precision=embedder_precision, quiet=True,
-    )  # fmt: skip
+        loaded,
+        folder / "bundle",
+        precision,
+        codec=codec,
+        embedder=bert,
+        embedder_precision=embedder_precision,
+        quiet=True,
+    )
 
 
 def edit_manifest(folder: Path, **changes: object) -> None:

@@ -20,11 +20,11 @@ from experiments.corpus.preparing import Exclusion, question_sets, write_rows
 from experiments.corpus.prose import is_prose, sentences
 from experiments.corpus.sources import Package, fetch, introductions
 from experiments.corpus.vocabulary import merged, train_bpe
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import ASKED, Asked, Passage, corpus_files, read_rows
 from memory_model.data.rows import open_rows
-from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 GARBO = "Greta Garbo was a Swedish and American film actress, who was born in Stockholm in 1905."
 NOBEL = "The prize was given in 1903 to Marie Curie, Pierre Curie and Henri Becquerel for their work on radiation."
@@ -33,8 +33,11 @@ NOBEL = "The prize was given in 1903 to Marie Curie, Pierre Curie and Henri Becq
 def test_sentences_do_not_end_at_initials_and_abbreviations() -> None:
     text = 'Dr. J. R. Smith came to St. Louis in 1904. He said: "It is May." "Why?" asked nobody. So be it.'
     assert sentences(text) == [
-        "Dr. J. R. Smith came to St. Louis in 1904.", 'He said: "It is May."', '"Why?" asked nobody.', "So be it.",
-    ]  # fmt: skip
+        "Dr. J. R. Smith came to St. Louis in 1904.",
+        'He said: "It is May."',
+        '"Why?" asked nobody.',
+        "So be it.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -42,9 +45,10 @@ def test_sentences_do_not_end_at_initials_and_abbreviations() -> None:
     [
         "x = [1, 2, 3]; y = {a: b, c: d}; print(x, y, sep='--', end='');",
         "Der Hund lief gestern Abend schnell durch unseren Garten und bellte laut.",
-        "name size date owner group mode links target", "Too short.",
+        "name size date owner group mode links target",
+        "Too short.",
     ],
-)  # fmt: skip
+)
 def test_code_other_languages_and_tables_are_no_prose(text: str) -> None:
     assert not is_prose(text)
 
@@ -121,7 +125,7 @@ PASSAGES = [
     Passage("s", "Baltic Sea#0", "Baltic Sea", "The Baltic Sea is an arm of the ocean with nine countries around it."),
     Passage("s", "Virgil#0", "Virgil", "Virgil was a Roman poet who wrote the Aeneid between 29 and 19 BC."),
     *(Passage("s", f"Town {n}#0", f"Town {n}", f"Town {n} is a town in the north with a mayor.") for n in range(9)),
-]  # fmt: skip
+]
 
 
 def questions_wheel(path: Path, sets: dict[str, str]) -> Package:
@@ -227,8 +231,11 @@ def test_the_command_leaves_out_a_new_set_of_data_and_reports(tmp_path: Path, mo
     question = "Which copper letter of the island came with the morning music of winter?"
     held = f"{prose(9)}. {question} {prose(10)}"
     rows = [
-        passage("a", prose(4, 300)), passage("b", prose(4, 300)), passage("short", "Too short."), passage("t", held),
-    ]  # fmt: skip
+        passage("a", prose(4, 300)),
+        passage("b", prose(4, 300)),
+        passage("short", "Too short."),
+        passage("t", held),
+    ]
     write_rows(tmp_path / "corpus" / "made.jsonl", rows)
     asked = [{"question": question, "knowledge": "k", "right_answer": "r"}]
     (tmp_path / "data").mkdir()
@@ -241,8 +248,11 @@ def test_the_command_leaves_out_a_new_set_of_data_and_reports(tmp_path: Path, mo
     assert kept == ["a"]
     report = json.loads((out / "report" / "report.json").read_text())
     assert {row["step"]: row["removed"] for row in report["steps"]} == {
-        "corpus": 0, "rules": 1, "MinHash": 1, "test questions": 1,
-    }  # fmt: skip
+        "corpus": 0,
+        "rules": 1,
+        "MinHash": 1,
+        "test questions": 1,
+    }
     references = [json.loads(line) for line in (out / "knowledge_base" / "references.jsonl").read_text().splitlines()]
     assert len(references) == report["references"] > 1
 
@@ -269,7 +279,7 @@ def titles() -> HeldOutTitles:
 @pytest.mark.parametrize(
     "title",
     ["Burma", "Myanmar", "Russian Federation", "History of Russia", "Saint Barthélemy", "Türkiye", "Benin: Economy"],
-)  # fmt: skip
+)
 def test_a_text_about_a_held_out_country_is_found_by_any_name(titles: HeldOutTitles, title: str) -> None:
     assert title in titles
 

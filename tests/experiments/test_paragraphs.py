@@ -13,9 +13,9 @@ from experiments.questions.paragraphs import (
     read_paragraphs,
     write_paragraph_sets,
 )
+from memory3.errors import CorruptFile
+from memory3.refusal import SENTENCE
 from memory_model.data.rows import read_rows
-from memory_model.errors import CorruptFile
-from memory_model.refusal import SENTENCE
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 
@@ -24,14 +24,15 @@ def paragraphs(article: str, count: int = 6) -> list[dict[str, Any]]:
     """Short paragraphs with an answerable and an unanswerable question each."""
     return [
         {
-            "article": article, "paragraph": f"The tower number {n} of {article} was built by Master{n}.",
+            "article": article,
+            "paragraph": f"The tower number {n} of {article} was built by Master{n}.",
             "questions": [
                 {"question": f"Who built tower {n}?", "answers": [f"Master{n}", f"by Master{n}", f"Master{n}"]},
                 {"question": f"Who burnt tower {n}?", "answers": [], "plausible": [f"Master{n}"]},
             ],
         }
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def test_a_paragraphs_row_holds_its_answer_and_its_distractors_do_not() -> None:
@@ -54,10 +55,13 @@ def test_a_paragraphs_row_holds_its_answer_and_its_distractors_do_not() -> None:
 def test_squads_own_form_reads_as_ours(tmp_path: Path) -> None:
     ours = paragraphs("Ulm Minster", 1)
     asked = [
-        {"question": q["question"], "answers": [{"text": a} for a in q["answers"]],
-         "plausible_answers": [{"text": a} for a in q.get("plausible", [])]}
+        {
+            "question": q["question"],
+            "answers": [{"text": a} for a in q["answers"]],
+            "plausible_answers": [{"text": a} for a in q.get("plausible", [])],
+        }
         for q in ours[0]["questions"]
-    ]  # fmt: skip
+    ]
     squad = {"data": [{"title": "Ulm_Minster", "paragraphs": [{"context": ours[0]["paragraph"], "qas": asked}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(squad))
     (tmp_path / "ours.json").write_text(json.dumps(ours))

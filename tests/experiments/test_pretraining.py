@@ -43,11 +43,12 @@ def test_losses_that_differ_between_sequences_are_compared_on_the_same_ones() ->
 COUNTRIES = ["Atlia", "Borland", "Corvia", "Dunmark", "Estia", "Fenland", "Gardia", "Hollin"]
 DOCUMENTS = [
     {
-        "key": name[:2], "title": name,
+        "key": name[:2],
+        "title": name,
         "text": f"Capital - name: {name} City\nPopulation: {n}00,000\nLanguages: {name}ish",
     }
     for n, name in enumerate(COUNTRIES, 1)
-]  # fmt: skip
+]
 PASSAGES = [
     {"title": title, "knowledge": f"{title} is {what}.", "question": f"What is {title}?", "right_answer": what}
     for title, what in [("Brie", "a cheese"), ("Elm", "a tree"), ("Oboe", "an instrument"), ("Rye", "a grain")]

@@ -12,7 +12,7 @@ import torch
 from docs.quality import BEGIN, END, Bar, page, taken_over
 from experiments.professional import DECISIONS, Choice, answered, draw, read_choices, summary
 from experiments.quality import SECTIONS, Measured, is_kept, keep, read_measured, selected, window_loss
-from memory_model.errors import CorruptFile, InvalidInput
+from memory3.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.nn.generate import answer_nll, prefilled
@@ -75,11 +75,15 @@ def test_sections_are_chosen_by_name_or_by_name_and_part() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "higher", "verdict"),
     [
-        (0.96, 0.99, True, "aim reached"), (0.92, 0.99, True, "must reached"), (0.88, 0.99, True, "undecided"),
-        (0.80, 0.89, True, "missed"), (0.80, 0.85, False, "aim reached"), (0.88, 0.92, False, "undecided"),
+        (0.96, 0.99, True, "aim reached"),
+        (0.92, 0.99, True, "must reached"),
+        (0.88, 0.99, True, "undecided"),
+        (0.80, 0.89, True, "missed"),
+        (0.80, 0.85, False, "aim reached"),
+        (0.88, 0.92, False, "undecided"),
         (0.91, 0.92, False, "missed"),
     ],
-)  # fmt: skip
+)
 def test_a_bar_is_reached_or_missed_by_a_whole_interval(low: float, high: float, higher: bool, verdict: str) -> None:
     aim = 0.95 if higher else 0.85
     assert Bar("x", "facts", ("memory",), "f1", 0.9, aim, higher).verdict(low, high) == verdict
@@ -146,9 +150,10 @@ def test_the_likeliest_choice_is_the_answer(memory: bool) -> None:
     decided = max(range(3), key=lambda n: float(decisions[loaded.tokenizer.encode_next(DECISIONS[n])[0]]))
     choices, ask = ("Paris", "Rome"), "Which city?"
     for row, score in (
-        (Choice(ask, choices, right, ()), 1), (Choice(ask, choices, 1 - right, ()), 0),
+        (Choice(ask, choices, right, ()), 1),
+        (Choice(ask, choices, 1 - right, ()), 0),
         (Choice(ask, DECISIONS, decided, ()), 1),
-    ):  # fmt: skip
+    ):
         assert answered(subject, row, [TEXT], memory)[0] == score
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from experiments.questions.countries import fact_sets, holders, invented_documents, twin_rows, unanswerable_rows
 from experiments.questions.records import filled, invented_records, record_rows
+from memory3.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.rows import read_rows
 from memory_model.models.folder import ModelFolder
-from memory_model.tokenizer import Tokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 TITLES = ("Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta")
@@ -60,9 +60,15 @@ def test_a_twin_reads_the_same_references_and_exactly_one_of_them_answers() -> N
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("heldout_hard", 150), ("hard_dev", 100), ("unanswerable", 150), ("unanswerable_dev", 100),
-     ("unanswerable_twins", 148), ("unanswerable_dev_twins", 99)],
-)  # fmt: skip
+    [
+        ("heldout_hard", 150),
+        ("hard_dev", 100),
+        ("unanswerable", 150),
+        ("unanswerable_dev", 100),
+        ("unanswerable_twins", 148),
+        ("unanswerable_dev_twins", 99),
+    ],
+)
 def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> None:
     rows = list(read_rows(committed(name)))
     assert len(rows) == count
@@ -110,8 +116,12 @@ def test_the_records_of_a_row_are_of_one_kind_that_no_other_part_has_and_one_ans
         assert rows == committed(f"records_{part}")
         for row in rows:
             title, *lines = row["knowledge"].splitlines()
-            answers = [q.answer for ways in factbook.questions(title, "\n".join(lines)) for q in ways
-                       if q.question == row["question"]]  # fmt: skip
+            answers = [
+                q.answer
+                for ways in factbook.questions(title, "\n".join(lines))
+                for q in ways
+                if q.question == row["question"]
+            ]
             assert answers == ([row["right_answer"]] if row.get("answerable", True) else [])
             assert not any(text.startswith(f"{title}\n") for text in row["distractors"])
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from deploy.processes import AppProcess, ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled
+from memory3.errors import ModelMismatch
 from memory_model.cli import app
-from memory_model.errors import ModelMismatch
 from memory_service.settings import Settings
 from memory_service.write.encoder import ModelEncoder
 from tests.edge_client.http_calls import post

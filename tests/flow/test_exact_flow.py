@@ -12,9 +12,9 @@ import pytest
 from edge_client.decoder.batch import Decoder
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recall
-from memory_model.bundle import Bundle
-from memory_model.codec.codec import ExactCodec
-from memory_model.embedder import Embedder
+from memory3.bundle import Bundle
+from memory3.codec.codec import ExactCodec
+from memory3.embedder import Embedder
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from memory_model.models.load import LoadedModel

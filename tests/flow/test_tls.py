@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from edge_client.wire.channel import ChannelSettings, open_channel
-from memory_model.errors import CorruptFile, InvalidInput
+from memory3.errors import CorruptFile, InvalidInput
 from memory_service.access.tls import Security
 from memory_service.settings import Settings
 from protos.memory.v1 import models_pb2, models_pb2_grpc
@@ -37,9 +37,11 @@ def test_a_device_with_certificate_and_key_gets_in_and_nobody_else(tmp_path: Pat
     stranger = first.issue("stranger").files(tmp_path, "stranger")
     secret = new_key(tmp_path / "keys.json", {"*": "read"})
     settings = {
-        "keys": tmp_path / "keys.json", "tls_certificate": certificate, "tls_key": key,
+        "keys": tmp_path / "keys.json",
+        "tls_certificate": certificate,
+        "tls_key": key,
         "tls_client_ca": tmp_path / "devices.ca",
-    }  # fmt: skip
+    }
     with running(tmp_path / "store", HashEncoder(), **settings) as (_, server):
         address = f"127.0.0.1:{server.port}"
 

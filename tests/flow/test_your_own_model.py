@@ -28,10 +28,14 @@ def test_every_step_of_the_guide_works_in_its_order(tmp_path: Path) -> None:
     base = tmp_path / "Tiny-Qwen2"
     published(base, "qwen2", num_hidden_layers=2)
     environment = {
-        **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
-        "BASE": str(base), "EMBEDDER": str(tiny_bert(tmp_path / "bert")), "FACTS": str(facts(tmp_path / "facts.jsonl")),
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "BASE": str(base),
+        "EMBEDDER": str(tiny_bert(tmp_path / "bert")),
+        "FACTS": str(facts(tmp_path / "facts.jsonl")),
         "QUESTIONS": str(ROOT / "data" / "heldout_questions.json"),
-    }  # fmt: skip
+    }
     blocks = re.findall(r"^```sh\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     for block in blocks:

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
 
-from tests.memory_model.test_embedder import TEXTS
+from tests.memory3.test_embedder import TEXTS
 
 VOCABULARY = 300
 POSITIONS = 66
@@ -35,10 +35,17 @@ def xlm_r() -> PreTrainedModel:
     """BGE-M3's architecture, tiny."""
     torch.manual_seed(0)
     config = XLMRobertaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        max_position_embeddings=POSITIONS, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5,
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=POSITIONS,
+        type_vocab_size=1,
+        pad_token_id=1,
+        layer_norm_eps=1e-5,
         initializer_range=0.3,
-    )  # fmt: skip
+    )
     return XLMRobertaModel(config).eval()
 
 
@@ -46,9 +53,14 @@ def bert() -> PreTrainedModel:
     """all-MiniLM's architecture, tiny."""
     torch.manual_seed(1)
     config = BertConfig(
-        vocab_size=VOCABULARY, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=48,
-        max_position_embeddings=64, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
     return BertModel(config).eval()
 
 

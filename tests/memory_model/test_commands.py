@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.__main__ import app as experiments
+from memory3.codec.codec import ExactCodec
+from memory3.config import parse_budget
 from memory_model.cli import app
-from memory_model.codec.codec import ExactCodec
-from memory_model.config import parse_budget
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_base
 from memory_model.nn.adapter import attach, collect
@@ -97,13 +97,17 @@ def test_what_does_not_fit_is_refused_before_weights_are_read(line: str, says: s
 @pytest.mark.parametrize(
     "line",
     [
-        "eval --model m --data rows.json --json o.json --limit 0", "eval --model m --data rows.json --json same",
-        "eval --model m --data rows.json --json o.json --precision half", "rank-heads --model m --batches 0",
-        "calibrate --model m --data rows.json --most-wrong 5", "fit-codec --model m --references 0",
-        "adapt --model m --checkpoint-every 0", "adapt --model m --decay 2",
+        "eval --model m --data rows.json --json o.json --limit 0",
+        "eval --model m --data rows.json --json same",
+        "eval --model m --data rows.json --json o.json --precision half",
+        "rank-heads --model m --batches 0",
+        "calibrate --model m --data rows.json --most-wrong 5",
+        "fit-codec --model m --references 0",
+        "adapt --model m --checkpoint-every 0",
+        "adapt --model m --decay 2",
         "pretrain base --corpus x --out y --rows 0",
     ],
-)  # fmt: skip
+)
 def test_numbers_out_of_range_are_wrong_arguments(line: str) -> None:
     assert CliRunner().invoke(app, line.split()).exit_code == 2
 
@@ -138,12 +142,16 @@ def test_studies_make_their_folders_and_refuse_in_one_line() -> None:
     split = ["split-questions", "paragraphs.json", "--out", "new/folder", "--training", "other/training.json"]
     assert CliRunner().invoke(experiments, split).exit_code == 0
     assert sorted(path.name for path in Path("new/folder").iterdir()) == [
-        "squad_dev.json", "squad_documents.jsonl", "squad_test.json",
-    ]  # fmt: skip
+        "squad_dev.json",
+        "squad_documents.jsonl",
+        "squad_test.json",
+    ]
     for line, says in (
-        ("invent-countries --data no-text.jsonl", "line 1"), ("long-conversation --distances a", "no list of numbers"),
-        ("vocabulary --corpus x --out v.json", "no corpus at x"), ("random-base none --out x", "no shape is called"),
+        ("invent-countries --data no-text.jsonl", "line 1"),
+        ("long-conversation --distances a", "no list of numbers"),
+        ("vocabulary --corpus x --out v.json", "no corpus at x"),
+        ("random-base none --out x", "no shape is called"),
         ("cost --model beyond", "memory head 7.0:8 is outside"),
-    ):  # fmt: skip
+    ):
         done = CliRunner().invoke(experiments, line.split(), env={"COLUMNS": "400"})
         assert (done.exit_code, says in done.output, "error: " in done.output) == (1, True, True), done.output

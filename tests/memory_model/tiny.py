@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory3.codec.payload import ExplicitMemory
+from memory3.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.writing import stack_memories
 
@@ -16,10 +16,18 @@ def tiny_config(**changes: object) -> ModelConfig:
     """3 layers, 6 query and 3 KV heads of 8; memory heads of unequal budgets in layers 0 and 2."""
     heads = (MemoryHead(0, 1, 4), MemoryHead(2, 0, 16), MemoryHead(2, 2, 6))
     fields: dict[str, object] = {
-        "name": "tiny", "layers": 3, "query_heads": 6, "kv_heads": 3, "head_dim": 8, "mlp_width": 40,
-        "vocabulary": 64, "rope_base": 10000.0, "norm_epsilon": 1e-5, "tied_embeddings": True,
+        "name": "tiny",
+        "layers": 3,
+        "query_heads": 6,
+        "kv_heads": 3,
+        "head_dim": 8,
+        "mlp_width": 40,
+        "vocabulary": 64,
+        "rope_base": 10000.0,
+        "norm_epsilon": 1e-5,
+        "tied_embeddings": True,
         "memory": MemoryConfig(heads=heads, reference_tokens=16, chunk_tokens=8),
-    }  # fmt: skip
+    }
     return ModelConfig(**{**fields, **changes})  # type: ignore[arg-type]
 
 

@@ -22,8 +22,14 @@ from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, k
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEN = ("before", "during", "after")
-WHAT = ("INSERT INTO documents", "INSERT INTO documents", "INSERT INTO references", "INSERT INTO payloads",
-        "INSERT INTO knowledge_bases", "SELECT")  # fmt: skip
+WHAT = (
+    "INSERT INTO documents",
+    "INSERT INTO documents",
+    "INSERT INTO references",
+    "INSERT INTO payloads",
+    "INSERT INTO knowledge_bases",
+    "SELECT",
+)
 NOTHING = 0
 """The value of a key without a document."""
 COUNTED = ("operations", "acknowledged", "failed", "searches", "kills", "stalls", "server kills")
@@ -96,9 +102,17 @@ class Outcome:
 
 
 def run(
-    folder: Path, seed: int, seconds: float, *, pods: int = 3, stall_s: float = 1.5, timeout_s: float = 1.0,
-    sweep_after_s: float = 30.0, kill_every_s: float = 4.0, server_kills: int = 0,
-) -> Outcome:  # fmt: skip
+    folder: Path,
+    seed: int,
+    seconds: float,
+    *,
+    pods: int = 3,
+    stall_s: float = 1.5,
+    timeout_s: float = 1.0,
+    sweep_after_s: float = 30.0,
+    kill_every_s: float = 4.0,
+    server_kills: int = 0,
+) -> Outcome:
     """Lets processes write and read for a while, stalls requests, kills processes; checks all that was said."""
     chance, outcome, gone = random.Random(seed), Outcome(), list[Pod]()
     with contextlib.ExitStack() as stack:

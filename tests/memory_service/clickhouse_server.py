@@ -34,10 +34,24 @@ HANDLES = 6
 LARGEST_REQUEST_LINE = 1 << 20
 # Parameters that the HTTP interface itself takes; all others are settings.
 TRANSPORT = {
-    "query", "database", "session_id", "session_timeout", "session_check", "query_id", "quota_key", "compress",
-    "decompress", "wait_end_of_query", "client_protocol_version", "role", "default_format", "buffer_size",
-    "send_progress_in_http_headers", "http_headers_progress_interval_ms", "enable_http_compression",
-}  # fmt: skip
+    "query",
+    "database",
+    "session_id",
+    "session_timeout",
+    "session_check",
+    "query_id",
+    "quota_key",
+    "compress",
+    "decompress",
+    "wait_end_of_query",
+    "client_protocol_version",
+    "role",
+    "default_format",
+    "buffer_size",
+    "send_progress_in_http_headers",
+    "http_headers_progress_interval_ms",
+    "enable_http_compression",
+}
 INSERT = re.compile(rb"\s*INSERT\s+INTO\s+(.+?)\s+FORMAT\s+(\w+)[ \t]*\n", re.IGNORECASE | re.DOTALL)
 FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)
 HAS_RESULT = re.compile(rb"\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS|CHECK)\b", re.IGNORECASE)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_model.errors import ModelMismatch
-from memory_model.references import split
+from memory3.errors import ModelMismatch
+from memory3.references import split
 from memory_service.errors import PayloadCorrupt
 from memory_service.stores import WriterIdentity
 from memory_service.write.encoder import EncodedReferences, EncoderDescription
@@ -43,9 +43,13 @@ class HashEncoder:
 
     def __init__(self, name: str = "test") -> None:
         self.description = EncoderDescription(
-            identity=identity_of(name), memories_per_chunk=5, reference_tokens=128, chunk_tokens=64,
-            model_config_json=json.dumps({"name": name}), payload_bytes=PAYLOAD_BYTES + 16,
-        )  # fmt: skip
+            identity=identity_of(name),
+            memories_per_chunk=5,
+            reference_tokens=128,
+            chunk_tokens=64,
+            model_config_json=json.dumps({"name": name}),
+            payload_bytes=PAYLOAD_BYTES + 16,
+        )
         self.encoded = 0
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:

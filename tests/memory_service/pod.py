@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.ops.logs import configure_logs
 from memory_service.stores import NewDocument, Query, StoreOptions, open_store

@@ -51,9 +51,12 @@ def service(
     port_file.unlink(missing_ok=True)
     with log.open("ab") as stream:
         command = [
-            *(sys.executable, "-m", __name__), store or f"{engine}://{folder / 'store'}", str(port_file),
-            str(seconds_per_reference), *([str(bundle)] if bundle else []),
-        ]  # fmt: skip
+            *(sys.executable, "-m", __name__),
+            store or f"{engine}://{folder / 'store'}",
+            str(port_file),
+            str(seconds_per_reference),
+            *([str(bundle)] if bundle else []),
+        ]
         process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT, env={**os.environ, **environment})
     try:
         yield Service(process, f"127.0.0.1:{port_of(process, port_file, log)}", log)
@@ -74,7 +77,11 @@ if __name__ == "__main__":  # the service with the tests' encoder: STORE PORT_FI
     place, file, seconds, *offered = sys.argv[1:]
     configure_logs("info")
     settings = Settings(
-        listen=os.environ.get("MEMORY_SERVICE_LISTEN", "127.0.0.1:0"), store=place, port_file=Path(file),
-        ingest_batch_references=8, shutdown_grace_s=10.0, bundle=Path(offered[0]) if offered else None,
-    )  # fmt: skip
+        listen=os.environ.get("MEMORY_SERVICE_LISTEN", "127.0.0.1:0"),
+        store=place,
+        port_file=Path(file),
+        ingest_batch_references=8,
+        shutdown_grace_s=10.0,
+        bundle=Path(offered[0]) if offered else None,
+    )
     run(serve_until_signal(settings, lambda: Unhurried(float(seconds))))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores import KnowledgeBase, Query, Store, open_store
 from memory_service.stores.local import knowledge_base
@@ -63,7 +63,7 @@ def content(store: Store, base: KnowledgeBase) -> Any:
     memories = [
         (m.memory_id, m.document_key, m.title, m.chunk_number, m.text, m.vector.tobytes(), bytes(m.payload), m.crc32c)
         for m in store.memories(base, after_id=None, count=1000)
-    ]  # fmt: skip
+    ]
     documents = [store.document(base, key) for key in store.keys(base, "", after_key=None, count=1000)]
     (hits,) = store.retrieve(base, Query(vector_of("text 7")[None], 100)).hits
     return memories, documents, sorted(hits), store.revision(base)

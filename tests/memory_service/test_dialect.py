@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 from memory_service.stores.address import parse_address
 from memory_service.stores.clickhouse.dialect import Dialect
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, RECORDS
@@ -60,9 +60,12 @@ def test_a_cluster_has_replicated_tables_and_distributed_ones_over_them() -> Non
     assert all(re.search(r"ENGINE = Replicated(Replacing)?MergeTree\('/clickhouse/tables/\{shard\}/", s) for s in local)
     by = {re.search(r"EXISTS (\w+)", s)[1]: s.rstrip(")").rpartition(", ")[2] for s in distributed}  # type: ignore[index]
     assert by == {
-        "migrations": "0", "knowledge_bases": "0", "documents": "kb", "payloads": "id",
+        "migrations": "0",
+        "knowledge_bases": "0",
+        "documents": "kb",
+        "payloads": "id",
         "references_1024": "id",
-    }  # fmt: skip
+    }
     replacing = next(s for s in local if "documents_local" in s)
     assert (
         "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/{database}/documents', '{replica}', version)"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_model.errors import InvalidInput, MissingFile
+from memory3.errors import InvalidInput, MissingFile
 from memory_service.client.connection import Connection
 from memory_service.ops.metrics import metrics_port
 from memory_service.settings import CONFIG_VARIABLE, load_settings

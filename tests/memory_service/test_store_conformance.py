@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory_model.words import query_words
+from memory3.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.stores import KnowledgeBase, Query, Revision, Store, StoreOptions, digest, open_store
 from memory_service.stores.clickhouse.dialect import filter_sql
@@ -60,8 +60,13 @@ def test_a_hit_says_all_of_its_reference(place: OpenedStore) -> None:
     (hits,) = (retrieved := place.store.retrieve(base, Query(vector_of("two")[None], 1, return_text=True))).hits
     (hit,), reference = hits, stored.references[1]
     assert (hit.memory_id, hit.document_key, hit.title, hit.chunk_number, hit.text, hit.crc32c) == (
-        reference.memory_id, "a/ключ", "A title", 1, "two", reference.crc32c,
-    )  # fmt: skip
+        reference.memory_id,
+        "a/ключ",
+        "A title",
+        1,
+        "two",
+        reference.crc32c,
+    )
     assert hit.score == pytest.approx(1.0, abs=0.01)  # engines keep bfloat16
     assert {n: bytes(p) for n, p in retrieved.payloads.items()} == {reference.memory_id: reference.payload}
     (without,) = place.store.retrieve(base, Query(vector_of("two")[None], 1)).hits
@@ -107,18 +112,52 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
 @every_store_slowly
 def test_a_filter_passes_what_its_definition_passes(place: OpenedStore) -> None:
     base = place.new_base()
-    values = ["", "a", "b", "ä", "1", "10", "9.5", "-3", "1e2", "1e999", "nan", "inf", " 7", "0x10", "+2", ".5", "5.",
-              "2026-11-22", "1_0"]  # fmt: skip
+    values = [
+        "",
+        "a",
+        "b",
+        "ä",
+        "1",
+        "10",
+        "9.5",
+        "-3",
+        "1e2",
+        "1e999",
+        "nan",
+        "inf",
+        " 7",
+        "0x10",
+        "+2",
+        ".5",
+        "5.",
+        "2026-11-22",
+        "1_0",
+    ]
     of = [{"x": value} for value in values] + [{"y": "1"}, {}, {"x": "a", "y": "b"}]
     stored = [document(f"d{n:02}", f"text {n}", metadata=metadata) for n, metadata in enumerate(of)]
     place.store.write(base, stored)
     conditions: list[Filter] = [
-        In("x", ("a", "ä")), In("x", ("a", "10", "")), In("x", ()), In("z", ("a",)), Exists("x"), Exists("'\\"),
-        Range("x"), Range("x", at_least=1.0, below=10.0), Range("x", above=-2.0, at_most=100), Range("x", below=2.5),
-        Range("x", at_least="2026", below="2027"), Range("x", at_least="a", below="c"), Range("x", above=""),
-        Not(In("x", ("a",))), Not(Range("x", at_least=0.0)), And(()), Or(()), And((Exists("x"), Not(Exists("y")))),
-        Or((In("x", ("b",)), In("y", ("1",)))), And((Exists("x"), Or((In("y", ("b",)), Range("x", at_least=10.0))))),
-    ]  # fmt: skip
+        In("x", ("a", "ä")),
+        In("x", ("a", "10", "")),
+        In("x", ()),
+        In("z", ("a",)),
+        Exists("x"),
+        Exists("'\\"),
+        Range("x"),
+        Range("x", at_least=1.0, below=10.0),
+        Range("x", above=-2.0, at_most=100),
+        Range("x", below=2.5),
+        Range("x", at_least="2026", below="2027"),
+        Range("x", at_least="a", below="c"),
+        Range("x", above=""),
+        Not(In("x", ("a",))),
+        Not(Range("x", at_least=0.0)),
+        And(()),
+        Or(()),
+        And((Exists("x"), Not(Exists("y")))),
+        Or((In("x", ("b",)), In("y", ("1",)))),
+        And((Exists("x"), Or((In("y", ("b",)), Range("x", at_least=10.0))))),
+    ]
     for condition in conditions:
         expected = [d.key for d in stored if matches(condition, d.metadata)]
         assert place.store.keys(base, "", after_key=None, count=99, filter=condition) == expected, condition
@@ -276,9 +315,12 @@ def test_the_vector_index_answers_queries(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("condition", "index"),
-    [(In("n", ("3",)), "metadata_values"), (Exists("none"), "metadata_names"),
-     (Range("none", at_least=3.0), "metadata_names")],
-)  # fmt: skip
+    [
+        (In("n", ("3",)), "metadata_values"),
+        (Exists("none"), "metadata_names"),
+        (Range("none", at_least=3.0), "metadata_names"),
+    ],
+)
 def test_a_filter_reads_only_what_its_index_leaves(store: Store, condition: Filter, index: str) -> None:
     base, parameters = store.create("kb", "", IDENTITY), dict[str, Any]()
     store.write(base, [document(f"d{n}", f"text {n}", metadata={"n": str(n)}) for n in range(600)])

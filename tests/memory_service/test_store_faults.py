@@ -86,9 +86,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def behind_a_line(engine: int, folder: Path, **more: Any) -> Iterator[Service]:
     """A service with a dozen documents in a database of its own."""
     settings = {
-        "store_password": PASSWORD, "default_deadline_s": 0.5, "health_interval_s": 0.3, "max_k": 1000,
-        "ingest_batch_references": 4, **more,
-    }  # fmt: skip
+        "store_password": PASSWORD,
+        "default_deadline_s": 0.5,
+        "health_interval_s": 0.3,
+        "max_k": 1000,
+        "ingest_batch_references": 4,
+        **more,
+    }
     with Line(f"127.0.0.1:{engine}") as line:
         store = f"clickhouse://{line.address}/{folder.name}"
         with running(folder, HashEncoder(), store=store, **settings) as (client, server):

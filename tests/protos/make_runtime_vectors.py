@@ -21,17 +21,17 @@ import torch
 
 from edge_client.generate.prompt import OWN_SHARE, asks, cut
 from edge_client.generate.sampling import StreamText
-from memory_model.chat import ChatTemplate, prefix_ids, text_start
-from memory_model.codec.codec import ProductCodec
-from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
-from memory_model.codec.tables import ProductTables
-from memory_model.config import MEMORY_FORMAT_VERSION, weight_shapes
+from memory3.chat import ChatTemplate, prefix_ids, text_start
+from memory3.codec.codec import ProductCodec
+from memory3.codec.payload import HEADER, MAGIC, MemoryFormat
+from memory3.codec.tables import ProductTables
+from memory3.config import MEMORY_FORMAT_VERSION, weight_shapes
+from memory3.refusal import Refusal
+from memory3.tokenizer import Tokenizer
 from memory_model.export.bundle import export_bundle
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel
 from memory_model.nn.decoder import Decoder
-from memory_model.refusal import Refusal
-from memory_model.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer, tiny_bert, tiny_config
 from tests.memory_model.tiny import chunk_memories
 
@@ -75,7 +75,7 @@ CASES = (
     Case("an end token", [{"role": "user", "content": "Lima 59"}], 60, [[2], [1], [0], [3], [2]]),
     Case("a refusal", [{"role": "user", "content": "Oslo?"}], 12, [[1, 2]], refusal=READILY),
     Case("a refusal beside one memory", [{"role": "user", "content": "Oslo?"}], 12, [[2]], refusal=ALONE),
-)  # fmt: skip
+)
 
 
 @cache
@@ -117,7 +117,7 @@ def payloads() -> tuple[bytes, ...]:
     return tuple(
         HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, tokens, *ids) + rng.bytes(form.payload_bytes(tokens) - HEADER.size)
         for tokens in _TOKENS_OF_MEMORIES
-    )  # fmt: skip
+    )
 
 
 class Reference:
@@ -157,10 +157,16 @@ def answered(case: Case) -> dict[str, Any]:
         read = read if found is None else found
         logits = reference.read(chunk.tokens, read)
         query = None if chunk.query is None else {"text": str(chunk.query), "before": chunk.query.before}
-        chunks.append({
-            "start": chunk.start, "tokens": chunk.tokens, "query": query, "recalled": found, "reads": read,
-            "logits": _rounded(logits),
-        })  # fmt: skip
+        chunks.append(
+            {
+                "start": chunk.start,
+                "tokens": chunk.tokens,
+                "query": query,
+                "recalled": found,
+                "reads": read,
+                "logits": _rounded(logits),
+            }
+        )
     logits[case.refusal.first_token(tokenizer)] += case.refusal.bias_for(len(read))
     said = [t for t, content in zip(prompt.ids, prompt.content, strict=True) if content]
     stream, ends = StreamText(tokenizer, case.stop), tokenizer.stop_ids
@@ -190,11 +196,19 @@ def answered(case: Case) -> dict[str, Any]:
             steps.append({"after_tokens": len(tokens), **swap, "logits": _rounded(logits)})
     shown += stream.flush()
     return {
-        "name": case.name, "messages": case.messages, "memory": case.memory, "max_tokens": case.max_tokens,
-        "stop": list(case.stop), "refusal": asdict(case.refusal),
+        "name": case.name,
+        "messages": case.messages,
+        "memory": case.memory,
+        "max_tokens": case.max_tokens,
+        "stop": list(case.stop),
+        "refusal": asdict(case.refusal),
         "prompt": {"tokens": prompt.ids, "content": [int(c) for c in prompt.content]},
-        "chunks": chunks, "steps": steps, "tokens": tokens, "text": shown, "reason": reason,
-    }  # fmt: skip
+        "chunks": chunks,
+        "steps": steps,
+        "tokens": tokens,
+        "text": shown,
+        "reason": reason,
+    }
 
 
 def _rounded(numbers: Iterable[float]) -> list[float]:
@@ -222,7 +236,7 @@ def contents() -> dict[str, Any]:
             for lead in (0, 4, 15, 16, 40)
         ],
         "cases": [answered(case) for case in CASES],
-    }  # fmt: skip
+    }
 
 
 def write_bundle(folder: Path) -> None:
@@ -231,9 +245,14 @@ def write_bundle(folder: Path) -> None:
         codec = Path(made) / "codec.npz"
         memory_format().codec.save(codec)
         export_bundle(
-            loaded(), Path(made) / "bundle", "float32", codec=codec, embedder=tiny_bert(Path(made) / "bert"),
-            embedder_precision="float32", quiet=True,
-        )  # fmt: skip
+            loaded(),
+            Path(made) / "bundle",
+            "float32",
+            codec=codec,
+            embedder=tiny_bert(Path(made) / "bert"),
+            embedder_precision="float32",
+            quiet=True,
+        )
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(Path(made) / "bundle", folder)
 

@@ -11,23 +11,39 @@ from typing import Any, cast
 import google_crc32c
 import numpy as np
 
-from memory_model.codec.codec import ExactCodec, MemoryCodec
-from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
-from memory_model.config import MemoryConfig, MemoryHead
-from memory_model.words import query_words
+from memory3.codec.codec import ExactCodec, MemoryCodec
+from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory3.config import MemoryConfig, MemoryHead
+from memory3.words import query_words
 from memory_service.write.document import content_hash_of, text_hash_of
 from tests.memory_model.tiny import tiny_config
 
 FOLDER = Path(__file__).resolve().parents[2] / "protos" / "vectors"
 
 _TEXTS = (
-    "", "  \n\t", "What is the population of Benin?", "populations POPULATION popula popul", "don't snake_case v2.10",
-    "na\u00efve caf\u00e9 composed", "nai\u0308ve cafe\u0301 decomposed", "İSTANBUL I ı i", "ΟΔΥΣΣΕΥΣ ΣΑΣ Σ. ΑΣΑ",
-    "STRASSE Straße ẞ", "ǅ Ǆ ﬁne", "Ⅷ ½ ² ٣٤٥ ᠑", "東京タワーは333メートル", "ひらがな・カタカナ 々 ー",
-    "한국어 문장입니다", "𐐀𐐁𐐂𐐃𐐄𐐅𐐆𐐇 𝒜𝓁𝑔𝑒𝒷𝓇𝒶", "हिन्दी में", "ภาษาไทย", "שָׁלוֹם עולם",
+    "",
+    "  \n\t",
+    "What is the population of Benin?",
+    "populations POPULATION popula popul",
+    "don't snake_case v2.10",
+    "na\u00efve caf\u00e9 composed",
+    "nai\u0308ve cafe\u0301 decomposed",
+    "İSTANBUL I ı i",
+    "ΟΔΥΣΣΕΥΣ ΣΑΣ Σ. ΑΣΑ",
+    "STRASSE Straße ẞ",
+    "ǅ Ǆ ﬁne",
+    "Ⅷ ½ ² ٣٤٥ ᠑",
+    "東京タワーは333メートル",
+    "ひらがな・カタカナ 々 ー",
+    "한국어 문장입니다",
+    "𐐀𐐁𐐂𐐃𐐄𐐅𐐆𐐇 𝒜𝓁𝑔𝑒𝒷𝓇𝒶",
+    "हिन्दी में",
+    "ภาษาไทย",
+    "שָׁלוֹם עולם",
     "emoji \U0001f469\u200d\U0001f4bb between",
-    "zero\u200bwidth soft\u00adhyphen no\u00a0break", "repeated repeated word",
-)  # fmt: skip
+    "zero\u200bwidth soft\u00adhyphen no\u00a0break",
+    "repeated repeated word",
+)
 _BENIN = {"title": "Benin", "metadata": {"lang": "en", "area": "112622"}, "text": "Benin lies in Africa.\n"}
 _DOCUMENTS: tuple[dict[str, Any], ...] = (
     {"title": "", "metadata": {}, "text": "A text.", "overlap_tokens": 0},
@@ -116,17 +132,28 @@ def payloads() -> list[dict[str, Any]]:
                 valid = min(tokens, head.tokens)
                 rows[first : first + valid] = 10 * head.layer + np.arange(4 * valid).reshape(valid, 4)
             (payload,) = form.encode([ExplicitMemory(rows, rows + 100, tokens)])
-            found.append({
-                "heads": [[h.layer, h.head, h.tokens] for h in heads], "reference_tokens": 8,
-                "code_bytes": codec.code_bytes, "together": codec.together, **vars(form.identity),
-                "payload": payload.hex(), "crc32c": google_crc32c.value(payload), "tokens": tokens,
-                "blocks": _blocks(payload, tokens, heads, codec),
-            })  # fmt: skip
+            found.append(
+                {
+                    "heads": [[h.layer, h.head, h.tokens] for h in heads],
+                    "reference_tokens": 8,
+                    "code_bytes": codec.code_bytes,
+                    "together": codec.together,
+                    **vars(form.identity),
+                    "payload": payload.hex(),
+                    "crc32c": google_crc32c.value(payload),
+                    "tokens": tokens,
+                    "blocks": _blocks(payload, tokens, heads, codec),
+                }
+            )
         damaged = {
-            "cut": payload[:-1], "longer": payload + b"\0", "magic": b"M3EX" + payload[4:], "empty": b"",
-            "version": payload[:4] + b"\2" + payload[5:], "no tokens": payload[:6] + b"\0\0" + payload[8:],
+            "cut": payload[:-1],
+            "longer": payload + b"\0",
+            "magic": b"M3EX" + payload[4:],
+            "empty": b"",
+            "version": payload[:4] + b"\2" + payload[5:],
+            "no tokens": payload[:6] + b"\0\0" + payload[8:],
             "another model": payload[:8] + bytes(16) + payload[24:],
-        }  # fmt: skip
+        }
         found[-1]["refused"] = {why: wrong.hex() for why, wrong in damaged.items()}
     return found
 

@@ -18,11 +18,11 @@ from tokenizers import Tokenizer
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.recall.recaller import Recall
-from memory_model.bundle import Bundle
-from memory_model.cache_layout import fused_path
-from memory_model.codec.payload import MemoryFormat
+from memory3.bundle import Bundle
+from memory3.cache_layout import fused_path
+from memory3.codec.payload import MemoryFormat
+from memory3.refusal import Refusal
 from memory_model.models.engine import TorchGraph
-from memory_model.refusal import Refusal
 from tests.protos.make_runtime_vectors import FOLDER, contents, loaded, memory_format, write_bundle
 
 TOLERANCE, COMPILED_TOLERANCE = 1e-4, 1e-3
@@ -51,9 +51,10 @@ def cases() -> dict[str, Any]:
 def client_of(graph: DecoderGraph | TorchGraph, payload_format: MemoryFormat) -> Client:
     text = Decoder(graph, cases()["prefix"], context=512, parallel=2).sequence()
     return Client(
-        lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1],
+        lambda ids, memory: text.begin(ids, memory=memory),
+        lambda tokens: text.read(tokens)[-1],
         lambda payloads: text.inject(Recall("", tuple(payload_format.decode(payloads)))),
-    )  # fmt: skip
+    )
 
 
 # What a client has that knows docs/reference/runtime.md and nothing of ours: numpy, ONNX Runtime, the tokenizer's file.
@@ -103,10 +104,16 @@ def document_client() -> Client:
         nonlocal read_tokens
         for number, size in enumerate(slots):
             feeds[f"memory_rows_{number}"] = np.array([read_tokens + with_memory * size])
-        found = session.run(None, {
-            **feeds, "token_ids": np.array([tokens]), "position_ids": position + np.arange(len(tokens))[None],
-            "output_rows": np.array([len(tokens) - 1]), "text_rows": np.array([read_tokens]),
-        })  # fmt: skip
+        found = session.run(
+            None,
+            {
+                **feeds,
+                "token_ids": np.array([tokens]),
+                "position_ids": position + np.arange(len(tokens))[None],
+                "output_rows": np.array([len(tokens) - 1]),
+                "text_rows": np.array([read_tokens]),
+            },
+        )
         named = {output.name: array for output, array in zip(session.get_outputs(), found, strict=True)}
         feeds.update({name.removesuffix("_out"): array for name, array in named.items() if name != "logits"})
         read_tokens += len(tokens)

@@ -34,10 +34,12 @@ def test_a_reader_in_another_language_agrees() -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("words.json", "1803170748", "1803170749"), ("content_hashes.json", '"title": "Benin"', '"title": "benin"'),
-        ("payloads.json", '"crc32c": ', '"crc32c": 1'), ("payloads.json", '"tokens": 5', '"tokens": 6'),
+        ("words.json", "1803170748", "1803170749"),
+        ("content_hashes.json", '"title": "Benin"', '"title": "benin"'),
+        ("payloads.json", '"crc32c": ', '"crc32c": 1'),
+        ("payloads.json", '"tokens": 5', '"tokens": 6'),
     ],
-)  # fmt: skip
+)
 def test_the_reader_notices_another_vector(tmp_path: Path, name: str, old: str, new: str) -> None:
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
     file = tmp_path / name

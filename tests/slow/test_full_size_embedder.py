@@ -13,8 +13,8 @@ import torch
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from edge_client.model import EdgeModel
-from memory_model.codec.codec import ExactCodec
-from memory_model.embedder import MODEL, Embedder
+from memory3.codec.codec import ExactCodec
+from memory3.embedder import MODEL, Embedder
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from memory_service.write.encoder import ModelEncoder
@@ -30,9 +30,16 @@ def bge_m3_sized(folder: Path, layout: str) -> Path:
     """The folder of such a model: safetensors in several files, one pytorch_model.bin, or onnx/model.onnx."""
     torch.manual_seed(0)
     config = XLMRobertaConfig(
-        hidden_size=DIM, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, vocab_size=250_002,
-        max_position_embeddings=8194, type_vocab_size=1, pad_token_id=1, initializer_range=0.05,
-    )  # fmt: skip
+        hidden_size=DIM,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        vocab_size=250_002,
+        max_position_embeddings=8194,
+        type_vocab_size=1,
+        pad_token_id=1,
+        initializer_range=0.05,
+    )
     save(XLMRobertaModel(config), folder, "bin" if layout == "bin" else "safetensors", pooling="cls")
     if layout == "onnx":
         export_embedder(folder, folder / "onnx")
@@ -55,9 +62,14 @@ def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_thei
     loaded = tiny_loaded()
     ExactCodec(loaded.config.head_dim).save(tmp_path / "codec.npz")
     bundle = export_bundle(
-        loaded, tmp_path / "bundle", "float32", codec=tmp_path / "codec.npz", embedder=source,
-        embedder_precision=precision, quiet=True,
-    )  # fmt: skip
+        loaded,
+        tmp_path / "bundle",
+        "float32",
+        codec=tmp_path / "codec.npz",
+        embedder=source,
+        embedder_precision=precision,
+        quiet=True,
+    )
     assert (config.dim, config.max_tokens, config.pooling) == (DIM, 512, "cls")
     assert config.embedder_id == bundle.manifest.embedder_id
     whole = sum(f.stat().st_size for f in (tmp_path / "float32").iterdir())

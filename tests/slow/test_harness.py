@@ -77,6 +77,6 @@ def test_the_local_task_runs_from_the_command_line(harness: Path, tmp_path: Path
         *("--model_args", f"memory={tmp_path / 'references.json'}", "--tasks", "heldout_countries"),
         *("--include_path", TASK, "--apply_chat_template", "--limit", "1", "--output_path", tmp_path / "out"),
         cwd=ROOT,
-    )  # fmt: skip
+    )
     results = json.loads(next((tmp_path / "out").rglob("results*.json")).read_text())
     assert results["results"]["heldout_countries"]["exact_match,none"] == 1.0

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from edge_client.wire.channel import ChannelSettings, channel_options
-from memory_model.formats import read_documents
+from memory3.formats import read_documents
 from memory_service.client.ingest import Destination, Ingestion, Row
 from protos.memory.v1 import models_pb2
 from tests.memory_service.processes import Service, client_of, service

@@ -16,7 +16,7 @@ from edge_client import EdgeModel, RecallMode
 from edge_client.decoder.batch import Decoder
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from tests.edge_client.decoder.test_graph import resident_bytes
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded

@@ -12,7 +12,7 @@ import torch
 
 from deploy.tensorrt_engine import build_engine
 from experiments.random_base import random_weight
-from memory_model.config import ModelConfig, parse_budget, weight_shapes
+from memory3.config import ModelConfig, parse_budget, weight_shapes
 from memory_model.export.decoder import decoder_graphs
 from memory_model.export.weights import Precision
 from memory_model.models.folder import ModelFolder

@@ -14,13 +14,13 @@ from threadpoolctl import threadpool_limits
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
 from experiments.shapes import MEMORY3_2B
-from memory_model.bundle import Bundle
-from memory_model.codec.codec import MemoryCodec, ProductCodec
+from memory3.bundle import Bundle
+from memory3.codec.codec import MemoryCodec, ProductCodec
+from memory3.codec.native.library import installed
+from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory3.codec.tables import ProductTables
+from memory3.config import ModelConfig
 from memory_model.codec.faiss import tables_of_index
-from memory_model.codec.native.library import installed
-from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
-from memory_model.codec.tables import ProductTables
-from memory_model.config import ModelConfig
 
 REPEATS = 5
 """Calls timed together: one is shorter than what a scheduler may take away."""
@@ -65,9 +65,10 @@ def _measure(memory_format: MemoryFormat, index: Any, settings: Settings) -> Key
     keys: Keys = {
         "model": config.name,
         "decoder": f"{native.name}, {ours.library.name}" if ours.library and native else "numpy",
-        "vectors": 2 * config.memory.budget * len(payloads), "bytes": sum(map(len, payloads)),
+        "vectors": 2 * config.memory.budget * len(payloads),
+        "bytes": sum(map(len, payloads)),
         "faiss_difference": _difference(ours, codes, index),
-    }  # fmt: skip
+    }
     return with_intervals(
         keys,
         decode_ms=median_interval(times["ours"]),
@@ -150,12 +151,13 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """Both shapes, one a row."""
     rows = [
         (
-            f"{keys['model']}, {keys['vectors']} vectors, {keys['bytes']} bytes", keys["decoder"],
+            f"{keys['model']}, {keys['vectors']} vectors, {keys['bytes']} bytes",
+            keys["decoder"],
             *(figure(keys, name) for name in ("decode_ms", "faiss_decode_ms", "speedup", "faiss_difference")),
         )
         for keys in (result, result.get("default_model"))
         if keys
-    ]  # fmt: skip
+    ]
     columns = ("five memories", "our decoder", "ours, ms ↓", "FAISS, ms ↓", "speedup ↑", "relative difference ↓")
     note = (
         "Ours includes everything from payloads to memories, as on a device: compiled if there is a C compiler, else"

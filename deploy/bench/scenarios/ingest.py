@@ -25,11 +25,11 @@ from deploy.bench.scenario import BUILD, Keys, Scenario, ScenarioFailed, Setting
 from deploy.bench.service.data import Collection
 from deploy.bench.service.stores import serve_store
 from deploy.processes import ServiceProcess
-from memory_model.formats import FileDocument
+from memory3.formats import FileDocument
+from memory3.references import split
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model
 from memory_model.nn.writing import MemoryWriter
-from memory_model.references import split
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -77,9 +77,11 @@ def measure(settings: IngestSettings) -> Keys:
             place = folder / engine
             place.mkdir()
             service = ServiceProcess.start(
-                place, settings.bundle, store=f"{engine}://{place / 'store'}",
+                place,
+                settings.bundle,
+                store=f"{engine}://{place / 'store'}",
                 environment={"OMP_NUM_THREADS": str(settings.threads)},
-            )  # fmt: skip
+            )
             variants[engine] = functools.partial(through, stack.enter_context(service).address)
         writer.write(given[0].references[:1])  # a service has done so before it serves
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
@@ -133,9 +135,10 @@ def measured_pods(settings: IngestSettings) -> Keys:
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="pods")
     return with_intervals(
         {"references": 2 * half},
-        one=median_interval(samples["one"]), two=median_interval(samples["two"]),
+        one=median_interval(samples["one"]),
+        two=median_interval(samples["two"]),
         ratio=ratio_interval(samples["two"], samples["one"]),
-    )  # fmt: skip
+    )
 
 
 @dataclass

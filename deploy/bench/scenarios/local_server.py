@@ -33,7 +33,7 @@ from deploy.bench.scenario import (
     with_intervals,
 )
 from deploy.processes import AppProcess
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 
 PEER = "llama.cpp"
 TIMEOUT_S = 600.0
@@ -102,9 +102,12 @@ def measure(settings: LocalServerSettings) -> Keys:
 
     def ours(number: int, mode: str, count: int) -> Together:
         fixed = {
-            "stream": True, "max_tokens": said, "logit_bias": bias, "memory": {"mode": mode},
+            "stream": True,
+            "max_tokens": said,
+            "logit_bias": bias,
+            "memory": {"mode": mode},
             "stream_options": {"include_usage": True},
-        }  # fmt: skip
+        }
         bodies = [{"messages": messages, **fixed} for messages in conversations(number)[:count]]
         return _together(app.port, "/v1/chat/completions", bodies, _of_ours)
 
@@ -138,7 +141,7 @@ def measure(settings: LocalServerSettings) -> Keys:
 
 def _keys(
     bundle: Bundle, settings: LocalServerSettings, samples: Mapping[str, list[Together]], llama: LlamaCpp | None
-) -> Keys:  # fmt: skip
+) -> Keys:
     values = {name: {of: [getattr(t, name) for t in found] for of, found in samples.items()} for name in FIGURES}
     speeds, whole = values["tokens_per_s"], values["end_to_end_tokens_per_s"]
     chunks = [c for together in samples["with"] for s in together.streams for c in s.chunks]
@@ -146,12 +149,17 @@ def _keys(
     if not read:
         raise ScenarioFailed(f"no memories were read: {chunks[0]['error'] if chunks else 'no recall'}")
     keys: Keys = {
-        "model": bundle.manifest.name, "precision": bundle.manifest.precision, "provider": settings.device,
-        "threads": settings.threads, "conversations": settings.conversations,
-        "memories_per_chunk": round_figure(fmean(read)), "states": dict(Counter(c["state"] for c in chunks)),
+        "model": bundle.manifest.name,
+        "precision": bundle.manifest.precision,
+        "provider": settings.device,
+        "threads": settings.threads,
+        "conversations": settings.conversations,
+        "memories_per_chunk": round_figure(fmean(read)),
+        "states": dict(Counter(c["state"] for c in chunks)),
         "rounds": {name: [round_figure(speed) for speed in found] for name, found in speeds.items()},
-        "llama_cpp": llama.described() if llama else None, "ratio_vs_llama_cpp": None,
-    }  # fmt: skip
+        "llama_cpp": llama.described() if llama else None,
+        "ratio_vs_llama_cpp": None,
+    }
     measured = {
         f"{name}_{variant}": median_interval(values[name][variant])
         for name in FIGURES
@@ -213,7 +221,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         ("without memory", "tokens_per_s_without", "end_to_end_tokens_per_s_without", "first_token_ms_without", ""),
         ("with memory", "tokens_per_s_with", "end_to_end_tokens_per_s_with", "first_token_ms_with", "ratio"),
         ("one conversation alone", "tokens_per_s_alone", "", "", "batching_gain"),
-    ]  # fmt: skip
+    ]
     if llama:
         name = f"llama.cpp {llama['version']}, {llama['bits_per_weight']} bits a weight"
         whole, first = "llama_cpp_end_to_end_tokens_per_s", "llama_cpp_first_token_ms"

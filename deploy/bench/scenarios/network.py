@@ -15,7 +15,7 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, round_figure, subject, with_intervals
 from deploy.bench.shaper import Link, shaped_network
 from deploy.bench.text_rag import TextRag
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 
 RAG = "RAG"
 
@@ -39,9 +39,12 @@ def measure(settings: NetworkSettings) -> Keys:
     with service_for(settings, bundle) as service:
         rows = [_row(settings, link, service, texts) for link in settings.links()]
     return {
-        "model": bundle.manifest.name, "precision": bundle.manifest.precision, "provider": "cpu",
-        "threads": settings.threads, "rows": rows,
-    }  # fmt: skip
+        "model": bundle.manifest.name,
+        "precision": bundle.manifest.precision,
+        "provider": "cpu",
+        "threads": settings.threads,
+        "rows": rows,
+    }
 
 
 def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[str]) -> Keys:
@@ -54,15 +57,18 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
     found = states(overlap)
     chunks = sum(found.values())
     keys: Keys = {
-        "rtt_ms": link.rtt_ms, "bandwidth_mbit": link.bandwidth_mbit,
-        "lead_tokens": lead_tokens, "chunks": chunks, "late_chunks": found.get("late", 0),
+        "rtt_ms": link.rtt_ms,
+        "bandwidth_mbit": link.bandwidth_mbit,
+        "lead_tokens": lead_tokens,
+        "chunks": chunks,
+        "late_chunks": found.get("late", 0),
         "failed_chunks": chunks - sum(found.get(s, 0) for s in ("fetched", "held", "late")),
         "answer_s": {
             "overlap": round_figure(median(a.total_s for a in overlap)),
             "exact": round_figure(median(a.total_s for a in exact)),
             RAG: round_figure(median(samples[RAG])),
         },
-    }  # fmt: skip
+    }
     return with_intervals(
         keys,
         ratio_overlap=ratio_interval(speeds(overlap), speeds(off)),
@@ -80,11 +86,13 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     names = ("ratio_overlap", "ratio_exact", "ratio_end_to_end_overlap", "ratio_to_rag")
     rows = [
         (
-            f"{r['rtt_ms']:g}", f"{r['bandwidth_mbit']:g}", *(figure(r, name) for name in names),
+            f"{r['rtt_ms']:g}",
+            f"{r['bandwidth_mbit']:g}",
+            *(figure(r, name) for name in names),
             f"{r['late_chunks']} of {r['chunks']}" + (f", {r['failed_chunks']} failed" if r["failed_chunks"] else ""),
         )
         for r in result["rows"]
-    ]  # fmt: skip
+    ]
     note = (
         f"{COUNTED} Late memories are read once they arrive. Text RAG uses the same runtime, retrieves once and goes"
         " through the same network: a proxy that adds delay and limits bandwidth."

@@ -11,7 +11,7 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
 from deploy.bench.text_rag import TextRag
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 
 MEMORY, RAG, RAG_EVERY_CHUNK, PEER, ASKING = "memory", "RAG", "RAG every chunk", "llama.cpp RAG", "retrieval"
 
@@ -47,10 +47,14 @@ def measure(settings: AnswerSettings) -> Keys:
             variants[PEER] = lambda _: llama.bench(prompt=read, generate=said, threads=settings.threads, together=True)
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="answers")
         keys: Keys = {
-            "model": bundle.manifest.name, "precision": model.graph.precision, "provider": model.graph.provider,
-            "threads": settings.threads, "references": bundle.config.memory.memories_per_chunk,
-            "reference_tokens": rag.read_tokens, "llama_cpp": llama.described() if llama else None,
-        }  # fmt: skip
+            "model": bundle.manifest.name,
+            "precision": model.graph.precision,
+            "provider": model.graph.provider,
+            "threads": settings.threads,
+            "references": bundle.config.memory.memories_per_chunk,
+            "reference_tokens": rag.read_tokens,
+            "llama_cpp": llama.described() if llama else None,
+        }
     ours = samples[MEMORY]
 
     def per_s(seconds: list[float]) -> list[float]:
@@ -84,7 +88,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         ("memory", figure(result, "tokens_per_s_memory"), "1"),
         ("text, once per query", figure(result, "tokens_per_s_rag"), figure(result, "ratio")),
         ("text, every chunk", figure(result, "tokens_per_s_rag_every_chunk"), figure(result, "ratio_every_chunk")),
-    ]  # fmt: skip
+    ]
     if llama:
         name = f"text, llama.cpp {llama['version']}, {llama['bits_per_weight']} bits a weight"
         rows.append((name, figure(result, "tokens_per_s_llama_cpp"), figure(result, "ratio_vs_llama_cpp")))

@@ -22,8 +22,8 @@ from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
-from memory_model.bundle import Bundle
-from memory_model.words import query_words
+from memory3.bundle import Bundle
+from memory3.words import query_words
 
 TITLE_WORDS = "What is the capital of Norway?"
 
@@ -69,7 +69,7 @@ def measure(settings: RememberSettings) -> Keys:
             """Tokens a second behind the first; of the same answer alone and beside."""
             said = model.generate(
                 f"{number}: tell me a story.", memory="off", max_tokens=settings.answer_tokens, logit_bias=endless
-            )  # fmt: skip
+            )
             came = [time.perf_counter() for event in said if isinstance(event, Token)]
             pauses[pause].append(1e3 * max(b - a for a, b in pairwise(came)))
             return (len(came) - 1) / (came[-1] - came[0])

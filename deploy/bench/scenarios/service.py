@@ -70,16 +70,29 @@ def measure(settings: ServiceSettings) -> Keys:
             peers[name] = if_it_can(PEERS[name], partial(measured_peer, name, settings, echo))
     best = max(stores, key=lambda engine: float(stores[engine]["echo_ratio"]))
     return {
-        "references": settings.references, "dim": settings.dimension, "payload_bytes": settings.payload_bytes, "k": K,
-        "callers": settings.callers, "stores": stores, "peers": peers, "echo": stores[best]["echo"],
-        "best_store": best, "ratio": stores[best]["echo_ratio"], "recall_at_5": stores[best]["recall_at_5"],
-    }  # fmt: skip
+        "references": settings.references,
+        "dim": settings.dimension,
+        "payload_bytes": settings.payload_bytes,
+        "k": K,
+        "callers": settings.callers,
+        "stores": stores,
+        "peers": peers,
+        "echo": stores[best]["echo"],
+        "best_store": best,
+        "ratio": stores[best]["echo_ratio"],
+        "recall_at_5": stores[best]["recall_at_5"],
+    }
 
 
 def measured(
-    name: str, settings: ServiceSettings, echo: str, fill: Callable[..., None],
-    serving: Callable[[Path], AbstractContextManager[str]], *, is_store: bool = False,
-) -> Keys:  # fmt: skip
+    name: str,
+    settings: ServiceSettings,
+    echo: str,
+    fill: Callable[..., None],
+    serving: Callable[[Path], AbstractContextManager[str]],
+    *,
+    is_store: bool = False,
+) -> Keys:
     """A store's or peer's keys: filled, asked for recall, then rounds in turn with the echo at this address.
 
     fill(folder, collection, progress) writes into a folder. serving: a server that answers from it. is_store: whether
@@ -115,12 +128,15 @@ def measured(
             memory_mb = memory_of(server)
         disk_mb = round(sum(file.stat().st_blocks for file in folder.rglob("*")) * 512 / 1e6)
     keys: Keys = {
-        "references": collection.references, "dim": collection.dimension,
+        "references": collection.references,
+        "dim": collection.dimension,
         "recall_at_5": round_figure(recall_of(near, collection.neighbours)),
-        "echo": speed_of(samples["echo"]), "alone": speed_of(samples["alone"]),
-        "memory_mb": memory_mb, "disk_mb": disk_mb,
+        "echo": speed_of(samples["echo"]),
+        "alone": speed_of(samples["alone"]),
+        "memory_mb": memory_mb,
+        "disk_mb": disk_mb,
         "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
-    }  # fmt: skip
+    }
     if is_store:
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
         keys["beside_filters"] = speed_of(samples["beside"])
@@ -198,14 +214,29 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a store or peer, the echo last; then where the service's time goes, and filters."""
     stores, speeds = result["stores"], ("qps", "p50_ms", "p99_ms")
     rows = [
-        (name, figure(keys, "recall_at_5"), *(figure(keys, key) for key in speeds),
-         figure(keys.get("alone", {}), "p50_ms"), figure(keys, "echo_ratio"),
-         figure(keys, "memory_mb"), figure(keys, "disk_mb"))
+        (
+            name,
+            figure(keys, "recall_at_5"),
+            *(figure(keys, key) for key in speeds),
+            figure(keys.get("alone", {}), "p50_ms"),
+            figure(keys, "echo_ratio"),
+            figure(keys, "memory_mb"),
+            figure(keys, "disk_mb"),
+        )
         for name, keys in ({f"{engine}://": keys for engine, keys in stores.items()} | result["peers"]).items()
-    ]  # fmt: skip
+    ]
     rows.append(("echo", "–", *(figure(result["echo"], key) for key in speeds), "–", "1", "–", "–"))
-    columns = ("", "recall@5 ↑", "questions/s ↑", "p50, ms ↓", "p99, ms ↓", "alone p50, ms ↓", "relative to echo ↑",
-               "memory, MB ↓", "disk, MB ↓")  # fmt: skip
+    columns = (
+        "",
+        "recall@5 ↑",
+        "questions/s ↑",
+        "p50, ms ↓",
+        "p99, ms ↓",
+        "alone p50, ms ↓",
+        "relative to echo ↑",
+        "memory, MB ↓",
+        "disk, MB ↓",
+    )
     title = (
         f"{result['references']:,} references x {result['dim']}, payloads of {result['payload_bytes']:,} bytes,"
         f" {result['callers']} callers"

@@ -18,7 +18,7 @@ import numpy as np
 
 from deploy.bench.service.data import Collection
 from deploy.bench.service.front import Candidate, Searcher
-from memory_model.words import text_words
+from memory3.words import text_words
 
 _BATCH = 256
 _TABLE, _PAYLOADS = "memories", "payloads"
@@ -60,10 +60,15 @@ def fill_lancedb(folder: Path, collection: Collection, progress: Callable[[int],
     import lancedb
     import pyarrow as pa
 
-    schema = pa.schema([
-        ("id", pa.int64()), ("vector", pa.list_(pa.float32(), collection.dimension)), ("words", pa.binary()),
-        ("text", pa.string()), ("payload", pa.large_binary()),
-    ])  # fmt: skip
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("vector", pa.list_(pa.float32(), collection.dimension)),
+            ("words", pa.binary()),
+            ("text", pa.string()),
+            ("payload", pa.large_binary()),
+        ]
+    )
 
     def record_batches() -> Iterator[Any]:
         for first, vectors in collection.batches(_BATCH):
@@ -118,9 +123,11 @@ def fill_chroma(folder: Path, collection: Collection, progress: Callable[[int], 
         ids = [str(n + 1) for n in numbers]
         made.add(ids=ids, embeddings=vectors, metadatas=[{"words": _text(_words(collection, n))} for n in numbers])
         payloads.add(
-            ids=ids, embeddings=np.ones((len(ids), 1), np.float32), documents=[collection.text(n) for n in numbers],
+            ids=ids,
+            embeddings=np.ones((len(ids), 1), np.float32),
+            documents=[collection.text(n) for n in numbers],
             metadatas=[{"payload": _text(collection.payload(n))} for n in numbers],
-        )  # fmt: skip
+        )
         progress(len(vectors))
 
 
@@ -162,14 +169,16 @@ def fill_qdrant(folder: Path, collection: Collection, progress: Callable[[int], 
     for first, vectors in collection.batches(_BATCH):
         points = [
             qdrant.Point(
-                n + 1, vector.tolist(),
+                n + 1,
+                vector.tolist(),
                 {
-                    "words": _text(_words(collection, n)), "text": collection.text(n),
+                    "words": _text(_words(collection, n)),
+                    "text": collection.text(n),
                     "payload": _text(collection.payload(n)),
                 },
             )
             for n, vector in enumerate(vectors, first)
-        ]  # fmt: skip
+        ]
         shard.update(qdrant.UpdateOperation.upsert_points(points))
         progress(len(vectors))
     shard.optimize()

@@ -21,8 +21,8 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from memory_model.errors import Memory3Error
-from memory_model.printable import counted
+from memory3.errors import Memory3Error
+from memory3.printable import counted
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, WriterIdentity, name_taken, problem_text, unknown_knowledge_base
 from memory_service.stores.clickhouse.engine import Engine
@@ -140,11 +140,19 @@ class Bases:
     def _record(self, base: KnowledgeBase, creator: int, dropped: int) -> None:
         identity = base.identity
         values = {
-            "number": base.number, "name": base.name, "description": base.description, "model_id": identity.model_id,
-            "codec_id": identity.codec_id, "memory_format_id": identity.memory_format_id,
-            "embedder_id": identity.embedder_id, "dimension": identity.dimension,
-            "created_at": base.created_at, "creator": creator, "dropped": dropped, "change": 1 + dropped,
-        }  # fmt: skip
+            "number": base.number,
+            "name": base.name,
+            "description": base.description,
+            "model_id": identity.model_id,
+            "codec_id": identity.codec_id,
+            "memory_format_id": identity.memory_format_id,
+            "embedder_id": identity.embedder_id,
+            "dimension": identity.dimension,
+            "created_at": base.created_at,
+            "creator": creator,
+            "dropped": dropped,
+            "change": 1 + dropped,
+        }
         token = f"{'drop' if dropped else 'number'} {base.number}"
         self._engine.insert("knowledge_bases", {name: [value] for name, value in values.items()}, token)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql
 
 _NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"

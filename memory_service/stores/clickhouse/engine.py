@@ -80,12 +80,19 @@ class Engine:
         address, settings = self._address, self.dialect.settings()
         if self.dialect.shared:
             client = clickhouse_connect.get_client(
-                host=address.host, port=address.port, secure=address.secure, username=address.user,
-                password=self._options.password or address.password, database=database or address.database,
-                settings=settings, pool_mgr=self._connections, connect_timeout=_CONNECT_TIMEOUT_S,
-                send_receive_timeout=math.ceil(self._options.timeout_s), compress=False,  # codes do not compress
+                host=address.host,
+                port=address.port,
+                secure=address.secure,
+                username=address.user,
+                password=self._options.password or address.password,
+                database=database or address.database,
+                settings=settings,
+                pool_mgr=self._connections,
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                send_receive_timeout=math.ceil(self._options.timeout_s),
+                compress=False,  # codes do not compress
                 autogenerate_session_id=False,  # calls are independent of each other
-            )  # fmt: skip
+            )
         else:
             client = clickhouse_connect.get_client(interface="chdb", path=str(address.path), settings=settings)
         self._all.append(client)
@@ -161,9 +168,13 @@ class Engine:
                         context = self.writer.create_insert_context(table, list(columns))
                         self._types[into] = context.column_types
                     self.writer.insert(
-                        table, list(columns.values()), column_names=list(columns), column_oriented=True,
-                        column_types=self._types[into], settings=settings,
-                    )  # fmt: skip
+                        table,
+                        list(columns.values()),
+                        column_names=list(columns),
+                        column_oriented=True,
+                        column_types=self._types[into],
+                        settings=settings,
+                    )
                 return
             except StoreUnavailable:
                 if last:

@@ -48,8 +48,9 @@ _DOCUMENTS = Table(
     " metadata Map(String, String), memory_ids Array(UInt64), text_bytes UInt64, payload_bytes UInt64,"
     " stored_at DateTime64(6, 'UTC') DEFAULT now64(6)",
     f"PARTITION BY kb ORDER BY (kb, key) SETTINGS index_granularity = 256, {_DURABLE}",
-    version="version", by="kb",
-)  # fmt: skip
+    version="version",
+    by="kb",
+)
 _PAYLOADS = Table(
     "payloads",
     "kb UInt32, id UInt64, version UInt64, payload String CODEC(NONE)",

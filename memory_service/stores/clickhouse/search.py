@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memory_model.words import query_words, ranked
+from memory3.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, require_sound
 from memory_service.stores.clickhouse.dialect import filter_sql
@@ -146,10 +146,12 @@ class _Searching:
             return [_found(row, query, 1.0 - row.distance) for row in near[: query.k]]
         started = time.perf_counter_ns()
         best = ranked(
-            query.words[number], [1.0 - row.distance for row in near],
+            query.words[number],
+            [1.0 - row.distance for row in near],
             [np.frombuffer(row.words, "<u4") for row in near],
-            [query_words(row.title) if row.title else [] for row in near], query.maximum_drop,
-        )  # fmt: skip
+            [query_words(row.title) if row.title else [] for row in near],
+            query.maximum_drop,
+        )
         self.rank_ns += time.perf_counter_ns() - started
         return [_found(near[place], query, score) for place, score in best[: query.k]]
 
@@ -271,10 +273,16 @@ def _shown(row: _Row, newest: Mapping[str, _Newest]) -> bool:
 
 def _found(row: _Row, query: Query, rank_score: float) -> Found:
     return Found(
-        memory_id=row.memory_id, score=1.0 - row.distance, document_key=row.key, title=row.title,
-        chunk_number=row.chunk, crc32c=row.crc32c, text=row.text if query.return_text else None,
-        rank_score=rank_score, metadata=row.metadata,
-    )  # fmt: skip
+        memory_id=row.memory_id,
+        score=1.0 - row.distance,
+        document_key=row.key,
+        title=row.title,
+        chunk_number=row.chunk,
+        crc32c=row.crc32c,
+        text=row.text if query.return_text else None,
+        rank_score=rank_score,
+        metadata=row.metadata,
+    )
 
 
 def _quoted(text: str) -> str:

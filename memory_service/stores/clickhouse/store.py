@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
@@ -132,9 +132,11 @@ class ClickHouseStore(Store):
         require_sound(base)
         for _ in range(_ATTEMPTS):
             rows = self._documents(
-                base, "title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), memory_ids",
-                "key = {key:String}", {"key": key},
-            )  # fmt: skip
+                base,
+                "title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), memory_ids",
+                "key = {key:String}",
+                {"key": key},
+            )
             if not rows:
                 break
             title, metadata, content_hash, ms, ids = rows[0]
@@ -153,7 +155,7 @@ class ClickHouseStore(Store):
 
     def keys(
         self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         parameters: dict[str, Any] = {"prefix": prefix, "after": after_key or "", "count": count}
         where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {filter_sql(filter, parameters)}"
         rows = self._documents(base, "key", where, parameters, " ORDER BY key LIMIT {count:UInt32}")
@@ -185,11 +187,17 @@ class ClickHouseStore(Store):
                 # A memory without payload was removed between the reads, which the revision tells.
                 return [
                     StoredMemory(
-                        memory_id, row[2], row[3], int(row[4]), row[5], np.asarray(row[7], np.float32),
-                        payloads.get(memory_id, b""), int(row[6]),
+                        memory_id,
+                        row[2],
+                        row[3],
+                        int(row[4]),
+                        row[5],
+                        np.asarray(row[7], np.float32),
+                        payloads.get(memory_id, b""),
+                        int(row[6]),
                     )
                     for memory_id, row in visible.items()
-                ]  # fmt: skip
+                ]
             following = int(rows[-1][0]) + 1
 
     def _documents(

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memory_model.printable import counted
-from memory_model.words import text_words
+from memory3.printable import counted
+from memory3.words import text_words
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Written, deleted_meanwhile, require_sound
 from memory_service.stores.clickhouse.bases import Bases
@@ -104,14 +104,19 @@ class Writes:
                 )
             commit = [
                 {
-                    "kb": base.number, "key": one.key, "version": versions[one.key], "deleted": 0,
-                    "content_hash": one.content_hash, "title": one.title, "metadata": dict(one.metadata),
+                    "kb": base.number,
+                    "key": one.key,
+                    "version": versions[one.key],
+                    "deleted": 0,
+                    "content_hash": one.content_hash,
+                    "title": one.title,
+                    "metadata": dict(one.metadata),
                     "memory_ids": [reference.memory_id for reference in one.references],
                     "text_bytes": sum(len(reference.text.encode()) for reference in one.references),
                     "payload_bytes": sum(len(reference.payload) for reference in one.references),
                 }
                 for one in fresh
-            ]  # fmt: skip
+            ]
             self._engine.insert("documents", _columns(commit), token)
         return [
             Written(d.key, len(d.references), d.key in versions and d.key in there, d.key not in versions)
@@ -125,11 +130,14 @@ class Writes:
         if gone:
             rows = [
                 {
-                    "kb": base.number, "key": key, "version": _version_after(one, now_ms), "deleted": 1,
+                    "kb": base.number,
+                    "key": key,
+                    "version": _version_after(one, now_ms),
+                    "deleted": 1,
                     "content_hash": bytes(32),
                 }
                 for key, one in gone.items()
-            ]  # fmt: skip
+            ]
             self._engine.insert("documents", _columns(rows), uuid.uuid4().hex)
         return len(gone), sum(len(one.memory_ids) for one in gone.values())
 
@@ -146,12 +154,16 @@ class Writes:
             references = [
                 head
                 | {
-                    "document_key": one.key, "title": one.title, "chunk": chunk, "text": reference.text,
-                    "words": text_words(reference.text).astype("<u4").tobytes(), "metadata": dict(one.metadata),
+                    "document_key": one.key,
+                    "title": one.title,
+                    "chunk": chunk,
+                    "text": reference.text,
+                    "words": text_words(reference.text).astype("<u4").tobytes(),
+                    "metadata": dict(one.metadata),
                     "crc32c": reference.crc32c,
                 }
                 for head, (one, chunk, reference) in zip(heads, part, strict=True)
-            ]  # fmt: skip
+            ]
             vectors = self._engine.dialect.vectors([reference.vector for _, _, reference in part])
             self._engine.insert(
                 f"references_{base.identity.dimension}", _columns(references) | vectors, f"{token} {place}"

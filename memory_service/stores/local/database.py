@@ -23,8 +23,8 @@ import google_crc32c
 import numpy as np
 from pydantic import TypeAdapter
 
-from memory_model.errors import Memory3Error
-from memory_model.words import query_words, text_words
+from memory3.errors import Memory3Error
+from memory3.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores import Found, KnowledgeBase, NewDocument, Query, Revision, StoredMemory, digest
 from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql, number
@@ -56,8 +56,13 @@ CREATE INDEX numbers ON metadata(name, number(value), document) WHERE number(val
 SHIFT = 1 << 63
 """SQLite's integers are signed: memory ids and their digest are kept less this, which keeps their order."""
 _RECORD = TypeAdapter(KnowledgeBase)
-_PRAGMAS = ("page_size = 8192", "journal_mode = WAL", "synchronous = FULL", "cache_size = -16384",
-            "journal_size_limit = 67108864")  # fmt: skip
+_PRAGMAS = (
+    "page_size = 8192",
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "cache_size = -16384",
+    "journal_size_limit = 67108864",
+)
 _PATIENCE_S = 30
 _VECTORS_AT_ONCE = 4096
 
@@ -222,9 +227,15 @@ class Transaction:
             if payload is not None:
                 _require_whole(shifted + SHIFT, payload, crc)
             one = Found(
-                shifted + SHIFT, 0.0, key, title, chunk, crc, text if query.return_text else None,
+                shifted + SHIFT,
+                0.0,
+                key,
+                title,
+                chunk,
+                crc,
+                text if query.return_text else None,
                 metadata=json.loads(metadata) if query.return_metadata else None,
-            )  # fmt: skip
+            )
             found[row] = one, payload
         if missing := set(rows) - found.keys():
             raise KnowledgeBaseDamaged(f"the memory of row {min(missing)} is lost")
@@ -288,11 +299,16 @@ class Transaction:
         """
         title = query_words(new.title) if new.title else []
         document = Document(
-            first_row, len(new.references), new.key, new.title,
-            json.dumps(dict(new.metadata), ensure_ascii=False, sort_keys=True), new.content_hash,
-            time.time_ns() // 1_000_000, sum(len(r.text.encode()) for r in new.references),
+            first_row,
+            len(new.references),
+            new.key,
+            new.title,
+            json.dumps(dict(new.metadata), ensure_ascii=False, sort_keys=True),
+            new.content_hash,
+            time.time_ns() // 1_000_000,
+            sum(len(r.text.encode()) for r in new.references),
             sum(len(r.payload) for r in new.references),
-        )  # fmt: skip
+        )
         heads = [
             (row, first_row, r.memory_id - SHIFT, r.crc32c, r.text, packed_words(title, text_words(r.text)))
             for row, r in enumerate(new.references, first_row)
@@ -388,9 +404,12 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{quote(str(self._path))}?mode=rw", uri=True, isolation_level=None,
-            check_same_thread=False, timeout=_PATIENCE_S,
-        )  # fmt: skip
+            f"file:{quote(str(self._path))}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=_PATIENCE_S,
+        )
         connection.create_function("number", 1, number, deterministic=True)
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")

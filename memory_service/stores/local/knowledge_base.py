@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_model.errors import Memory3Error
-from memory_model.words import ranked
+from memory3.errors import Memory3Error
+from memory3.words import ranked
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.ops.logs import logger
 from memory_service.stores import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
@@ -276,9 +276,12 @@ def _ranked(
         if by_words[number]:
             found = [words[row] for row, _ in of_query]
             best = ranked(
-                query.words[number], scores, [one.text for one in found], [one.title for one in found],
+                query.words[number],
+                scores,
+                [one.text for one in found],
+                [one.title for one in found],
                 query.maximum_drop,
-            )  # fmt: skip
+            )
         chosen.append([(of_query[one][0], scores[one], rank) for one, rank in best[: query.k]])
     return chosen
 

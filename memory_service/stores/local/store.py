@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from memory_model.errors import Memory3Error
+from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores import (
     KnowledgeBase,
@@ -168,7 +168,7 @@ class LocalStore(Store):
 
     def keys(
         self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """See Store; no key is empty, so '' begins at the first."""
         with self._reading(base) as data:
             return data.keys(prefix, after_key or "", count, filter)

@@ -23,8 +23,8 @@ from edge_client.decoder import providers
 from edge_client.errors import ModelClosed
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
-from memory_model.bundle import Bundle
-from memory_model.printable import printable, shown_on
+from memory3.bundle import Bundle
+from memory3.printable import printable, shown_on
 from tests.edge_client.cli.conftest import PROGRAM, run
 from tests.edge_client.fake_service import FakeService
 
@@ -76,18 +76,53 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object]
     note = tmp_path / "note.md"
     note.write_text("The key of room 3 is under the mat.")
     lines = [
-        "hello", "/memories", "/stats", "/what", "/help", "", "x" * 3000, "and Rome?", "/edit and Paris?", "/history",
-        "/history HELL", f"/add {note}", "/add", "/reset", "/edit hello", "/continue", note.read_text(), "/continue",
-        "/memories", "/documents", f"/forget {note}", "/forget it", "/system Be brief.", "/history BRIEF", "/quit",
+        "hello",
+        "/memories",
+        "/stats",
+        "/what",
+        "/help",
+        "",
+        "x" * 3000,
+        "and Rome?",
+        "/edit and Paris?",
+        "/history",
+        "/history HELL",
+        f"/add {note}",
+        "/add",
+        "/reset",
+        "/edit hello",
+        "/continue",
+        note.read_text(),
+        "/continue",
+        "/memories",
+        "/documents",
+        f"/forget {note}",
+        "/forget it",
+        "/system Be brief.",
+        "/history BRIEF",
+        "/quit",
         "never",
-    ]  # fmt: skip
+    ]
     result = run("chat", *places, "--max-tokens", 4, stdin="\n".join(lines))
     assert result.exit_code == 0, result.output
-    for said in ("Memories read", "reused", "there is no command /what; there are: /kb, /memory, ", "/save FILE",
-                 "CONTEXT_FULL", "user> and Paris?", "stored: ", "/add needs a file: /add FILE", "a new conversation",
-                 "nothing was asked in this conversation yet", "there is no answer to continue", "mine: note",
-                 f"mine: {note}, ", f"forgotten: {note}", "there is no it",
-                 "system> Be brief."):  # fmt: skip
+    for said in (
+        "Memories read",
+        "reused",
+        "there is no command /what; there are: /kb, /memory, ",
+        "/save FILE",
+        "CONTEXT_FULL",
+        "user> and Paris?",
+        "stored: ",
+        "/add needs a file: /add FILE",
+        "a new conversation",
+        "nothing was asked in this conversation yet",
+        "there is no answer to continue",
+        "mine: note",
+        f"mine: {note}, ",
+        f"forgotten: {note}",
+        "there is no it",
+        "system> Be brief.",
+    ):
         assert said in result.stderr
     assert "user> and Rome?" not in result.stderr
     assert "could not be remembered" not in result.stderr, "a question that is too long makes no turn leave"
@@ -98,11 +133,25 @@ def test_chat_switches_and_compares_memory_and_lists_and_chooses_bases(
     places: list[object], service: FakeService
 ) -> None:
     lines = [
-        "/kb", "/memory off", "hello", "/memory compare", "hello", "/memory maybe", "/kb towns", "hi", "/kb nosuch",
-    ]  # fmt: skip
+        "/kb",
+        "/memory off",
+        "hello",
+        "/memory compare",
+        "hello",
+        "/memory maybe",
+        "/kb towns",
+        "hi",
+        "/kb nosuch",
+    ]
     said = run("chat", *places, "--max-tokens", 3, stdin="\n".join(lines)).stderr
-    for each in ("* default", "  towns", "without memory", "with memory", "there is no knowledge base 'nosuch'",
-                 "/memory takes overlap, exact, off or compare, not 'maybe'"):  # fmt: skip
+    for each in (
+        "* default",
+        "  towns",
+        "without memory",
+        "with memory",
+        "there is no knowledge base 'nosuch'",
+        "/memory takes overlap, exact, off or compare, not 'maybe'",
+    ):
         assert each in said
     assert {r.knowledge_base for r in service.requests} == {"default", "towns"}
 
@@ -138,9 +187,12 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tiny: Bundle, service: Fake
     gate = threading.Event()
     service.before = lambda *_: gate.wait(WAIT_S) and None  # the answer waits for its memories
     environment = {
-        **os.environ, "EDGE_CLIENT_DEADLINE_S": "60", "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm",
+        **os.environ,
+        "EDGE_CLIENT_DEADLINE_S": "60",
+        "XDG_STATE_HOME": str(tmp_path),
+        "TERM": "xterm",
         "PROMPT_TOOLKIT_NO_CPR": "1",
-    }  # fmt: skip
+    }
     leader, follower = pty.openpty()
     command = [PROGRAM, "chat", "--bundle", tiny.folder, "--service", service.address, "--max-tokens", "3"]
     process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
@@ -180,9 +232,13 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tiny: Bundle, service: Fake
 
 @pytest.mark.parametrize(
     ("release", "l4t", "wheel"),
-    [("R36 (release), REVISION: 4.3", "36.4.3", "jp6/cu126"), ("R39 (release), REVISION: 2.0", "39.2.0", "cu132"),
-     ("R35 (release), REVISION: 6.0", "35.6.0", "no wheel"), ("garbage", "", "")],
-)  # fmt: skip
+    [
+        ("R36 (release), REVISION: 4.3", "36.4.3", "jp6/cu126"),
+        ("R39 (release), REVISION: 2.0", "39.2.0", "cu132"),
+        ("R35 (release), REVISION: 6.0", "35.6.0", "no wheel"),
+        ("garbage", "", ""),
+    ],
+)
 def test_a_jetson_is_told_which_wheel_and_power_mode_it_needs(
     release: str, l4t: str, wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

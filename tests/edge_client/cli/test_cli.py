@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from edge_client.generate import loop
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
@@ -126,12 +126,15 @@ def test_a_damaged_bundle_is_named_in_one_line(tiny: Bundle, tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("question", "options", "code", "said"),
     [
-        ("x", ["--bundle", "/nowhere"], 1, "memory-model export"), ("x" * 3000, [], 1, "CONTEXT_FULL"),
-        ("  ", [], 1, "empty"), ("x", ["--temperature", "nan"], 1, "temperature"),
-        ("x", ["--max-tokens", "0"], 1, "max_tokens"), ("x", ["--max-tokens", "many"], 2, "--max-tokens"),
+        ("x", ["--bundle", "/nowhere"], 1, "memory-model export"),
+        ("x" * 3000, [], 1, "CONTEXT_FULL"),
+        ("  ", [], 1, "empty"),
+        ("x", ["--temperature", "nan"], 1, "temperature"),
+        ("x", ["--max-tokens", "0"], 1, "max_tokens"),
+        ("x", ["--max-tokens", "many"], 2, "--max-tokens"),
         ("x", ["--service", "http://127.0.0.1:7430"], 1, "must be host:port, such as 127.0.0.1:7430"),
     ],
-)  # fmt: skip
+)
 def test_wrong_input_exits_as_documented_and_says_what(
     tiny: Bundle, question: str, options: list[str], code: int, said: str
 ) -> None:

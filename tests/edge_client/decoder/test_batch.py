@@ -21,7 +21,7 @@ from edge_client.decoder.graph import DecoderGraph, Row
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
-from memory_model.config import MemoryConfig, MemoryHead
+from memory3.config import MemoryConfig, MemoryHead
 from memory_model.export.decoder import OPERATORS, decoder_graphs
 from memory_model.models.engine import TorchGraph, TorchRunner
 from tests.edge_client.tiny_bundle import random_memory
@@ -30,9 +30,14 @@ from tests.memory_model.tiny import random_model, tiny_config
 PREFIX = [1, 2, 3]
 HEADS = (MemoryHead(0, 1, 20), MemoryHead(1, 0, 5), MemoryHead(1, 1, 32))
 CONFIG = tiny_config(
-    layers=2, query_heads=4, kv_heads=2, head_dim=16, mlp_width=64, vocabulary=200,
+    layers=2,
+    query_heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp_width=64,
+    vocabulary=200,
     memory=MemoryConfig(HEADS, reference_tokens=32, chunk_tokens=16),
-)  # fmt: skip
+)
 
 
 class Replaying(TorchGraph):

@@ -18,8 +18,8 @@ from edge_client.decoder.kv import Caches
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ProviderError
 from edge_client.recall.recaller import Recall
-from memory_model.bundle import Bundle
-from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.bundle import Bundle
+from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.engine import TorchGraph
 from tests.edge_client.tiny_bundle import random_memory, tiny_config, tiny_loaded

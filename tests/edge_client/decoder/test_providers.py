@@ -11,8 +11,8 @@ from edge_client.decoder import providers
 from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import EngineCache, Gpu, cache_folder, decoder_inputs, named_errors, open_session
 from edge_client.errors import ProviderError
-from memory_model.bundle import Bundle
-from memory_model.errors import InvalidInput, ModelMismatch
+from memory3.bundle import Bundle
+from memory3.errors import InvalidInput, ModelMismatch
 
 ORIN = Gpu("Orin", "87")
 EVERY = list(providers.RUNTIME_NAMES.values())
@@ -123,10 +123,11 @@ def test_the_cache_of_a_read_only_bundle_lies_in_the_users_folder(
 @pytest.mark.parametrize(
     "error",
     [
-        MemoryError(), RuntimeError("Exception during initialization: std::bad_alloc"),
+        MemoryError(),
+        RuntimeError("Exception during initialization: std::bad_alloc"),
         RuntimeError("CUDA failure 2: out of memory ; GPU=0"),
     ],
-)  # fmt: skip
+)
 def test_out_of_memory_is_called_so(error: Exception) -> None:
     with pytest.raises(ProviderError, match="not enough memory for it") as caught, named_errors("it"):
         raise error

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edge_client.generate.sampling import Sampler, Sampling, SamplingOptions, distribution
-from memory_model.errors import InvalidInput
+from memory3.errors import InvalidInput
 
 SIZE = 12
 
@@ -54,15 +54,21 @@ numbers = st.integers(-40, 40).map(lambda n: n / 4)
 logit_lists = st.lists(numbers, min_size=SIZE, max_size=SIZE)
 drawing = st.fixed_dictionaries(
     {"temperature": st.sampled_from([0.3, 0.7, 1.0, 2.0])},
-    optional={"top_k": st.integers(0, SIZE + 2), "top_p": st.sampled_from([0.05, 0.5, 0.93, 1.0]),
-              "min_p": st.sampled_from([0.0, 0.03, 0.5, 1.0])},
-)  # fmt: skip
+    optional={
+        "top_k": st.integers(0, SIZE + 2),
+        "top_p": st.sampled_from([0.05, 0.5, 0.93, 1.0]),
+        "min_p": st.sampled_from([0.0, 0.03, 0.5, 1.0]),
+    },
+)
 changing = st.fixed_dictionaries(
     {},
-    optional={"repetition_penalty": st.sampled_from([0.8, 1.0, 1.3]),
-              "frequency_penalty": st.sampled_from([-0.5, 0.0, 1.1]), "presence_penalty": st.sampled_from([-2, 0, 0.7]),
-              "logit_bias": st.dictionaries(st.integers(0, SIZE - 1), numbers, max_size=3)},
-)  # fmt: skip
+    optional={
+        "repetition_penalty": st.sampled_from([0.8, 1.0, 1.3]),
+        "frequency_penalty": st.sampled_from([-0.5, 0.0, 1.1]),
+        "presence_penalty": st.sampled_from([-2, 0, 0.7]),
+        "logit_bias": st.dictionaries(st.integers(0, SIZE - 1), numbers, max_size=3),
+    },
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -108,12 +114,31 @@ def test_every_option_has_a_keyword() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_tokens": 0}, {"max_tokens": True}, {"max_tokens": 1.5}, {"top_k": -1}, {"top_k": 2.0}, {"min_p": 1.1},
-     {"temperature": math.nan}, {"temperature": "1"}, {"repetition_penalty": 0}, {"frequency_penalty": 2.1},
-     {"presence_penalty": math.inf}, {"seed": -1}, {"seed": 0.5}, {"logprobs": 21}, {"logprobs": True},
-     {"logit_bias": {1: 101}}, {"logit_bias": {-1: 0}}, {"logit_bias": {"1": 0}}, {"logit_bias": [1]},
-     {"stop": ["a", ""]}, {"stop": "a"}, {"stop": 3}],
-)  # fmt: skip
+    [
+        {"max_tokens": 0},
+        {"max_tokens": True},
+        {"max_tokens": 1.5},
+        {"top_k": -1},
+        {"top_k": 2.0},
+        {"min_p": 1.1},
+        {"temperature": math.nan},
+        {"temperature": "1"},
+        {"repetition_penalty": 0},
+        {"frequency_penalty": 2.1},
+        {"presence_penalty": math.inf},
+        {"seed": -1},
+        {"seed": 0.5},
+        {"logprobs": 21},
+        {"logprobs": True},
+        {"logit_bias": {1: 101}},
+        {"logit_bias": {-1: 0}},
+        {"logit_bias": {"1": 0}},
+        {"logit_bias": [1]},
+        {"stop": ["a", ""]},
+        {"stop": "a"},
+        {"stop": 3},
+    ],
+)
 def test_a_value_that_means_nothing_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
         Sampling.of(options)

@@ -13,10 +13,10 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from edge_client.generate.prompt import OWN_SHARE, Query, cut, query_text, query_vectors
 from edge_client.generate.sampling import StreamText
-from memory_model.chat import ChatTemplate, Prompt
-from memory_model.embedder import Embedder
+from memory3.chat import ChatTemplate, Prompt
+from memory3.embedder import Embedder
+from memory3.tokenizer import Tokenizer
 from memory_model.export.embedder import export_embedder
-from memory_model.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import SPECIAL, TEMPLATE, byte_tokenizer, tiny_bert, tiny_loaded
 
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())

@@ -14,11 +14,11 @@ from edge_client.local.database import KEY_FILE
 from edge_client.local.knowledge_base import BLOCK, LocalKnowledgeBase, NearVectors, kept_documents
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
-from memory_model.bundle import Bundle
-from memory_model.codec.codec import ExactCodec
-from memory_model.codec.payload import Identity
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
-from memory_model.errors import (
+from memory3.bundle import Bundle
+from memory3.codec.codec import ExactCodec
+from memory3.codec.payload import Identity
+from memory3.config import MemoryConfig, MemoryHead, ModelConfig
+from memory3.errors import (
     CodecMismatch,
     CorruptFile,
     EmbedderMismatch,
@@ -27,11 +27,11 @@ from memory_model.errors import (
     MissingFile,
     ModelMismatch,
 )
+from memory3.words import LARGEST_DROP, query_words, ranked, text_words
 from memory_model.export.bundle import export_bundle
 from memory_model.nn.writing import MemoryWriter as TorchWriter
-from memory_model.words import LARGEST_DROP, query_words, ranked, text_words
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_config, tiny_loaded
-from tests.memory_model.codec.test_native import libraries
+from tests.memory3.codec.test_native import libraries
 
 DIMENSION = 16
 HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
@@ -119,9 +119,13 @@ def test_what_another_process_commits_is_found(base: LocalKnowledgeBase) -> None
 
 @pytest.mark.parametrize(
     ("field", "mismatch"),
-    [("model_id", ModelMismatch), ("codec_id", CodecMismatch), ("memory_format_id", FormatMismatch),
-     ("embedder_id", EmbedderMismatch)],
-)  # fmt: skip
+    [
+        ("model_id", ModelMismatch),
+        ("codec_id", CodecMismatch),
+        ("memory_format_id", FormatMismatch),
+        ("embedder_id", EmbedderMismatch),
+    ],
+)
 def test_a_file_of_another_bundle_is_refused_by_name_and_keeps_its_texts(
     field: str, mismatch: type[Exception], base: LocalKnowledgeBase
 ) -> None:
@@ -219,13 +223,16 @@ SHAPES = {
         memory=MemoryConfig((MemoryHead(1, 0, 32), MemoryHead(1, 1, 32)), reference_tokens=32, chunk_tokens=16)
     ),
     "every head normed, one layer without positions": changed(
-        qk_norm=True, attention_bias=True, plain_layers=(1,),
+        qk_norm=True,
+        attention_bias=True,
+        plain_layers=(1,),
         memory=MemoryConfig(
             tuple(MemoryHead(layer, head, 5) for layer in range(3) for head in range(2)),
-            reference_tokens=32, chunk_tokens=16,
+            reference_tokens=32,
+            chunk_tokens=16,
         ),
     ),
-}  # fmt: skip
+}
 
 
 ROUNDED = "all tokens, no early layers"

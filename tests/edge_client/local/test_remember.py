@@ -14,8 +14,8 @@ import pytest
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
-from memory_model.bundle import Bundle
-from memory_model.errors import InvalidInput, ModelMismatch
+from memory3.bundle import Bundle
+from memory3.errors import InvalidInput, ModelMismatch
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
@@ -64,8 +64,9 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert found["notes/deep/key.md"] == ("Key", "Key\nThe key lies below the mat.", "mine")
     assert "mine: 2 documents, 2 memories" in run("remembered").stdout
     assert [line.split()[:2] for line in run("remembered", "--kb", "mine").stdout.splitlines()] == [
-        ["1", "notes/deep/key.md"], ["1", "notes/safe.txt"],
-    ]  # fmt: skip
+        ["1", "notes/deep/key.md"],
+        ["1", "notes/safe.txt"],
+    ]
     assert run("forget", "notes/safe.txt").stdout == "forgot notes/safe.txt\n"
     again = run("forget", "notes/safe.txt")
     assert (again.exit_code, "remembered --kb mine" in again.stderr) == (1, True)
@@ -105,9 +106,12 @@ def test_files_that_cannot_be_read_fail_alone_and_say_why(
 def test_what_is_no_file_of_text_or_no_name_is_refused(tiny: Bundle, notes: Path) -> None:
     (notes / "x.bin").write_bytes(bytes(99))
     for arguments, why in (
-        ([notes / "x.bin"], "only .jsonl"), ([notes, "--kb", "../x"], "letters"), (["none.txt"], "not exist"),
-        ([], "name the files"), (["--anew"], "no local knowledge base"),
-    ):  # fmt: skip
+        ([notes / "x.bin"], "only .jsonl"),
+        ([notes, "--kb", "../x"], "letters"),
+        (["none.txt"], "not exist"),
+        ([], "name the files"),
+        (["--anew"], "no local knowledge base"),
+    ):
         result = run("remember", *arguments, "--bundle", tiny.folder)
         assert (result.exit_code, why in result.stderr) == (1, True), result.stderr
 
@@ -120,8 +124,8 @@ import sys
 from pathlib import Path
 from edge_client.local.folder import LocalKnowledgeBases, remember
 from edge_client.local.writer import MemoryWriter
-from memory_model.bundle import Bundle
-from memory_model.formats import read_documents
+from memory3.bundle import Bundle
+from memory3.formats import read_documents
 bundle = Bundle.open(sys.argv[1])
 writer = MemoryWriter(bundle)
 base = LocalKnowledgeBases(Path(sys.argv[2]), bundle).base("mine", writer.embedder.dim)
@@ -157,8 +161,9 @@ def test_a_knowledge_base_of_another_bundle_is_refused_until_it_is_written_anew(
     assert "--anew --kb mine" in run("remember", notes, "--bundle", other.folder).stderr
     assert remembered(other, "--anew") == "2 documents: 2 stored; 2 memories"
     assert {d.key: d.title for d in base_of(other).documents()} == {
-        "notes/safe.txt": "safe", "notes/deep/key.md": "Key",
-    }  # fmt: skip
+        "notes/safe.txt": "safe",
+        "notes/deep/key.md": "Key",
+    }
     assert [path.name for path in Path(os.environ["EDGE_CLIENT_LOCAL"]).iterdir() if "anew" in path.name] == []
 
 
@@ -168,8 +173,10 @@ def test_a_text_is_remembered_by_a_running_model_and_read_by_the_next_answer(tin
         assert model.remember("The key lies below the mat.", key="key", title="Key") == 1
         (read,) = model.ask("Where is the key?", max_tokens=1).memories
         assert (read.document_key, read.knowledge_base, read.text) == (
-            "key", "mine", "Key\nThe key lies below the mat.",
-        )  # fmt: skip
+            "key",
+            "mine",
+            "Key\nThe key lies below the mat.",
+        )
         with pytest.raises(InvalidInput, match="no text"):
             model.remember(" ", key="empty")
         for text, key in (("\ud800", "half"), ("whole", "\ud800")):

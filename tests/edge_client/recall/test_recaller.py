@@ -16,9 +16,9 @@ from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
 from edge_client.recall.recaller import CachedMemory, MemoryCache, Recall, Recaller
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import MemoryClient
-from memory_model.bundle import Bundle
-from memory_model.codec.codec import ExactCodec
-from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory3.bundle import Bundle
+from memory3.codec.codec import ExactCodec
+from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_config
@@ -93,18 +93,30 @@ def wrong_payload(recaller: Recaller, service: FakeService, memories: list[Expli
         return MemoryFormat(config, model_id, ExactCodec(8, dtype="float16")).encode(memories[:1])[0]
     good = service.payloads[0]
     return {
-        "format": good[: HEADER.size - 16] + bytes(16) + good[HEADER.size :], "half": good[:-100],
-        "noise": np.random.default_rng(0).bytes(5000), "short": b"x",
-        "NaN": good[:-4] + np.float32(np.nan).tobytes(), "infinity": good[:-4] + np.float32(np.inf).tobytes(),
-    }[what]  # fmt: skip
+        "format": good[: HEADER.size - 16] + bytes(16) + good[HEADER.size :],
+        "half": good[:-100],
+        "noise": np.random.default_rng(0).bytes(5000),
+        "short": b"x",
+        "NaN": good[:-4] + np.float32(np.nan).tobytes(),
+        "infinity": good[:-4] + np.float32(np.inf).tobytes(),
+    }[what]
 
 
 @pytest.mark.parametrize(
     ("what", "reason"),
-    [("checksum", "DAMAGED_MEMORY"), ("said to be held", "DAMAGED_MEMORY"), ("model", "MODEL_MISMATCH"),
-     ("codec", "CODEC_MISMATCH"), ("format", "FORMAT_MISMATCH"), ("half", "CORRUPT_FILE"), ("noise", "CORRUPT_FILE"),
-     ("short", "CORRUPT_FILE"), ("NaN", "DAMAGED_MEMORY"), ("infinity", "DAMAGED_MEMORY")],
-)  # fmt: skip
+    [
+        ("checksum", "DAMAGED_MEMORY"),
+        ("said to be held", "DAMAGED_MEMORY"),
+        ("model", "MODEL_MISMATCH"),
+        ("codec", "CODEC_MISMATCH"),
+        ("format", "FORMAT_MISMATCH"),
+        ("half", "CORRUPT_FILE"),
+        ("noise", "CORRUPT_FILE"),
+        ("short", "CORRUPT_FILE"),
+        ("NaN", "DAMAGED_MEMORY"),
+        ("infinity", "DAMAGED_MEMORY"),
+    ],
+)
 def test_a_wrong_memory_is_refused_by_name_and_the_others_are_read(
     recaller: Recaller, service: FakeService, written: list[ExplicitMemory], what: str, reason: str
 ) -> None:

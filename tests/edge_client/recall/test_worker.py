@@ -12,7 +12,7 @@ import pytest
 from edge_client.errors import Cancellation
 from edge_client.recall.recaller import LocalSource, Recall
 from edge_client.recall.worker import RecallWorker
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 
 LONG_S = 20.0
@@ -26,9 +26,13 @@ class Recalling:
         self.go = threading.Semaphore(0)
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float = LONG_S, cancellation: Cancellation | None = None,
+        self,
+        queries: Sequence[str],
+        *,
+        deadline_s: float = LONG_S,
+        cancellation: Cancellation | None = None,
         also: LocalSource | None = None,
-    ) -> list[Recall]:  # fmt: skip
+    ) -> list[Recall]:
         assert cancellation is not None
         cancellation.add_done_callback(lambda _: self.go.release())
         self.begun.release()

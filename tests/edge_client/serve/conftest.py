@@ -6,8 +6,8 @@ import pytest
 from openai import OpenAI
 
 from deploy.processes import AppProcess
-from memory_model.bundle import Bundle
-from memory_model.codec.payload import ExplicitMemory
+from memory3.bundle import Bundle
+from memory3.codec.payload import ExplicitMemory
 from tests.edge_client.conftest import towns
 from tests.edge_client.fake_service import FakeService, serving
 
@@ -22,10 +22,12 @@ def memories(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeServic
 @pytest.fixture(scope="package")
 def server(tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
     settings = {
-        "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20",
-        "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2",
+        "EDGE_CLIENT_MEMORY": "exact",
+        "EDGE_CLIENT_DEADLINE_S": "20",
+        "EDGE_CLIENT_PARALLEL": "1",
+        "EDGE_CLIENT_SERVE_WAITING": "2",
         "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test"]',
-    }  # fmt: skip
+    }
     folder = tmp_path_factory.mktemp("serve")
     with AppProcess.start(folder, tiny.folder, memories.address, environment=settings) as running:
         yield running

@@ -19,10 +19,10 @@ from edge_client.serve.completions import Answering, Queue
 from edge_client.serve.refusals import ApiError
 from edge_client.serve.requests import ChatRequest
 from edge_client.settings import EdgeSettings
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
-from tests.memory_model.formats.test_formats import write_pdf
+from tests.memory3.formats.test_formats import write_pdf
 from tests.memory_service.running import eventually
 
 
@@ -89,10 +89,11 @@ PLACES = ("Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Bern")
 REQUESTS: list[dict[str, Any]] = [
     {
         "messages": [{"role": "user", "content": f"{'What is it? ' * n}The code of {place}?"}],
-        "max_tokens": 24 + 8 * n, "memory": {"mode": "off" if n % 3 == 2 else "exact"},
+        "max_tokens": 24 + 8 * n,
+        "memory": {"mode": "off" if n % 3 == 2 else "exact"},
     }
     for n, place in enumerate(PLACES)
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +138,12 @@ def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None
     expected = all_at_once(wide)
     with OpenAI(base_url=f"{wide.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         stream = client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "Say much"}], max_tokens=400, stream=True,
+            model=MODEL,
+            messages=[{"role": "user", "content": "Say much"}],
+            max_tokens=400,
+            stream=True,
             logit_bias={"257": -100},
-        )  # fmt: skip
+        )
         next(iter(stream))
         with ThreadPoolExecutor(1) as pool:
             others = pool.submit(all_at_once, wide)

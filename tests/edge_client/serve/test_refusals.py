@@ -20,7 +20,7 @@ from deploy.processes import AppProcess
 from edge_client.errors import ContextFull
 from edge_client.model import EdgeModel
 from edge_client.serve import completions
-from memory_model.bundle import Bundle
+from memory3.bundle import Bundle
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, QUESTION, call, post, refused
@@ -38,11 +38,16 @@ from tests.edge_client.http_calls import MESSAGES, MODEL, QUESTION, call, post, 
         {"tools": [{"function": {"name": "f", "parameters": [1]}}], "tool_choice": "required"},
         {"tool_choice": {"function": "f"}},
         {"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}, *MESSAGES]},
-        {"temperature": -1}, {"n": 2}, {"top_logprobs": 2}, {"memory": {"mode": "sometimes"}},
-        {"memory": {"knowledge_base": "../etc"}}, {"memory": {"knowledge_base": ",".join("abcdefghi")}},
-        {"memory": {"tekst": True}}, {"memory": {"lead_tokens": 4}},  # the server's own, for all requests
+        {"temperature": -1},
+        {"n": 2},
+        {"top_logprobs": 2},
+        {"memory": {"mode": "sometimes"}},
+        {"memory": {"knowledge_base": "../etc"}},
+        {"memory": {"knowledge_base": ",".join("abcdefghi")}},
+        {"memory": {"tekst": True}},
+        {"memory": {"lead_tokens": 4}},  # the server's own, for all requests
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_refused_by_name(server: AppProcess, fields: dict[str, object]) -> None:
     assert refused(post(server, {"messages": MESSAGES, **fields})) == (400, "invalid_value")
 
@@ -57,9 +62,11 @@ def test_bad_requests_are_refused_and_the_server_lives_on(server: AppProcess) ->
     plain = call(server.port, "POST", "/v1/chat/completions", "{}", **{"Content-Type": "text/plain"})
     assert "Content-Type: application/json" in plain.json()["error"]["message"]
     for method, path, status in (
-        ("GET", "/v1/nothing", 404), ("GET", "/../../etc/passwd", 404), ("POST", "/health", 405),
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/../../etc/passwd", 404),
+        ("POST", "/health", 405),
         ("POST", "/v1/responses", 404),
-    ):  # fmt: skip
+    ):
         assert call(server.port, method, path).status == status
 
 
@@ -177,9 +184,11 @@ async def test_while_there_is_no_value_a_comment_keeps_the_connection_and_an_err
 
 TOWN: dict[str, Any] = {
     "$defs": {"Town": {"enum": ["Oslo", "Lima"]}},
-    "type": "object", "properties": {"town": {"$ref": "#/$defs/Town"}}, "required": ["town"],
+    "type": "object",
+    "properties": {"town": {"$ref": "#/$defs/Town"}},
+    "required": ["town"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOLS: list[Any] = [
     {"type": "function", "function": {"name": name, "parameters": parameters}}
@@ -216,10 +225,11 @@ def test_a_begun_answer_goes_on_where_it_was_cut(client: OpenAI) -> None:
 def test_a_conversation_with_tools_and_null_content_is_read(client: OpenAI) -> None:
     call: Any = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Oslo"}'}}
     messages: list[Any] = [
-        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, *MESSAGES,
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+        *MESSAGES,
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "rain"},
-    ]  # fmt: skip
+    ]
     answer = client.chat.completions.create(model="any", messages=messages, tools=TOOLS, max_tokens=4)
     assert answer.choices[0].message.content
     assert not answer.choices[0].message.tool_calls
@@ -299,9 +309,13 @@ def test_a_chat_answers_as_the_sdk_does_with_provenance_and_timings(
 
 def test_a_stream_says_the_same_piece_by_piece_and_counts_at_its_end(server: AppProcess, client: OpenAI) -> None:
     with client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=20, stream=True, stream_options={"include_usage": True},
+        model=MODEL,
+        messages=MESSAGES,
+        max_tokens=20,
+        stream=True,
+        stream_options={"include_usage": True},
         extra_body={"memory": {"texts": True}},
-    ) as stream:  # fmt: skip
+    ) as stream:
         chunks = [chunk.model_dump() for chunk in stream]
     pieces = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
     assert "".join(piece["content"] or "" for piece in pieces) == said(asked(server, max_tokens=20))
@@ -316,10 +330,11 @@ def test_a_stream_says_the_same_piece_by_piece_and_counts_at_its_end(server: App
 @pytest.mark.parametrize(
     ("memory", "read"),
     [
-        ({"mode": "off"}, set()), ({"knowledge_base": "atlas"}, {"atlas"}),
+        ({"mode": "off"}, set()),
+        ({"knowledge_base": "atlas"}, {"atlas"}),
         ({"knowledge_base": "towns,atlas"}, {"atlas", "towns"}),
     ],
-)  # fmt: skip
+)
 def test_a_request_chooses_what_is_read(
     server: AppProcess, memories: FakeService, memory: dict[str, str], read: set[str]
 ) -> None:
@@ -347,9 +362,11 @@ def test_stop_seed_and_logprobs(server: AppProcess) -> None:
 
 def test_json_of_a_schema_comes_even_from_random_weights(server: AppProcess) -> None:
     schema = {
-        "type": "object", "additionalProperties": False, "required": ["city", "ok"],
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["city", "ok"],
         "properties": {"city": {"enum": ["Oslo", "Lima"]}, "ok": {"type": "boolean"}},
-    }  # fmt: skip
+    }
     wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
     answer = asked(server, max_tokens=80, response_format=wanted)
     found = json.loads(said(answer))

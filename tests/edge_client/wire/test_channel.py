@@ -27,8 +27,8 @@ from edge_client.wire.channel import (
     open_channel,
 )
 from edge_client.wire.client import MemoryClient
-from memory_model.codec.payload import Identity
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.codec.payload import Identity
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.api.models import PING_INTERVAL_MS
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from tests.edge_client.certificates import Authority, Pem
@@ -112,10 +112,12 @@ def test_tls_with_the_authority_s_file_and_another_name_where_that_is_said(place
 @pytest.mark.parametrize(
     ("names", "days", "ca", "said"),
     [
-        (("127.0.0.1",), -1, "ours", "has expired"), (("memories.example",), 30, "ours", "for another name"),
-        (("127.0.0.1",), 30, "another", "issuer is unknown"), (("127.0.0.1",), 30, "system", "issuer is unknown"),
+        (("127.0.0.1",), -1, "ours", "has expired"),
+        (("memories.example",), 30, "ours", "for another name"),
+        (("127.0.0.1",), 30, "another", "issuer is unknown"),
+        (("127.0.0.1",), 30, "system", "issuer is unknown"),
     ],
-)  # fmt: skip
+)
 def test_a_certificate_that_cannot_be_trusted_is_named(
     place: Place, names: tuple[str, ...], days: int, ca: str, said: str
 ) -> None:
@@ -187,10 +189,15 @@ def test_an_api_key_does_not_travel_in_plain_text_unless_that_is_said(address: s
 @pytest.mark.parametrize(
     ("address", "loopback"),
     [
-        ("127.8.8.8:1", True), ("dns:///localhost:7430", True), ("unix:/run/memory.sock", True), ("[::1]:1", True),
-        ("10.0.0.1:7430", False), ("localhost.example:7430", False), ("dns://127.0.0.1/memories.example:7430", False),
+        ("127.8.8.8:1", True),
+        ("dns:///localhost:7430", True),
+        ("unix:/run/memory.sock", True),
+        ("[::1]:1", True),
+        ("10.0.0.1:7430", False),
+        ("localhost.example:7430", False),
+        ("dns://127.0.0.1/memories.example:7430", False),
     ],
-)  # fmt: skip
+)
 def test_what_stays_on_this_machine_is_known(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
 
@@ -203,10 +210,15 @@ def test_keepalive_agrees_with_what_the_service_permits() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"address": " "}, {"certificate": Path("c.pem")}, {"key": Path("k.pem")}, {"server_name": "x"},
-        {"attempts": 0}, {"api_key": SecretStr("")}, {"api_key": SecretStr("a\nb")},
+        {"address": " "},
+        {"certificate": Path("c.pem")},
+        {"key": Path("k.pem")},
+        {"server_name": "x"},
+        {"attempts": 0},
+        {"api_key": SecretStr("")},
+        {"api_key": SecretStr("a\nb")},
     ],
-)  # fmt: skip
+)
 def test_settings_that_contradict_themselves_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         ChannelSettings(**{"address": "127.0.0.1:7430", **wrong})
@@ -248,9 +260,10 @@ def test_reason_help_and_pause_come_from_the_details() -> None:
     retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=1, nanos=500_000_000))
     link = error_details_pb2.Help.Link(description="read this", url="https://docs.example")
     details = [
-        error_details_pb2.ErrorInfo(reason="OVERLOADED", domain="memory.v1"), error_details_pb2.Help(links=[link]),
+        error_details_pb2.ErrorInfo(reason="OVERLOADED", domain="memory.v1"),
+        error_details_pb2.Help(links=[link]),
         retry,
-    ]  # fmt: skip
+    ]
     error = call_error(Failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", details), "host:1", 2.0)
     assert error.unavailable
     assert (error.reason, error.retry_after_s) == ("OVERLOADED", 1.5)

@@ -10,9 +10,9 @@ import pytest
 
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
 from edge_client.wire.client import QUERIES_PER_CALL, Answer, Hit, MemoryClient, merged
-from memory_model.bundle import Bundle
-from memory_model.errors import InvalidInput
-from memory_model.words import query_words
+from memory3.bundle import Bundle
+from memory3.errors import InvalidInput
+from memory3.words import query_words
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 

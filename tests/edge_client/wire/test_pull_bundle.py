@@ -21,9 +21,9 @@ from edge_client.errors import RetrievalError, StorageError
 from edge_client.wire import pull
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.pull import checked_manifest, pull_bundle
-from memory_model.bundle import MANIFEST, Bundle
-from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, InvalidInput
+from memory3.bundle import MANIFEST, Bundle
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, InvalidInput
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from tests.line import Line
 from tests.memory_service.processes import service as service_process

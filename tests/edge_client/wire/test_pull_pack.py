@@ -17,10 +17,10 @@ from edge_client.wire import pull
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import Hit, MemoryClient
 from edge_client.wire.pull import pull_pack
-from memory_model.bundle import Bundle
-from memory_model.codec.payload import Identity
-from memory_model.errors import InvalidInput, ModelMismatch
-from memory_model.words import query_words
+from memory3.bundle import Bundle
+from memory3.codec.payload import Identity
+from memory3.errors import InvalidInput, ModelMismatch
+from memory3.words import query_words
 from tests.edge_client.cli.conftest import run
 from tests.line import Line
 from tests.memory_service.encoders import DIMENSION, HashEncoder, vector_of
@@ -131,9 +131,12 @@ def test_a_pack_stands_in_for_the_knowledge_base_of_its_name_and_takes_nothing_o
     with pytest.raises(ModelMismatch, match="edge-client pull --kb towns"):
         LocalKnowledgeBases(towns.parent, tiny)
     manifest = dataclasses.replace(
-        tiny.manifest, model_id=IDENTITY.model_id, codec_id=IDENTITY.codec_id,
-        memory_format_id=IDENTITY.memory_format_id, embedder_id=WRITER.embedder_id,
-    )  # fmt: skip
+        tiny.manifest,
+        model_id=IDENTITY.model_id,
+        codec_id=IDENTITY.codec_id,
+        memory_format_id=IDENTITY.memory_format_id,
+        embedder_id=WRITER.embedder_id,
+    )
     bases = LocalKnowledgeBases(towns.parent, Bundle(tiny.folder, manifest))
     assert [base.name for base in bases.stand_ins("atlas,towns")] == ["towns"]
     assert (len(bases), bases.documents(), bases.stand_ins("atlas")) == (0, {}, [])

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from experiments.corpus.preparing import write_rows
+from memory3.config import MemoryConfig
+from memory3.errors import InvalidInput, MissingFile
+from memory3.refusal import SENTENCE
 from memory_model.cli.training_data import mixture_of
-from memory_model.config import MemoryConfig
 from memory_model.data.alike import Articles, HardFacts
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import Sizes, references_of
 from memory_model.data.dialogue import Dialogues
 from memory_model.data.passages import ASKED, Asked
 from memory_model.data.rows import Row
-from memory_model.errors import InvalidInput, MissingFile
-from memory_model.refusal import SENTENCE
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import PASSAGES
 
@@ -27,11 +27,16 @@ SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, al
 REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
     Row(
-        f"Mill {n} of A{a} was built by B{n}.", f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
-        f"B{n}" if answerable else SENTENCE, f"A{a}", answerable=answerable,
+        f"Mill {n} of A{a} was built by B{n}.",
+        f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
+        f"B{n}" if answerable else SENTENCE,
+        f"A{a}",
+        answerable=answerable,
     )
-    for a in range(3) for n in range(5) for answerable in (True, False)
-]  # fmt: skip
+    for a in range(3)
+    for n in range(5)
+    for answerable in (True, False)
+]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from memory3.errors import InvalidInput
 from memory_model.data.batches import IGNORE, Batch, BatchSource, Mixture
 from memory_model.data.conversations import AskedConversations, FactConversations, Sizes, references_of
 from memory_model.data.passages import Asked, Passage
 from memory_model.data.running_text import KeepingBatches
-from memory_model.errors import InvalidInput
 from tests.edge_client.tiny_bundle import tiny_loaded
 
 FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
@@ -18,7 +18,7 @@ DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n i
 PASSAGES = [
     Passage("s", f"p{n}", f"Town {n}", f"Town {n} is a small place. It was founded in 18{n:02} by Anna Berg of Oslo.")
     for n in range(12)
-]  # fmt: skip
+]
 SIZES = Sizes(written=6, conversations=6, longest=32)
 
 

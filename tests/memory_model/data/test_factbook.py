@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from experiments.corpus.preparing import write_rows
+from memory3.errors import CorruptFile, MissingFile
 from memory_model.data import factbook
 from memory_model.data.passages import Asked, Passage, held_out, read_rows
-from memory_model.errors import CorruptFile, MissingFile
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,7 +11,9 @@ import torch.nn.functional as F
 
 from experiments.questions.countries import invented_documents
 from experiments.questions.paragraphs import write_paragraph_sets
-from memory_model.chat import ChatTemplate
+from memory3.chat import ChatTemplate
+from memory3.refusal import SENTENCE
+from memory3.tokenizer import Tokenizer
 from memory_model.cli.training_data import mixture_of
 from memory_model.data.alike import Articles
 from memory_model.data.batches import IGNORE
@@ -23,8 +25,6 @@ from memory_model.nn.adapter import collect, load_start
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
-from memory_model.refusal import SENTENCE
-from memory_model.tokenizer import Tokenizer
 from memory_model.train.losses import batch_gradients
 from memory_model.train.tuner import Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import tiny_loaded
@@ -62,10 +62,14 @@ def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:
     titles = {row.get("title") or row["knowledge"].partition("\n")[0] for row in tests}
     kept_out = {text for row in tests if "knowledge" in row for text in (row["knowledge"], *row.get("distractors", []))}
     tested = [
-        {"article": row["title"], "paragraph": row["knowledge"],
-         "questions": [{"question": row["question"], "answers": [row["right_answer"]]}]}
-        for row in json.loads((DATA / "squad_test.json").read_text()) if row["answerable"]
-    ]  # fmt: skip
+        {
+            "article": row["title"],
+            "paragraph": row["knowledge"],
+            "questions": [{"question": row["question"], "answers": [row["right_answer"]]}],
+        }
+        for row in json.loads((DATA / "squad_test.json").read_text())
+        if row["answerable"]
+    ]
     (tmp_path / "squad.json").write_text(json.dumps(tested + paragraphs("Basel")))
     write_paragraph_sets([tmp_path / "squad.json"], tmp_path, tmp_path / "training.json", 1)
     real = read_jsonl(DATA / "factbook.jsonl")
@@ -77,9 +81,8 @@ def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:
     config = folder.checkpoint.config(folder.name).with_memory(folder.memory)
     loaded = SimpleNamespace(tokenizer=tokenizer, config=config, chat=ChatTemplate(folder.chat_template, tokenizer))
     built = mixture_of(
-        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, Sizes(),
-        questions=tmp_path / "training.json",
-    ).sources["preferences"][1]  # fmt: skip
+        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, Sizes(), questions=tmp_path / "training.json"
+    ).sources["preferences"][1]
     facts, articles = built.sources
     references = [*facts.references, *(r for held in articles.articles.values() for r, _ in held)]
     questions = {way.question for r in references for ways in r.questions for way in ways}

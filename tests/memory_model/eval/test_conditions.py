@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memory3.errors import InvalidInput
+from memory3.refusal import SENTENCE
 from memory_model.data.rows import Row, read_rows
-from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
 from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
 from memory_model.eval.scores import exact_match, token_f1
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
-from memory_model.refusal import SENTENCE
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 TEXTS = [f"Land{n}\nArea: {n} km" for n in range(8)]
@@ -90,8 +90,11 @@ def test_text_conditions_prompt_with_what_memory_reads(loaded: LoadedModel, monk
 def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel) -> None:
     rows = [Row("First part here is.\nSecond part is here.", "Q?", "A", title="T", distractors=("x", "y"))]
     assert sorted(evaluation(loaded, (), rows).given[0]) == [
-        "T\nFirst part here is.", "T\nSecond part is here.", "T\nx", "T\ny",
-    ]  # fmt: skip
+        "T\nFirst part here is.",
+        "T\nSecond part is here.",
+        "T\nx",
+        "T\ny",
+    ]
 
 
 def test_any_of_several_right_answers_counts() -> None:
@@ -163,10 +166,14 @@ def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_ser
 @pytest.mark.parametrize(
     ("answer", "right", "same", "f1"),
     [
-        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0), ("28,748 sq km", "28748 sq. km", 1.0, 1.0),
-        ("red and blue", "blue", 0.0, 0.5), ("no", "yes", 0.0, 0.0), ("", "", 1.0, 1.0), ("", "yes", 0.0, 0.0),
+        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0),
+        ("28,748 sq km", "28748 sq. km", 1.0, 1.0),
+        ("red and blue", "blue", 0.0, 0.5),
+        ("no", "yes", 0.0, 0.0),
+        ("", "", 1.0, 1.0),
+        ("", "yes", 0.0, 0.0),
     ],
-)  # fmt: skip
+)
 def test_scores_of_known_answers(answer: str, right: str, same: float, f1: float) -> None:
     assert exact_match(answer, right) == same
     assert token_f1(answer, right) == pytest.approx(f1)

@@ -14,10 +14,10 @@ from edge_client.decoder.batch import Decoder as EdgeDecoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.sequence import Sequence
 from edge_client.recall.recaller import Recall
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory3.codec.payload import ExplicitMemory
+from memory3.config import MemoryConfig, MemoryHead, ModelConfig
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.data.factbook import read_jsonl
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.activations import KEYS, second_moments
 from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decoder
 from memory_model.export.graph import Graph

@@ -8,8 +8,8 @@ import onnx
 import pytest
 import torch
 
-from memory_model.embedder import Embedder
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.embedder import Embedder
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.embedder import encoder_graph, export_embedder
 from memory_model.models.encoder import read_encoder
 from tests.memory_model.encoder_folders import TEXTS, bert, expected, save, say_pooling, unigram_tokenizer, xlm_r
@@ -137,7 +137,7 @@ BAD = {
     "no tokenizer": ("bin", remove("tokenizer.json"), MissingFile, r"no tokenizer\.json"),
     "max pooling": ("bin", lambda f: say_pooling(f, pooling_mode_max_tokens=True), InvalidInput, "mean or cls"),
     "dense": ("bin", lambda f: (f / "modules.json").write_text('[{"type": "m.Dense"}]'), InvalidInput, "Dense"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", BAD)

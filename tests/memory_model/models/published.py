@@ -19,20 +19,33 @@ LLAMA2 = (
     "{% else %}{{ ' ' + message['content'] + ' ' + eos_token }}{% endif %}{% endfor %}"
 )
 _SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 4,
-    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-    "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 96,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 _PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 _LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 ARCHITECTURES: dict[str, tuple[type, dict[str, Any]]] = {
     "llama-2": (tf.LlamaConfig, {"num_key_value_heads": 6, "rope_parameters": _PLAIN}),
     "llama-3": (tf.LlamaConfig, {"rope_parameters": _LLAMA3}),
     "llama, linear scaling": (
-        tf.LlamaConfig, {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
+        tf.LlamaConfig,
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
     ),
     "mistral": (tf.MistralConfig, {"head_dim": 32, "rope_parameters": _PLAIN, "sliding_window": None}),
     "qwen2": (tf.Qwen2Config, {"tie_word_embeddings": True, "rope_parameters": _PLAIN}),
@@ -40,9 +53,10 @@ ARCHITECTURES: dict[str, tuple[type, dict[str, Any]]] = {
     "smollm2": (tf.LlamaConfig, {"tie_word_embeddings": True, "rope_parameters": {**_PLAIN, "rope_theta": 100000.0}}),
     "smollm3": (tf.SmolLM3Config, {"rope_parameters": {**_PLAIN, "rope_theta": 2000000.0}}),
     "memory3-2b": (
-        tf.LlamaConfig, {"head_dim": 80, "num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 400},
+        tf.LlamaConfig,
+        {"head_dim": 80, "num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 400},
     ),
-}  # fmt: skip
+}
 
 
 def sentence_piece(unigram: bool = False) -> Tokenizer:

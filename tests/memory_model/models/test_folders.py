@@ -18,10 +18,11 @@ from edge_client.decoder.sequence import Sequence as Text
 from edge_client.recall.recaller import Recall
 from experiments.random_base import hugging_face_config
 from experiments.shapes import SHAPES, SMOLLM2_135M
-from memory_model.chat import prefix_ids
-from memory_model.codec.codec import ExactCodec
-from memory_model.config import ModelConfig, parse_budget
-from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.chat import prefix_ids
+from memory3.codec.codec import ExactCodec
+from memory3.config import ModelConfig, parse_budget
+from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.tokenizer import SpecialTokens
 from memory_model.export.bundle import export_bundle
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.architectures import config_of
@@ -30,7 +31,6 @@ from memory_model.models.gguf import GgufFile
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.adapter import attach, collect
 from memory_model.nn.writing import stack_memories
-from memory_model.tokenizer import SpecialTokens
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import ARCHITECTURES, TEXT, add_tokenizer, published
 
@@ -346,23 +346,32 @@ def test_a_shape_survives_its_form_in_a_bundle(pair: Pair) -> None:
 
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100,
-    "intermediate_size": 96, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+    "intermediate_size": 96,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"model_type": "gemma3"}, "gemma3"), ({"hidden_act": "gelu"}, "gelu"), ({"mlp_bias": True}, "mlp_bias"),
-        ({"attention_bias": True}, "attention_bias"), ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"model_type": "gemma3"}, "gemma3"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"num_attention_heads": 3, "num_key_value_heads": 2}, "evenly"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         config_of({**LLAMA, **changes}, "x")

@@ -9,23 +9,25 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from edge_client.generate.sampling import StreamText
-from memory_model.chat import ChatTemplate
+from memory3.chat import ChatTemplate
+from memory3.errors import InvalidInput
+from memory3.tokenizer import SpecialTokens, Tokenizer
 from memory_model.data.batches import IGNORE, conversation_tokens
-from memory_model.errors import InvalidInput
 from memory_model.models.huggingface import HuggingFaceFolder
-from memory_model.tokenizer import SpecialTokens, Tokenizer
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_level
 from tests.memory_model.models.published import LLAMA2, SPECIAL, add_tokenizer, published, sentence_piece
 
 LLAMA = SpecialTokens(bos=1, eos=2, end_of_turn=2)
 KINDS = {
-    "byte level": (byte_level(SPECIAL), TEMPLATE, None), "SentencePiece": (sentence_piece(), LLAMA2, LLAMA),
+    "byte level": (byte_level(SPECIAL), TEMPLATE, None),
+    "SentencePiece": (sentence_piece(), LLAMA2, LLAMA),
     "unigram": (sentence_piece(unigram=True), LLAMA2, LLAMA),
-}  # fmt: skip
+}
 CONVERSATION = [
-    {"role": "user", "content": "Is Paris in France?"}, {"role": "assistant", "content": "Yes, it is."},
+    {"role": "user", "content": "Is Paris in France?"},
+    {"role": "assistant", "content": "Yes, it is."},
     {"role": "user", "content": "And Berlin?"},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(params=list(KINDS))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from memory_model.config import ModelConfig
-from memory_model.errors import InvalidInput
+from memory3.config import ModelConfig
+from memory3.errors import InvalidInput
 from memory_model.models.load import load_base
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.nn.fused import rotate

@@ -8,8 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from memory3.config import parse_budget
 from memory_model.cli import app
-from memory_model.config import parse_budget
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.running_text import ContinualBatches
 from memory_model.models.folder import ModelFolder, open_checkpoint

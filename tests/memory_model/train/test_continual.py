@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.corpus.preparing import write_rows
-from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import MemoryConfig, MemoryHead
+from memory3.codec.payload import ExplicitMemory
+from memory3.config import MemoryConfig, MemoryHead
+from memory3.errors import InvalidInput
+from memory3.tokenizer import Tokenizer
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.passages import Passage, corpus_files, held_out
 from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlaps, prepare
 from memory_model.data.running_text import ContinualBatches
-from memory_model.errors import InvalidInput
-from memory_model.tokenizer import Tokenizer
 from memory_model.train.codec_fit import reading_metrics, recipe, written_vectors
 from tests.edge_client.tiny_bundle import byte_tokenizer
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model

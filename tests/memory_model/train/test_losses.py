@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from memory_model.codec.codec import ExactCodec
-from memory_model.codec.payload import ExplicitMemory, MemoryFormat
-from memory_model.config import MemoryConfig, MemoryHead
+from memory3.codec.codec import ExactCodec
+from memory3.codec.payload import ExplicitMemory, MemoryFormat
+from memory3.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import Batch
 from memory_model.data.conversations import Sizes
 from memory_model.nn.adapter import attach, checkpoint_layers
@@ -21,8 +21,10 @@ from tests.memory_model.train.plain import plain_losses
 
 MIXED = Sizes(written=6, conversations=12, as_text=0.3)
 MAKERS: dict[str, Callable[[], Batch]] = {
-    "facts": lambda: facts(MIXED).next(), "asked": lambda: people(MIXED).next(), "keeping": lambda: keeping().next(),
-}  # fmt: skip
+    "facts": lambda: facts(MIXED).next(),
+    "asked": lambda: people(MIXED).next(),
+    "keeping": lambda: keeping().next(),
+}
 
 
 def tuned() -> tuple[Decoder, list[torch.nn.Parameter]]:

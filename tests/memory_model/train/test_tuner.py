@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.data.conversations import FactConversations, Sizes, references_of
-from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.fused import product_type

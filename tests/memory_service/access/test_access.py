@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import generate_latest
 from typer.testing import CliRunner
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.authorization import Scope
 from memory_service.access.keys import KeyFile, KeyRing, changing
 from memory_service.access.quotas import Quota, WriteGuard
@@ -170,10 +170,13 @@ def test_the_commands_change_a_file_that_keeps_no_secret_and_is_its_owners_only(
     assert "revoked" in keys("list")[1]
     assert KeyFile.read(path).certificates == ()
     for wrong in (
-        ("create", "x", "--grant", "notes:owner"), ("create", "x", "--grant", "notes"), ("revoke", "nope"),
-        ("certificate", "phone.example"), ("quota", "a/b"),
+        ("create", "x", "--grant", "notes:owner"),
+        ("create", "x", "--grant", "notes"),
+        ("revoke", "nope"),
+        ("certificate", "phone.example"),
+        ("quota", "a/b"),
         ("quota", "acme", "--requests-per-s", "inf"),
-    ):  # fmt: skip
+    ):
         assert keys(*wrong)[0] == 1, wrong
     assert keys("create", "x", "--grant", "notes:read", "--expires-days", "1000000000")[0] == 2
     assert KeyFile.read(path).quotas["acme"].references == 7
@@ -270,9 +273,12 @@ def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mutual]:
     certificate, key = authority.issue("service", "127.0.0.1").files(folder, "service")
     new_key(keys, {"*": "admin"})
     settings = {
-        "store": f"file://{folder}/store", "keys": keys, "tls_certificate": certificate, "tls_key": key,
+        "store": f"file://{folder}/store",
+        "keys": keys,
+        "tls_certificate": certificate,
+        "tls_key": key,
         "tls_client_ca": folder / "ca.pem",
-    }  # fmt: skip
+    }
     with running(folder, HashEncoder(), **settings) as (_, server):
 
         @contextmanager

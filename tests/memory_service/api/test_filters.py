@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memory_model.words import query_words
+from memory3.words import query_words
 from protos.memory.v1 import ingestion_pb2, retrieval_pb2
 from protos.memory.v1.filter_pb2 import Filter
 from tests.memory_service.encoders import HashEncoder
@@ -92,10 +92,12 @@ def test_documents_are_deleted_by_filter_and_no_others(client: Client) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {}, {"filter": Filter()}, {"filter": joined("none_of", joined("any_of"))},
+        {},
+        {"filter": Filter()},
+        {"filter": joined("none_of", joined("any_of"))},
         {"filter": within("colour", ["red"]), "document_keys": ["d01"]},
     ],
-)  # fmt: skip
+)
 def test_a_deletion_that_does_not_say_what_deletes_nothing(client: Client, more: dict[str, Any]) -> None:
     request = ingestion_pb2.DeleteRequest(knowledge_base="kb", **more)
     assert refused(lambda: client.ingestion.Delete(request, timeout=60)).reason == "INVALID_ARGUMENT"

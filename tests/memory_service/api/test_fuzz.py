@@ -22,9 +22,13 @@ from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import Client, document, running
 
 NEVER = {
-    grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.CANCELLED,
-}  # fmt: skip
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.CANCELLED,
+}
 METHODS = [
     method
     for module in (retrieval_pb2, ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2)
@@ -37,9 +41,9 @@ KEPT = [document(f"d{n}", f"Text {n}.") for n in range(5)]
 # Requests: messages of any values, their bytes damaged
 
 _NAMES = st.sampled_from(["kb", "kb", "kb", "", "other", "one/kept", "a/../b", "x" * 300, "\0", "k\u0301b"])
-_VECTORS = st.sampled_from([
-    vector_of("Text 1.").tobytes(), vector_of("x").tobytes() * 3, b"\0" * 128, b"\xff" * 128, b"abc", b"",
-])  # fmt: skip
+_VECTORS = st.sampled_from(
+    [vector_of("Text 1.").tobytes(), vector_of("x").tobytes() * 3, b"\0" * 128, b"\xff" * 128, b"abc", b""]
+)
 _INTEGERS = st.sampled_from([0, 1, 2, 5, 100, 2**16, 2**31 - 1]) | st.integers(0, 2**31 - 1)
 
 
@@ -104,9 +108,11 @@ _FRAME = st.builds(
         size.to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
     ),
     st.sampled_from([0, 4, 8, 100, 2**14, 2**24 - 1]) | st.integers(0, 200),
-    st.integers(0, 12), st.integers(0, 255), st.sampled_from([0, 1, 2, 3, 2**31 - 1, 2**32 - 1]),
+    st.integers(0, 12),
+    st.integers(0, 255),
+    st.sampled_from([0, 1, 2, 3, 2**31 - 1, 2**32 - 1]),
     st.binary(max_size=200),
-)  # fmt: skip
+)
 _BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 NOISE = (
     st.lists(_FRAME, max_size=6).map(lambda many: _BEGIN + b"".join(many))

@@ -46,8 +46,11 @@ def test_an_acknowledged_document_is_searchable_in_references_with_its_title(cli
 def test_a_stream_tells_how_far_it_has_come(client: Client) -> None:
     documents = [document(f"d{n}", f"Text {n}.") for n in range(5)] + [document("empty", "")]
     answers = client.ingestion.Ingest(iter(ingest_requests("far", documents)), timeout=60)
-    told = [(answer.progress.items_answered, answer.progress.items_received, answer.progress.references_written)
-            for answer in answers if answer.HasField("progress")]  # fmt: skip
+    told = [
+        (answer.progress.items_answered, answer.progress.items_received, answer.progress.references_written)
+        for answer in answers
+        if answer.HasField("progress")
+    ]
     assert told == sorted(told)
     assert told[-1] == (6, 6, 5)
 
@@ -78,15 +81,27 @@ def test_references_overlap_on_request(client: Client) -> None:
 
 def test_bad_documents_fail_by_name_and_the_others_are_stored(client: Client) -> None:
     answers = client.ingest(
-        "mixed", document("good", "A good one."), document("empty", ""), document("blank", " \n\t "),
-        document("large", "x" * (10 << 20)), document("", "No key."), document("k" * 2000, "Long key."),
-        document("titled", "Text.", title="word " * 200), document("late", "Another good one."),
-    )[1:]  # fmt: skip
+        "mixed",
+        document("good", "A good one."),
+        document("empty", ""),
+        document("blank", " \n\t "),
+        document("large", "x" * (10 << 20)),
+        document("", "No key."),
+        document("k" * 2000, "Long key."),
+        document("titled", "Text.", title="word " * 200),
+        document("late", "Another good one."),
+    )[1:]
     assert [a.acknowledged.sequence or a.failed.sequence for a in answers] == list(range(1, 9))
     assert [outcome(a) for a in answers] == [
-        STORED, "DOCUMENT_EMPTY", "DOCUMENT_EMPTY", "DOCUMENT_TOO_LARGE",
-        "INVALID_ARGUMENT", "INVALID_ARGUMENT", "INVALID_ARGUMENT", STORED,
-    ]  # fmt: skip
+        STORED,
+        "DOCUMENT_EMPTY",
+        "DOCUMENT_EMPTY",
+        "DOCUMENT_TOO_LARGE",
+        "INVALID_ARGUMENT",
+        "INVALID_ARGUMENT",
+        "INVALID_ARGUMENT",
+        STORED,
+    ]
     assert client.counts("mixed") == (2, 2)
 
 
@@ -101,19 +116,28 @@ def test_prepared_references_are_stored_as_sent_and_checked(client: Client, enco
     nan = np.full(DIMENSION, np.nan, "<f4").tobytes()
     before = encoder.encoded
     answers = client.ingest(
-        "prepared", prepared("whole", pb.PreparedReference(**whole)),
-        prepared("text only", pb.PreparedReference(text="Only text.")), prepared("none"),
+        "prepared",
+        prepared("whole", pb.PreparedReference(**whole)),
+        prepared("text only", pb.PreparedReference(text="Only text.")),
+        prepared("none"),
         prepared("nan", pb.PreparedReference(text="t", embedding=nan)),
         prepared("short", pb.PreparedReference(text="t", embedding=vector.tobytes()[:-4])),
         prepared("two", pb.PreparedReference(text="t", embedding=vector.tobytes() * 2)),
         prepared("foreign", pb.PreparedReference(**whole), pb.PreparedReference(text="t", payload=foreign)),
         prepared("cut", pb.PreparedReference(text="t", payload=payload[:-1])),
         prepared("long", pb.PreparedReference(text="word " * 129)),
-    )[1:]  # fmt: skip
+    )[1:]
     assert [outcome(a) for a in answers] == [
-        STORED, STORED, "DOCUMENT_EMPTY", "VECTOR_NOT_FINITE", "WRONG_VECTOR_SIZE", "INVALID_ARGUMENT",
-        "MODEL_MISMATCH", "PAYLOAD_CORRUPT", "INVALID_ARGUMENT",
-    ]  # fmt: skip
+        STORED,
+        STORED,
+        "DOCUMENT_EMPTY",
+        "VECTOR_NOT_FINITE",
+        "WRONG_VECTOR_SIZE",
+        "INVALID_ARGUMENT",
+        "MODEL_MISMATCH",
+        "PAYLOAD_CORRUPT",
+        "INVALID_ARGUMENT",
+    ]
     assert client.counts("prepared") == (2, 2)
     assert encoder.encoded == before + 1, "only what had no memory"
     hit = client.retrieve("prepared", vector[None], k=1).results[0].hits[0]
@@ -140,11 +164,12 @@ def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
 @pytest.mark.parametrize(
     ("requests", "reason"),
     [
-        ([], "INVALID_ARGUMENT"), (ingest_requests("x", [document("a", "b")])[1:], "INVALID_ARGUMENT"),
+        ([], "INVALID_ARGUMENT"),
+        (ingest_requests("x", [document("a", "b")])[1:], "INVALID_ARGUMENT"),
         (ingest_requests("missing", [document("a", "b")], create=False), "KNOWLEDGE_BASE_NOT_FOUND"),
         (ingest_requests("bad name!", [document("a", "b")]), "INVALID_ARGUMENT"),
     ],
-)  # fmt: skip
+)
 def test_streams_that_begin_badly_are_refused(client: Client, requests: list[pb.IngestRequest], reason: str) -> None:
     assert refused(lambda: list(client.ingestion.Ingest(iter(requests), timeout=60))).reason == reason
 
@@ -164,10 +189,12 @@ def test_what_came_before_a_broken_message_is_answered(client: Client) -> None:
 @pytest.mark.parametrize(
     ("error", "retryable"),
     [
-        (StoreUnavailable("the store is away"), True), (QuotaExceeded("the tenant is full", limit=3), False),
-        (BadRequest("no such value", field="text"), False), (RuntimeError("a bug"), False),
+        (StoreUnavailable("the store is away"), True),
+        (QuotaExceeded("the tenant is full", limit=3), False),
+        (BadRequest("no such value", field="text"), False),
+        (RuntimeError("a bug"), False),
     ],
-)  # fmt: skip
+)
 def test_a_failure_says_whether_the_document_may_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, retryable: bool
 ) -> None:

@@ -128,9 +128,11 @@ def test_who_writes_administers_or_is_refused_is_logged(tmp_path: Path, capsys: 
     lines = [json.loads(line) for line in said.splitlines() if '"event": "call"' in line]
     shown = [(line["method"].rpartition("/")[2], line["code"], line.get("key")) for line in lines]
     assert shown == [
-        ("Ingest", "OK", secret.split("_")[1]), ("DeleteKnowledgeBase", "PERMISSION_DENIED", reader.split("_")[1]),
-        ("ListKnowledgeBases", "UNAUTHENTICATED", None), ("DeleteKnowledgeBase", "OK", secret.split("_")[1]),
-    ]  # fmt: skip
+        ("Ingest", "OK", secret.split("_")[1]),
+        ("DeleteKnowledgeBase", "PERMISSION_DENIED", reader.split("_")[1]),
+        ("ListKnowledgeBases", "UNAUTHENTICATED", None),
+        ("DeleteKnowledgeBase", "OK", secret.split("_")[1]),
+    ]
     assert (lines[0]["tenant"], lines[0]["documents"]) == ("acme", {"stored": 1, "failed": 1})
     assert lines[1]["reason"] == "SCOPE_TOO_SMALL"
     assert (lines[3]["request_id"], lines[3]["knowledge_base"]) == ("by-me-1", "kb")
@@ -164,9 +166,11 @@ def test_one_damaged_knowledge_base_is_isolated_and_named(tmp_path: Path, engine
         assert '"event": "knowledge_base_refused"' in running.log.read_text()
         assert status(client) == status(client, "memory.v1.Retrieval") == SERVING
         for call in (
-            lambda: client.hits("harmed", "x"), lambda: client.delete("harmed", "d1"),
-            lambda: client.statistics("harmed"), lambda: client.ingest("harmed", document("new", "New.")),
-        ):  # fmt: skip
+            lambda: client.hits("harmed", "x"),
+            lambda: client.delete("harmed", "d1"),
+            lambda: client.statistics("harmed"),
+            lambda: client.ingest("harmed", document("new", "New.")),
+        ):
             error = refused(call)
             assert (error.code, error.reason) == (grpc.StatusCode.DATA_LOSS, "KNOWLEDGE_BASE_DAMAGED")
         listed = client.bases.ListKnowledgeBases(

@@ -75,9 +75,10 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
                 statuses.extend(reply.status for reply in watching)
 
         asking = [
-            pool.submit(watch_health), pool.submit(retrieve_until, over, client, alone, to_an_error=True),
+            pool.submit(watch_health),
+            pool.submit(retrieve_until, over, client, alone, to_an_error=True),
             pool.submit(retrieve_until, over, Client(channel), of_device, to_an_error=False),
-        ]  # fmt: skip
+        ]
         stream = pool.submit(ingest_until_it_ends, client, 90, acknowledged)
         eventually(lambda: len(acknowledged) >= 10)
         first.process.send_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 
-from memory_model.words import query_words
+from memory3.words import query_words
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.stores.local.store import LocalStore
 from protos.memory.v1 import retrieval_pb2 as pb
@@ -94,11 +94,15 @@ def test_a_text_finds_what_its_vector_and_words_find(client: Client) -> None:
         ({"query_texts": ["a"] * 33}, "INVALID_ARGUMENT", "query_texts"),
         ({"query_texts": ["a"] * 20, "k": 100}, "INVALID_ARGUMENT", "k"),
     ],
-)  # fmt: skip
+)
 def test_wrong_values_are_named_before_anything_is_embedded(
-    client: Client, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch, request_: dict[str, Any], reason: str,
+    client: Client,
+    encoder: HashEncoder,
+    monkeypatch: pytest.MonkeyPatch,
+    request_: dict[str, Any],
+    reason: str,
     field: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(encoder, "embed", lambda texts: pytest.fail("embedded"))
     error = why(client, **request_)
     assert (error.code, error.reason, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, reason, field)
@@ -107,9 +111,13 @@ def test_wrong_values_are_named_before_anything_is_embedded(
 @pytest.mark.parametrize("query", [{"query_vectors": X}, {"query_texts": ["a"]}])
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("model", "MODEL_MISMATCH"), ("codec", "CODEC_MISMATCH"), ("memory_format", "FORMAT_MISMATCH"),
-     ("embedder", "EMBEDDER_MISMATCH")],
-)  # fmt: skip
+    [
+        ("model", "MODEL_MISMATCH"),
+        ("codec", "CODEC_MISMATCH"),
+        ("memory_format", "FORMAT_MISMATCH"),
+        ("embedder", "EMBEDDER_MISMATCH"),
+    ],
+)
 def test_another_identity_is_refused_by_name(client: Client, query: dict[str, Any], name: str, reason: str) -> None:
     other = getattr(identity_of("another"), f"{name}_id")
     error = why(client, **query, **{f"{name}_id": other})

@@ -17,10 +17,11 @@ from memory_service.cli import app
 from tests.memory_service.processes import ROOT, Service, service
 
 PROGRAM = [
-    sys.executable, "-c",
+    sys.executable,
+    "-c",
     "from memory_service.client import ingest; ingest._WINDOW = 16\n"  # few documents are under way
     "from memory_service.cli import app; app(prog_name='memory-service')",
-]  # fmt: skip
+]
 
 
 ENVIRONMENT = {"COLUMNS": "200"}
@@ -55,9 +56,12 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
     assert "created knowledge base kinds\n" in done.stderr
     for part in (
-        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY", "facts.jsonl, line 3: UNREADABLE: `text` is missing", "line 4",
-        "facts.jsonl, line 5: UNREADABLE: not valid UTF-8", "bad.txt",
-    ):  # fmt: skip
+        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY",
+        "facts.jsonl, line 3: UNREADABLE: `text` is missing",
+        "line 4",
+        "facts.jsonl, line 5: UNREADABLE: not valid UTF-8",
+        "bad.txt",
+    ):
         assert part in done.stderr, part
     again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")
     assert (again.exit_code, again.stdout) == (0, "1 document: 1 unchanged; 1 reference\n")
@@ -68,8 +72,12 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service
     facts = write_jsonl(tmp_path / "many.jsonl", *({"key": f"k{n}", "text": f"Text {n}."} for n in range(100)))
     process = subprocess.Popen(
         [*PROGRAM, "ingest", str(facts), "--kb", "many", "--address", running.address],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **ENVIRONMENT},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+    )
     while "document_count: 0" in (shown := command(running, "kb", "show", "many").stdout) or not shown:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -122,11 +130,13 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--bundle", "none"], "no bundle at none"), (["--model", "nowhere"], "nowhere"),
-        (["--store", "ftp://x"], "ftp://x"), ([], "no embedder"),
+        (["--bundle", "none"], "no bundle at none"),
+        (["--model", "nowhere"], "nowhere"),
+        (["--store", "ftp://x"], "ftp://x"),
+        ([], "no embedder"),
         (["--port-file", "nowhere/port"], "nowhere/port"),
     ],
-)  # fmt: skip
+)
 def test_serve_says_what_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str) -> None:
     monkeypatch.chdir(tmp_path)
     refused = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0", "--store", f"file://{tmp_path}/x", *options])

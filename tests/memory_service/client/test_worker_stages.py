@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from memory_model.errors import ModelMismatch
-from memory_model.formats import read_documents
+from memory3.errors import ModelMismatch
+from memory3.formats import read_documents
 from memory_service.client.connection import RemoteError
 from memory_service.client.ingest import Destination, Row
 from memory_service.client.ray import Send, Store, Write, rows_of, table_of

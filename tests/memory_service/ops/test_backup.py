@@ -14,7 +14,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.cli import app
 from memory_service.ops.backup import CHECKSUM, DATABASE, Archive, back_up, restore
 from tests.memory_service.encoders import HashEncoder
@@ -38,9 +38,12 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.start()
     host, port = server.get_host_and_port()
     for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():  # fmt: skip
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
         monkeypatch.setenv(name, value)
     boto3.client("s3").create_bucket(Bucket="backups")
     yield

@@ -22,10 +22,13 @@ def joined(kind: str, *filters: Filter) -> Filter:
 
 def between(**bounds: float | str | Filter.Bound) -> Filter:
     limits = {
-        name: bound if isinstance(bound, Filter.Bound)
-        else Filter.Bound(text=bound) if isinstance(bound, str) else Filter.Bound(number=bound)
+        name: bound
+        if isinstance(bound, Filter.Bound)
+        else Filter.Bound(text=bound)
+        if isinstance(bound, str)
+        else Filter.Bound(number=bound)
         for name, bound in bounds.items()
-    }  # fmt: skip
+    }
     return Filter(range=Filter.Range(name="n", **limits))
 
 
@@ -47,7 +50,7 @@ def nested(depth: int) -> Filter:
         (between(above="\uff5e"), ["\U00010400"], ["\uff5e", "a"]),  # by bytes of UTF-8, not by UTF-16
         (joined("any_of", nested(7), *[Filter(exists=f"n{n}") for n in range(63)]), [], [None]),  # the largest
     ],
-)  # fmt: skip
+)
 def test_a_filter_passes_what_it_says(message: Filter, passing: list[str | None], failing: list[str | None]) -> None:
     condition = read_filter(Filter.FromString(message.SerializeToString()))
     for value in passing + failing:
@@ -58,16 +61,21 @@ def test_a_filter_passes_what_it_says(message: Filter, passing: list[str | None]
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (Filter(), "filter"), (joined("all_of"), "filter.all_of.filters"),
+        (Filter(), "filter"),
+        (joined("all_of"), "filter.all_of.filters"),
         (joined("none_of", Filter(exists="a"), joined("any_of")), "filter.none_of.filters[1].any_of.filters"),
-        (within("a", []), "filter.is_in.values"), (between(), "filter.range"),
-        (between(above=Filter.Bound()), "filter.range.above"), (between(below=math.nan), "filter.range.below"),
-        (between(at_most=math.inf), "filter.range.at_most"), (between(at_least=1.0, below="2"), "filter.range"),
+        (within("a", []), "filter.is_in.values"),
+        (between(), "filter.range"),
+        (between(above=Filter.Bound()), "filter.range.above"),
+        (between(below=math.nan), "filter.range.below"),
+        (between(at_most=math.inf), "filter.range.at_most"),
+        (between(at_least=1.0, below="2"), "filter.range"),
         (nested(9), "filter" + ".none_of.filters[0]" * 7 + ".none_of"),
-        (joined("any_of", *[Filter(exists="a")] * 65), "filter"), (within("a", ["b"] * 1001), "filter"),
+        (joined("any_of", *[Filter(exists="a")] * 65), "filter"),
+        (within("a", ["b"] * 1001), "filter"),
         (within("a", ["b" * 65536]), "filter"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_filter_is_named(message: Filter, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         read_filter(message)

@@ -206,10 +206,12 @@ def test_an_index_that_is_built_anew_is_an_operation_too(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("write-memories/none", "KNOWLEDGE_BASE_NOT_FOUND"), ("reindex/none", "KNOWLEDGE_BASE_NOT_FOUND"),
-        ("write-memory/default", "INVALID_ARGUMENT"), ("", "INVALID_ARGUMENT"),
+        ("write-memories/none", "KNOWLEDGE_BASE_NOT_FOUND"),
+        ("reindex/none", "KNOWLEDGE_BASE_NOT_FOUND"),
+        ("write-memory/default", "INVALID_ARGUMENT"),
+        ("", "INVALID_ARGUMENT"),
     ],
-)  # fmt: skip
+)
 def test_an_operation_that_is_none_is_refused(client: Client, name: str, reason: str) -> None:
     request = operations_pb2.GetOperationRequest(name=name)
     assert refused(lambda: client.operations.GetOperation(request, timeout=60)).reason == reason

@@ -1,0 +1,147 @@
+"""Messages to token ids by the model's own chat template, and which of these tokens a person or the model said.
+
+Only content makes query text. It is tokenized apart from the scaffolding, so a message that spells a special token
+cannot end its turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from memory3.config import MemoryConfig
+from memory3.errors import EmptyConversation, InvalidInput, UnknownRole, UnknownTemplate
+from memory3.tokenizer import Tokenizer, well_formed
+
+ROLES = ("system", "user", "assistant")
+_BEGIN, _END = "\ue000", "\ue001"
+"""Private-use characters that mark content while the template is rendered."""
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens, for each whether a user or the assistant said it, and whether they end in the midst of an answer."""
+
+    ids: list[int]
+    content: list[bool]
+    begun: bool = False
+
+
+class ChatTemplate:
+    """A Jinja chat template with its tokenizer. Thread-safe once made."""
+
+    def __init__(self, template: str, tokenizer: Tokenizer) -> None:
+        """Compile `template` in a sandbox; raises UnknownTemplate if it is none."""
+        try:
+            self._template = _compiled(template)
+        except TemplateError as error:
+            raise UnknownTemplate(f"not a chat template: {error}") from error
+        self.source = template
+        self.tokenizer = tokenizer
+
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        spelled: Mapping[int, Sequence[int]] | None = None,
+    ) -> Prompt:
+        """The conversation as tokens.
+
+        spelled: by a message's number the tokens that the model itself spelled it with, which are taken as they are.
+        With a generation prompt a last message of the assistant is the answer's beginning: its turn stays open. Raises
+        InvalidInput for messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
+        """
+        marked = [{**m, "content": f"{_BEGIN}{m['content']}{_END}"} for m in _checked(messages)]
+        begun = add_generation_prompt and marked[-1]["role"] == "assistant"
+        pieces = self._render(marked, add_generation_prompt and not begun).split(_BEGIN)
+        if len(pieces) != len(marked) + 1:
+            raise UnknownTemplate(f"the chat template wrote {len(pieces) - 1} of {len(marked)} messages")
+        runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(pieces[0]), False)]
+        for number, (message, piece) in enumerate(zip(marked, pieces[1:], strict=True)):
+            said, _, scaffolding = piece.partition(_END)
+            tokens = (spelled or {}).get(number)
+            runs.append((self.encode_content(said) if tokens is None else tokens, message["role"] != "system"))
+            runs.append((self.tokenizer.encode_next(scaffolding), False))
+        if begun:
+            runs.pop()
+        ids = [token for tokens, _ in runs for token in tokens]
+        return Prompt(ids, [content for tokens, content in runs for _ in tokens], begun)
+
+    def encode_content(self, text: str) -> list[int]:
+        """Token ids of what somebody said; spelled-out special tokens stay text."""
+        return self.tokenizer.encode_next(text, literal=True)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+        bos, eos = map(self.tokenizer.backend.id_to_token, (self.tokenizer.bos_id, self.tokenizer.eos_id))
+        try:
+            return self._template.render(
+                messages=messages, add_generation_prompt=add_generation_prompt, bos_token=bos, eos_token=eos
+            )
+        except TemplateError as error:
+            raise UnknownTemplate(f"the chat template refused the messages: {error}") from error
+
+
+def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
+    """Token ids of the modified BOS `<bos>Reference:` that stands before memories and text (paper 3.2)."""
+    return [tokenizer.bos_id, *tokenizer.encode(memory.prefix)]
+
+
+def text_start(prefix: Sequence[int], memory: MemoryConfig) -> int:
+    """Position of the first text token: behind the prefix and the positions that all memories share (paper 3.2)."""
+    return len(prefix) + memory.reference_tokens
+
+
+def _checked(messages: Any) -> list[dict[str, str]]:
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise InvalidInput("a conversation is a non-empty sequence of {'role': …, 'content': …}")
+    if not messages:
+        raise EmptyConversation("the conversation is empty: give at least one message {'role': …, 'content': …}")
+    result = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+            raise InvalidInput(f"message {number} must have exactly the keys role and content")
+        role, content = message["role"], message["content"]
+        if role not in ROLES:
+            raise UnknownRole(f"message {number}: role must be one of {', '.join(ROLES)}, not {role!r}")
+        if not isinstance(content, str):
+            raise InvalidInput(f"message {number}: content must be a str, not {type(content).__name__}")
+        clean = well_formed(content).replace(_BEGIN, "").replace(_END, "")  # the marks are ours
+        result.append({"role": role, "content": clean.strip()})
+    return result
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> Template:
+    """Compiled once for all models of a kind: templates and what they are compiled in are cycles of large tables."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    return environment.from_string(template)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the model says, for training elsewhere; here its body stands as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)

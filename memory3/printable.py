@@ -1,0 +1,75 @@
+"""What programs show on a terminal: other people's text moves no cursor and hides no line; a refusal is one line."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.text import Text
+from typer.core import TyperGroup
+
+from memory3.errors import Memory3Error
+
+PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"
+"""A port as people write it: a regular expression, for gRPC takes a larger one modulo 65,536."""
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+_PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
+
+
+def printable(text: str) -> str:
+    """The text with pictures for control characters; tabs and ends of lines stay."""
+    return text.translate(_PICTURES)
+
+
+def shown_on(stream: TextIO, text: str) -> str:
+    """`printable` where the stream is a terminal; a program that reads it gets the text as it is."""
+    return printable(text) if stream.isatty() else text
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 document`, `2 documents`, `3 memories`: a number with its noun, which is given for one."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+class Bars(Progress):
+    """Progress bars; where there is no terminal to draw them, lines, one in half a minute at most."""
+
+    told = 0.0
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """See Progress."""
+        self.update(task_id, advance=advance)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """See Progress."""
+        super().update(task_id, **changes)
+        if not (self.disable or self.console.is_terminal or time.monotonic() < self.told + 30):
+            self.told, task = time.monotonic(), self._tasks[task_id]
+            what, count = task.description.strip(), f"{task.completed:g}{f' of {task.total:g}' if task.total else ''}"
+            self.console.print(what if count in what else f"{what}: {count}", soft_wrap=True, markup=False)
+
+
+class Commands(TyperGroup):
+    """Errors of ours, and the system's about a file, as one line for people."""
+
+    interrupted = "interrupted"
+
+    def invoke(self, ctx: Any) -> Any:
+        """See TyperGroup."""
+        try:
+            return super().invoke(ctx)
+        except (Memory3Error, OSError) as error:
+            said = str(error)
+            if not isinstance(error, Memory3Error):
+                if error.filename is None:
+                    raise
+                said = f"{error.filename}: {error.strerror}"
+            line, code = Text.assemble(("error:", "bold red"), f" {printable(said)}"), 1
+        except KeyboardInterrupt:
+            line, code = Text(self.interrupted), 130
+        Console(stderr=True).print(line, soft_wrap=True)
+        raise typer.Exit(code)

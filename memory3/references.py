@@ -1,0 +1,109 @@
+"""Split a document's text into references: at most 128 tokens each, at sentence boundaries, title in front.
+
+A reference is read without its neighbours, so each begins with its document's title, and a sentence is
+cut only when it alone is longer than a reference.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from memory3.errors import InvalidInput
+
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+(?=[\"'(\[]*[^\sa-z])|\n+")
+
+
+def sentences(text: str) -> Iterator[tuple[str, str]]:
+    """Pairs (sentence, separator before it): a line break stays a line break, everything else one space."""
+    separator = ""
+    end = 0
+    for match in _SENTENCE_END.finditer(text):
+        body = " ".join(text[end : match.start()].split()) + "".join(match.group().split())
+        if body:
+            yield body, separator
+            separator = ""
+        separator = "\n" if "\n" in match.group() or separator == "\n" else " "
+        end = match.end()
+    body = " ".join(text[end:].split())
+    if body:
+        yield body, separator
+
+
+def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128, overlap: int = 0) -> list[str]:
+    """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
+
+    overlap: each reference but the first begins with the last whole sentences of the one before, as many as have at
+    most so many tokens. Raises InvalidInput for a title that leaves too little room, or an overlap of more than half.
+    """
+    head = f"{' '.join(title.split())}\n" if title.strip() else ""
+    if head and count_tokens(head) > limit * 3 // 4:
+        raise InvalidInput(f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one")
+    if not 0 <= overlap <= limit // 2:
+        raise InvalidInput(f"an overlap of {overlap} tokens, expected 0 to {limit // 2}")
+    references: list[str] = []
+    current: list[tuple[str, str]] = []  # sentences with the separators before them
+    for sentence, separator in sentences(text):
+        candidate = [*current, (sentence, separator)]
+        if count_tokens(head + _joined(candidate)) <= limit:
+            current = candidate
+            continue
+        if current:
+            references.append(head + _joined(current))
+        current = [*_tail(current, count_tokens, overlap), (sentence, separator)]
+        while count_tokens(head + _joined(current)) > limit and len(current) > 1:
+            current = current[1:]  # the sentence itself matters more than what is repeated
+        if len(current) == 1:
+            *whole, rest = _fit(sentence, head, count_tokens, limit)
+            references += [head + part for part in whole]
+            current = [(rest, "")]
+    if current:
+        references.append(head + _joined(current))
+    return references
+
+
+def turn_references(
+    turns: Sequence[tuple[str, str]], count_tokens: Callable[[str], int], limit: int = 128
+) -> list[str]:
+    """References of (role, what was said), at most `limit` tokens each; a line is `User: My sister is Anna.` or alike.
+
+    A reference holds as many whole turns as fit. A longer turn is split at sentences, its speaker before each part.
+    """
+    references: list[str] = []
+    for role, said in turns:
+        speaker = f"{role.capitalize()}: "
+        for part in split(said, "", lambda text, speaker=speaker: count_tokens(speaker + text), limit):  # type: ignore[misc]
+            together = f"{references[-1]}\n{speaker}{part}" if references else ""
+            if together and count_tokens(together) <= limit:
+                references[-1] = together
+            else:
+                references.append(speaker + part)
+    return references
+
+
+def _joined(parts: list[tuple[str, str]]) -> str:
+    """Sentences as text; the separator before the first one is left out."""
+    return "".join(sentence if n == 0 else separator + sentence for n, (sentence, separator) in enumerate(parts))
+
+
+def _tail(parts: list[tuple[str, str]], count_tokens: Callable[[str], int], most: int) -> list[tuple[str, str]]:
+    """The last sentences that have at most `most` tokens together, but never all of them."""
+    start = len(parts)
+    while start > 1 and count_tokens(_joined(parts[start - 1 :])) <= most:
+        start -= 1
+    return parts[start:]
+
+
+def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: int) -> list[str]:
+    """The sentence in as few pieces as fit, cut at spaces, or inside a word longer than a reference."""
+    pieces = []
+    rest = sentence
+    while count_tokens(head + rest) > limit:
+        ends = range(1, len(rest) + 1)
+        longest = max(1, bisect_right(ends, limit, key=lambda end: count_tokens(head + rest[:end])))
+        space = rest.rfind(" ", 1, longest + 1)
+        cut = space if space > longest // 2 else longest
+        pieces.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    return [*pieces, rest] if rest else pieces

@@ -1,0 +1,60 @@
+"""How a model says that nothing it read answers: its sentence, how readily it says it, and how to recognise it.
+
+Torch-free and standalone.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memory3.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from memory3.tokenizer import Tokenizer
+
+SENTENCE = "I don't know."
+"""What tuning teaches as the answer to a question that nothing read answers."""
+PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
+_REFUSAL = re.compile(
+    r"(sorry )?i (do not|dont|cannot|cant) (know|say|tell|answer)\b"
+    r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
+)
+
+
+def is_refusal(answer: str) -> bool:
+    """Whether an answer begins by saying that it does not know, in one of a few usual ways."""
+    return _REFUSAL.match(" ".join(answer.lower().translate(PUNCTUATION).split())) is not None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How readily a model refuses. Raises InvalidInput.
+
+    bias: logits added to the first token of `sentence` at an answer's first token, where memories are read. More
+    refuses more of what nothing answers, and more of what something does; `memory-model calibrate` chooses it.
+    bias_alone: the same where a single memory is read; None: as bias.
+    """
+
+    sentence: str = SENTENCE
+    bias: float = 0.0
+    bias_alone: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not (isinstance(self.sentence, str) and self.sentence.strip()):
+            raise InvalidInput(f"the sentence of a refusal must be a text, not {self.sentence!r}")
+        for bias in (self.bias, 0 if self.bias_alone is None else self.bias_alone):
+            if isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= 100:
+                raise InvalidInput(f"the bias of a refusal must be a number from -100 to 100, not {bias!r}")
+
+    def bias_for(self, memories: int) -> float:
+        """The bias of an answer that reads so many memories; 0 without any."""
+        alone = self.bias if self.bias_alone is None else self.bias_alone
+        return 0.0 if memories == 0 else alone if memories == 1 else self.bias
+
+    def first_token(self, tokenizer: Tokenizer) -> int:
+        """The token that begins the sentence in the assistant's turn."""
+        return tokenizer.encode_next(self.sentence)[0]

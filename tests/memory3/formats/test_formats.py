@@ -1,0 +1,176 @@
+"""Tables, web pages and PDFs as documents: what is read, and what is said of what cannot be."""
+
+from pathlib import Path
+
+import pyarrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+from memory3.errors import InvalidInput, MissingFile
+from memory3.formats import FileDocument, count_documents, find_sources, read_documents
+
+
+def read(path: Path) -> list[FileDocument]:
+    return list(read_documents(path))
+
+
+def test_rows_of_csv_are_documents_and_other_columns_metadata(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text('\ufeffkey,text,year\na,"One,\ntwo.",1999\nb,Three.,\nc,Four.,1,2\n', encoding="utf-8")
+    first, second, third = read(table)
+    assert (first.key, first.text, first.metadata) == ("a", "One,\ntwo.", {"year": "1999"})
+    assert (second.key, second.metadata, second.unreadable) == ("b", {}, "")
+    assert "cells" in third.unreadable
+    assert third.where == f"{table}, line 5"
+    assert count_documents(table) == 3
+    table.write_text("id,text\n1,x\n")
+    (bad,) = read(table)
+    assert "no column key" in bad.unreadable
+    tabs = tmp_path / "b.tsv"
+    tabs.write_text("key\ttext\na\tOne.\n")
+    assert [d.text for d in read(tabs)] == ["One."]
+
+
+def test_rows_of_parquet_are_documents(tmp_path: Path) -> None:
+    table = tmp_path / "a.parquet"
+    columns = {
+        "key": ["a", "b", None],
+        "text": ["One.", "Two.", "Three."],
+        "title": ["T", None, ""],
+        "metadata": [[("x", "1")], None, []],
+        "year": [1999, None, 1],
+    }
+    schema = pyarrow.schema(
+        [
+            ("key", pyarrow.string()),
+            ("text", pyarrow.string()),
+            ("title", pyarrow.string()),
+            ("metadata", pyarrow.map_(pyarrow.string(), pyarrow.string())),
+            ("year", pyarrow.int64()),
+        ]
+    )
+    parquet.write_table(pyarrow.table(columns, schema), table)
+    first, second, third = read(table)
+    assert (first.key, first.title, first.text) == ("a", "T", "One.")
+    assert first.metadata == {"year": "1999", "x": "1"}
+    assert (second.metadata, second.unreadable) == ({}, "")
+    assert third.where == f"{table}, row 3"
+    assert "`key`" in third.unreadable
+    assert count_documents(table) == 3
+
+
+def test_a_web_page_gives_its_main_part_without_menus_and_scripts(tmp_path: Path) -> None:
+    page = tmp_path / "some_page.html"
+    page.write_text(
+        "<html><head><title>The  page</title><style>p {}</style></head><body><nav>Home</nav>"
+        "<main><h1>The page</h1><p>One <b>bold</b> word.</p><h2>Part</h2><ul><li>First<li>Second</ul>"
+        "<table><tr><td>a</td><td>b</td></tr></table><script>bad()</script></main><footer>x</footer></body></html>"
+    )
+    (document,) = read(page)
+    assert document.title == "The page"
+    assert document.text.split("\n") == ["One bold word.", "Part.", "First", "Second", "a b"]
+    page.write_text("<p>Only this")
+    (document,) = read(page)
+    assert (document.title, document.text) == ("some page", "Only this")
+
+
+def write_pdf(path: Path, *pages: str) -> None:
+    writer = PdfWriter()
+    for text in pages:
+        page = writer.add_blank_page(200, 200)
+        font = DictionaryObject(
+            {
+                NameObject("/Type"): NameObject("/Font"),
+                NameObject("/Subtype"): NameObject("/Type1"),
+                NameObject("/BaseFont"): NameObject("/Helvetica"),
+            }
+        )
+        fonts = DictionaryObject({NameObject("/F1"): writer._add_object(font)})
+        page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+        content = DecodedStreamObject()
+        content.set_data(f"BT /F1 12 Tf 10 100 Td ({text}) Tj ET".encode())
+        page[NameObject("/Contents")] = writer._add_object(content)
+    writer.write(path)
+
+
+def test_pages_of_a_pdf_are_one_document_and_scans_are_named(tmp_path: Path) -> None:
+    paper = tmp_path / "a_paper.pdf"
+    write_pdf(paper, "First page.", "Second page.")
+    (document,) = read(paper)
+    assert (document.title, document.text) == ("a paper", "First page.\n\nSecond page.")
+    write_pdf(paper, "")
+    (document,) = read(paper)
+    assert "no text on its 1 pages" in document.unreadable
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".txt", ".md", ".html", ".pdf"])
+@settings(deadline=None, max_examples=20)
+@given(content=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_no_bytes_make_a_reader_raise(suffix: str, content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.getbasetemp() / f"fuzzed{suffix}"
+    file.write_bytes(content)
+    for document in read(file):
+        assert document.unreadable or document.key
+    assert count_documents(file) >= 0
+
+
+def test_lines_of_facts_in_markdown_stay_lines_and_wrapped_prose_runs_on(tmp_path: Path) -> None:
+    page = tmp_path / "handbook.md"
+    page.write_text("Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet\nat noon.\n")
+    (document,) = read(page)
+    assert document.text == "Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet at noon."
+
+
+def test_markdown_takes_its_title_from_the_first_heading(tmp_path: Path) -> None:
+    page = tmp_path / "some_page.md"
+    page.write_text(
+        "---\nlayout: x\n---\n\n# The [title](http://x)\n\nText with ![an image](y.png).\n\n## Part\n\nMore.\n"
+    )
+    (document,) = read_documents(page)
+    assert document.title == "The title"
+    assert document.text.split("\n\n") == ["Text with an image.", "Part.", "More."]
+    page.write_text("No heading first.\n\n# Later\n")
+    (document,) = read_documents(page)
+    assert (document.title, document.text) == ("some page", "No heading first.\n\nLater.")
+
+
+def test_json_lines_may_have_blank_lines_and_other_types_of_metadata(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(
+        '{"key": "a", "text": "t", "metadata": {"n": 1, "s": "x", "l": [true]}}\n\n{"key": "b", "text": "\\ud800"}\n'
+    )
+    first, second = read_documents(file)
+    assert first.metadata == {"n": "1", "s": "x", "l": "[true]"}
+    assert (second.place, "surrogates" in second.unreadable) == ("line 3", True)
+    assert second.where == f"{file}, line 3"
+    assert count_documents(file) == 2
+
+
+def test_what_other_programs_write_is_read_or_named(tmp_path: Path) -> None:
+    (tmp_path / "mark.jsonl").write_bytes('\ufeff{"key": "a", "text": "One."}\n'.encode())
+    (tmp_path / "twice.csv").write_text("key,text,text\na,One.,Two.\n")
+    (tmp_path / "wide.html").write_bytes("<p>One.</p>".encode("utf-16"))
+    (tmp_path / "deep.md").write_text("".join(f"{'  ' * n}- level {n}\n" for n in range(12)))
+    (tmp_path / "bare.md").write_text("# \n\nOne.\n")
+    found = {path.name: read(path)[0] for path in sorted(tmp_path.iterdir())}
+    assert [found[name].text for name in ("mark.jsonl", "wide.html", "bare.md")] == ["One."] * 3
+    assert found["bare.md"].title == "bare"
+    assert found["deep.md"].text.split("\n\n")[-1] == "level 11"
+    assert found["twice.csv"].unreadable == "more than one column text"
+
+
+def test_only_known_files_are_sources(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.md", "c.docx", "sub/d.jsonl", ".git/e.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert [path.name for path in find_sources([tmp_path])] == ["a.md", "b.txt", "d.jsonl"]
+    with pytest.raises(InvalidInput, match=r"c\.docx"):
+        find_sources([tmp_path / "c.docx"])
+    assert [path.name for path in find_sources([tmp_path / "**/*.jsonl", tmp_path / "a.md"])] == ["d.jsonl", "a.md"]
+    for nothing in ("none.txt", "*.csv"):
+        with pytest.raises(MissingFile):
+            find_sources([tmp_path / nothing])
