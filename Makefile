@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 # process, torch alone takes two seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-CHECKED := hatch_build.py protos memory3 memory_model memory_service edge_client deploy experiments docs tests
+CHECKED := hatch_build.py protos memory3 memory_model memory_service edge_client testing deploy experiments docs tests
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)

@@ -25,8 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.default_bundle import ensure
-from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
 from memory3.refusal import SENTENCE
+from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "demo"

@@ -38,7 +38,6 @@ import torch
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, Reference
-from experiments.shapes import SHAPES
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory3.codec.tables import ProductTables
@@ -47,6 +46,7 @@ from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories
+from testing.shapes import SHAPES
 
 DIMENSION = 1024
 """Numbers in a vector of a reference, as BGE-M3's."""

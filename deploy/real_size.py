@@ -27,7 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
+from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "real-size"

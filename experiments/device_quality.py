@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from deploy.processes import PROGRAMS, ServiceProcess
 from edge_client.decoder.batch import Decoder
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
@@ -32,6 +31,7 @@ from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores
 from memory_model.eval.subject import Subject
 from memory_model.export.bundle import export_bundle
 from memory_model.export.weights import Precision
+from testing.processes import PROGRAMS, ServiceProcess
 
 QUESTIONS = Path("data/heldout_questions.json")
 WORK = Path("build/device-quality")

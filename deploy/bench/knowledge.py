@@ -10,9 +10,9 @@ from pathlib import Path
 
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, ScenarioFailed, Settings
-from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
 from memory3.bundle import Bundle
 from memory3.digest import file_sha256
+from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 FACTBOOK = ROOT / "data" / "factbook.jsonl"
 COUNTRIES = ("bn", "lu")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.processes import serving
+from testing.processes import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "image"

@@ -15,13 +15,13 @@ from edge_client import errors as device_errors
 from edge_client.local.database import KEY_FILE
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
-from experiments.shapes import SMOLLM2_135M
 from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import HEADER, MemoryFormat
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.adapter import Adapter
 from memory_service.client.connection import Connection
 from memory_service.settings import Settings
+from testing.shapes import SMOLLM2_135M
 from tests.memory_service.test_errors import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]

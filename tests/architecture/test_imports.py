@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.programs import ROOT, ran
+from testing.programs import ROOT, ran
 
 HEAVY = ["torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf"]
 SERVER_SIDE = ["memory_service", "memory_model"]

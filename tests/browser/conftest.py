@@ -21,7 +21,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from deploy.processes import AppProcess
+from testing.processes import AppProcess
 from tests.browser.day import ROOT, Day
 from tests.edge_client.tiny_bundle import tiny_bundle
 

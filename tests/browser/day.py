@@ -4,8 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from deploy.processes import AppProcess, ServiceProcess
-from tests.programs import ROOT, ran
+from testing.processes import AppProcess, ServiceProcess
+from testing.programs import ROOT, ran
 
 PROGRAMS = Path(sys.executable).parent
 PATIENT = {"EDGE_CLIENT_DEADLINE_S": "30"}  # nothing here depends on speed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect
 
-from deploy.processes import AppProcess
+from testing.processes import AppProcess
 from tests.browser.chat_page import ANSWER, QUESTION, answer_without_end, ask_and_wait, set_settings
 from tests.browser.conftest import CHROMIUM, OPTIONS, pages
 from tests.browser.day import PATIENT, Day

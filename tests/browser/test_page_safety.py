@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from deploy.processes import AppProcess
+from testing.processes import AppProcess
 from tests.browser.chat_page import import_turns, memories
 from tests.browser.conftest import OpenPage
 

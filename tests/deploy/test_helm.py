@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from deploy.kube_tools import ROOT, tool
-from deploy.processes import ServiceProcess
 from memory3 import __version__ as VERSION
 from memory_service.access.keys import KeyFile
 from memory_service.settings import CONFIG_VARIABLE, Settings
-from tests.programs import ran
+from testing.processes import ServiceProcess
+from testing.programs import ran
 
 CHART = ROOT / "deploy" / "helm" / "memory-service"
 SET_BY_CHART = {

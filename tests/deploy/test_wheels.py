@@ -19,7 +19,7 @@ import yaml
 
 from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, build, described, lay_out, tracked
 from memory3.codec.native.compile import LIBRARY, compiler, wheel_tag
-from tests.programs import ran
+from testing.programs import ran
 
 PACKAGES = ("protos", "memory3", "memory_model", "memory_service", "edge_client")
 ALL = {wheel.name: wheel for wheel in WHEELS}

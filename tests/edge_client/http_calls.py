@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.processes import AppProcess
+from testing.processes import AppProcess
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import pytest
 from edge_client import EdgeModel
 from memory3.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
+from testing.tcp_proxy import TcpProxy
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
-from tests.line import Line
 
 MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3, "max_tokens": 40}
 """Two generated chunks of 16, and a half."""
@@ -59,7 +59,7 @@ def abort(code: grpc.StatusCode, first: int = 0) -> Callable[[int, grpc.Servicer
 def front(service: FakeService, fault: str) -> Iterator[str]:
     """The address at which the service has this fault."""
     if fault == "half a response":
-        with Line(service.address, *[2000] * 50) as proxy:
+        with TcpProxy(service.address, *[2000] * 50) as proxy:
             yield proxy.address
     elif fault == "down":
         yield "127.0.0.1:1"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import AppProcess
 from memory3.bundle import Bundle
+from testing.processes import AppProcess
 from tests.edge_client.fake_service import FakeService
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"

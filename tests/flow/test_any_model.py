@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.processes import AppProcess, ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled
 from memory3.errors import ModelMismatch
 from memory_model.cli import app
 from memory_service.settings import Settings
 from memory_service.write.encoder import ModelEncoder
+from testing.processes import AppProcess, ServiceProcess
+from testing.programs import ROOT, ran
 from tests.edge_client.http_calls import post
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
-from tests.programs import ROOT, ran
 
 COUNTRIES = ("al", "au", "da", "ei", "no", "po", "sp", "sw")
 QUESTION = "What is the highest point of Togo?"

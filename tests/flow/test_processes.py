@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from deploy.processes import ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled, Token
+from testing.processes import ServiceProcess
 from tests.browser.day import write_countries
 
 PROGRAMS = Path(sys.executable).parent

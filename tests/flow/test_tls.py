@@ -11,8 +11,8 @@ from memory3.errors import CorruptFile, InvalidInput
 from memory_service.access.tls import Security
 from memory_service.settings import Settings
 from protos.memory.v1 import models_pb2, models_pb2_grpc
-from tests.edge_client.certificates import Authority
-from tests.memory_service.encoders import HashEncoder
+from testing.certificates import Authority
+from testing.encoders import HashEncoder
 from tests.memory_service.keyed import new_key
 from tests.memory_service.running import running
 

@@ -6,9 +6,9 @@ import re
 import sys
 from pathlib import Path
 
+from testing.programs import ROOT, ran
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
-from tests.programs import ROOT, ran
 
 GUIDE = ROOT / "docs" / "guides" / "your-own-model.md"
 DOCUMENTS, LINES = 8, 6

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from experiments.__main__ import app
 from experiments.cost import knowledge_costs
-from experiments.shapes import MEMORY3_2B, SMOLLM2_135M
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig, parse_budget
 from memory3.errors import InvalidInput
+from testing.shapes import MEMORY3_2B, SMOLLM2_135M
 
 
 def test_models_have_their_published_sizes_and_the_papers_its_memory() -> None:

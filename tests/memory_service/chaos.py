@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from memory_service.stores import KnowledgeBase, Query, Store, StoreOptions, open_store
-from tests.memory_service.encoders import vector_of
+from testing.clickhouse import PASSWORD, clickhouse_server, stall
+from testing.encoders import vector_of
 from tests.memory_service.pod import KEYS, OTHERS, K, version_of
-from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, keys_near, require_whole, stall
+from tests.memory_service.stored import IDENTITY, keys_near, require_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEN = ("before", "during", "after")

@@ -7,7 +7,7 @@ import structlog
 
 from memory_service.client import ingest
 from memory_service.write import cold_start
-from tests.memory_service.encoders import HashEncoder
+from testing.encoders import HashEncoder
 from tests.memory_service.running import Client, running
 
 # Pauses that production makes in seconds; tests that wait for them import the first one from here on.

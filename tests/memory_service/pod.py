@@ -19,8 +19,9 @@ from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.ops.logs import configure_logs
 from memory_service.stores import NewDocument, Query, StoreOptions, open_store
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, Migration
-from tests.memory_service.encoders import vector_of
-from tests.memory_service.stored import IDENTITY, PASSWORD, document
+from testing.clickhouse import PASSWORD
+from testing.encoders import vector_of
+from tests.memory_service.stored import IDENTITY, document
 
 KEYS = [f"d{n}" for n in range(12)]
 OTHERS = ("red", "green")

@@ -15,9 +15,9 @@ import grpc
 from memory_service.api.server import run, serve_until_signal
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
-from tests.memory_service.encoders import Unhurried
+from testing.clickhouse import port_of
+from testing.encoders import SlowEncoder
 from tests.memory_service.running import Client
-from tests.memory_service.stored import port_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,4 +84,4 @@ if __name__ == "__main__":  # the service with the tests' encoder: STORE PORT_FI
         shutdown_grace_s=10.0,
         bundle=Path(offered[0]) if offered else None,
     )
-    run(serve_until_signal(settings, lambda: Unhurried(float(seconds))))
+    run(serve_until_signal(settings, lambda: SlowEncoder(float(seconds))))

@@ -30,7 +30,7 @@ from protos.memory.v1 import (
     retrieval_pb2,
     retrieval_pb2_grpc,
 )
-from tests.memory_service.encoders import vector_of
+from testing.encoders import vector_of
 
 
 @dataclass

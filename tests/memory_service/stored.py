@@ -1,14 +1,8 @@
 """Documents for tests of stores, and stores to try them on."""
 
 import contextlib
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
 
 import google_crc32c
 
@@ -23,12 +17,11 @@ from memory_service.stores import (
     digest,
     open_store,
 )
-from memory_service.stores.address import parse_address
 from memory_service.write.document import content_hash_of, memory_id_of
-from tests.memory_service.encoders import identity_of, payload_of, vector_of
+from testing.clickhouse import PASSWORD, clickhouse_server
+from testing.encoders import identity_of, payload_of, vector_of
 
 IDENTITY = identity_of("test")
-PASSWORD = "s3cret/%"
 
 
 def document(key: str, *texts: str, title: str = "", metadata: Mapping[str, str] | None = None) -> NewDocument:
@@ -95,34 +88,3 @@ def opened(kind: str, folder: Path) -> Iterator[OpenedStore]:
         made = OpenedStore(url, options)
         stack.callback(lambda: made.store.close())
         yield made
-
-
-@contextlib.contextmanager
-def clickhouse_server(folder: Path, port: int = 0) -> Iterator[int]:
-    """A process that serves ClickHouse's HTTP interface on an engine in `folder`; its port."""
-    port_file = folder / "clickhouse.port"
-    port_file.unlink(missing_ok=True)
-    script = Path(__file__).with_name("clickhouse_server.py")
-    command = [sys.executable, str(script), str(folder / "engine"), str(port_file), PASSWORD, str(port)]
-    process = subprocess.Popen(command)
-    try:
-        yield port_of(process, port_file)
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def port_of(process: subprocess.Popen[Any], port_file: Path, log: Path | None = None) -> int:
-    """Waits until a program has written where it listens."""
-    deadline = time.monotonic() + 300
-    while not port_file.exists():
-        assert process.poll() is None, log and log.read_text()
-        assert time.monotonic() < deadline, log and log.read_text()
-        time.sleep(0.02)
-    return int(port_file.read_text())
-
-
-def stall(url: str, when: str, match: str, seconds: float) -> None:
-    """Holds the next request to the store's server whose statement has `match` in it, see `clickhouse_server`."""
-    query = urlencode({"when": when, "match": match, "seconds": f"{seconds:.2f}"})
-    urllib.request.urlopen(f"http://127.0.0.1:{parse_address(url).port}/stall?{query}", timeout=60).read()

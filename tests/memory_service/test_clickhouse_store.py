@@ -12,7 +12,8 @@ from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, St
 from memory_service.stores import Store, StoreOptions, open_store
 from memory_service.stores.clickhouse import migrations
 from memory_service.stores.clickhouse.store import ClickHouseStore
-from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, document, keys_near, require_whole, stall
+from testing.clickhouse import PASSWORD, clickhouse_server, stall
+from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 Two = tuple[ClickHouseStore, ClickHouseStore]
 OPTIONS = StoreOptions(read_connections=1, password=PASSWORD, timeout_s=20)

@@ -15,7 +15,7 @@ from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores import KnowledgeBase, Query, Store, open_store
 from memory_service.stores.local import knowledge_base
-from tests.memory_service.encoders import DIMENSION, vector_of
+from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 HOW = ("flip", "truncate", "delete")

@@ -13,7 +13,7 @@ from memory3.errors import InvalidInput
 from memory_service.stores.address import parse_address
 from memory_service.stores.clickhouse.dialect import Dialect
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, RECORDS
-from tests.programs import ran
+from testing.programs import ran
 
 
 def statements(dialect: Dialect) -> list[str]:

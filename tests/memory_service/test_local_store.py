@@ -15,7 +15,7 @@ from memory_service.stores import KnowledgeBase, NewDocument, Query
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
 from memory_service.stores.local.store import LocalStore
-from tests.memory_service.encoders import DIMENSION
+from testing.encoders import DIMENSION
 from tests.memory_service.running import eventually
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 

@@ -13,10 +13,10 @@ import grpc
 import pytest
 
 from protos.memory.v1 import ingestion_pb2 as pb
+from testing.clickhouse import PASSWORD, clickhouse_server
 from tests.memory_service.chaos import HEAD, run
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document
-from tests.memory_service.stored import PASSWORD, clickhouse_server
 
 SECONDS = float(os.environ.get("MEMORY3_CHAOS_S", "120"))
 RUNS = int(os.environ.get("MEMORY3_CHAOS_RUNS", "3"))

@@ -17,7 +17,7 @@ from memory_service.stores import KnowledgeBase, Query, Revision, Store, StoreOp
 from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
-from tests.memory_service.encoders import DIMENSION, vector_of
+from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 
 # Behind HTTP it takes seconds: what HTTP can make a difference to is tested always, the rest by `make test-slow`.

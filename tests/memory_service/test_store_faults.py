@@ -13,11 +13,12 @@ import pytest
 from memory_service.api.server import Server
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import retrieval_pb2
-from tests.line import Line
+from testing.clickhouse import PASSWORD, clickhouse_server
+from testing.encoders import HashEncoder, vector_of
+from testing.tcp_proxy import TcpProxy
 from tests.memory_service.api.test_operations import eventually, status
-from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import Client, document, reason_of, refusal, running
-from tests.memory_service.stored import PASSWORD, clickhouse_server, require_whole
+from tests.memory_service.stored import require_whole
 
 REFUSALS = {grpc.StatusCode.UNAVAILABLE: "STORE_UNAVAILABLE", grpc.StatusCode.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED"}
 SERVING, NOT_SERVING = 1, 2
@@ -27,7 +28,7 @@ SERVING, NOT_SERVING = 1, 2
 class Service:
     """A service whose store is at the end of the line, and the keys that it acknowledged."""
 
-    line: Line
+    line: TcpProxy
     client: Client
     server: Server
     sent: int = 0
@@ -93,7 +94,7 @@ def behind_a_line(engine: int, folder: Path, **more: Any) -> Iterator[Service]:
         "ingest_batch_references": 4,
         **more,
     }
-    with Line(f"127.0.0.1:{engine}") as line:
+    with TcpProxy(f"127.0.0.1:{engine}") as line:
         store = f"clickhouse://{line.address}/{folder.name}"
         with running(folder, HashEncoder(), store=store, **settings) as (client, server):
             made = Service(line, client, server)

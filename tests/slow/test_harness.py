@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import ROOT, python_with, ran
+from testing.programs import ROOT, python_with, ran
 
 TASK = ROOT / "docs" / "examples" / "harness"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import AppProcess
+from testing.processes import AppProcess
+from testing.programs import python_with, ran
 from tests.edge_client.tiny_bundle import tiny_bundle
-from tests.programs import python_with, ran
 
 PACKAGES = ("langchain-openai>=1,<2", "llama-index-llms-openai-like>=0.8,<0.9")  # 166 MB
 

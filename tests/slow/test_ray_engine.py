@@ -7,7 +7,7 @@ import pytest
 
 from memory_service.client.ingest import Destination
 from memory_service.client.ray import IngestionStopped, ingest_with_ray
-from tests.memory_service.encoders import HashModel
+from testing.encoders import HashModel
 from tests.memory_service.processes import ROOT, client_of, service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # starting Ray alone takes a busy machine a minute

@@ -24,7 +24,6 @@ from deploy.bench.processes import side_process
 from deploy.bench.scenario import BUILD, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, with_intervals
 from deploy.bench.service.data import Collection
 from deploy.bench.service.stores import serve_store
-from deploy.processes import ServiceProcess
 from memory3.formats import FileDocument
 from memory3.references import split
 from memory_model.models.folder import ModelFolder
@@ -33,7 +32,8 @@ from memory_model.nn.writing import MemoryWriter
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from protos.memory.v1 import ingestion_pb2 as pb
-from tests.memory_service.stored import PASSWORD, clickhouse_server
+from testing.clickhouse import PASSWORD, clickhouse_server
+from testing.processes import ServiceProcess
 
 _POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968  # of the default model
 

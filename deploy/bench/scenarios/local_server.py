@@ -32,8 +32,8 @@ from deploy.bench.scenario import (
     subject,
     with_intervals,
 )
-from deploy.processes import AppProcess
 from memory3.bundle import Bundle
+from testing.processes import AppProcess
 
 PEER = "llama.cpp"
 TIMEOUT_S = 600.0

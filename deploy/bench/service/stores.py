@@ -18,7 +18,7 @@ from memory_service.api.server import Server, keep_what_is_loaded, run
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import NewDocument, NewReference, WriterIdentity, open_store
-from tests.memory_service.encoders import HashEncoder
+from testing.encoders import HashEncoder
 
 _BATCH = 4096
 

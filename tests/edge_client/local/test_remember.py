@@ -16,11 +16,11 @@ from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
 from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, ModelMismatch
+from testing.tcp_proxy import TcpProxy
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_bundle
-from tests.line import Line
 
 NOTES = {"safe.txt": "The safe opens with 4711.", "deep/key.md": "# Key\n\nThe key lies below the mat."}
 
@@ -215,7 +215,7 @@ def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
     tiny: Bundle, service: FakeService, secrets: list[bytes]
 ) -> None:
     with (
-        Line(service.address) as line,
+        TcpProxy(service.address) as line,
         EdgeModel.open(tiny.folder, line.address, memory="exact", deadline_s=20) as model,
     ):
         question = "Where does the key lie?"

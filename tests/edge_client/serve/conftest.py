@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from deploy.processes import AppProcess
 from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
+from testing.processes import AppProcess
 from tests.edge_client.conftest import towns
 from tests.edge_client.fake_service import FakeService, serving
 

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import pytest
 from openai import OpenAI
 
-from deploy.processes import AppProcess
 from edge_client import EdgeModel, RetrievalError
 from edge_client.serve.completions import Answering, Queue
 from edge_client.serve.refusals import ApiError
 from edge_client.serve.requests import ChatRequest
 from edge_client.settings import EdgeSettings
 from memory3.bundle import Bundle
+from testing.processes import AppProcess
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
 from tests.memory3.formats.test_formats import write_pdf

@@ -16,11 +16,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from deploy.processes import AppProcess
 from edge_client.errors import ContextFull
 from edge_client.model import EdgeModel
 from edge_client.serve import completions
 from memory3.bundle import Bundle
+from testing.processes import AppProcess
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, QUESTION, call, post, refused

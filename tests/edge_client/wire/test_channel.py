@@ -31,7 +31,7 @@ from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.api.models import PING_INTERVAL_MS
 from protos.memory.v1 import models_pb2, models_pb2_grpc
-from tests.edge_client.certificates import Authority, Pem
+from testing.certificates import Authority, Pem
 
 KEY = "k-3f9a.secret"
 

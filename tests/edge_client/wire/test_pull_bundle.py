@@ -25,9 +25,9 @@ from memory3.bundle import MANIFEST, Bundle
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from protos.memory.v1 import models_pb2, models_pb2_grpc
-from tests.line import Line
+from testing.programs import ran
+from testing.tcp_proxy import TcpProxy
 from tests.memory_service.processes import service as service_process
-from tests.programs import ran
 
 PROGRAM = Path(sys.executable).parent / "edge-client"
 EXTRA = "notes.bin"
@@ -77,7 +77,7 @@ def same(place: Path, offered: Path) -> bool:
 
 def test_a_broken_connection_goes_on_where_it_stopped(address: str, offered: Path, tmp_path: Path) -> None:
     place = tmp_path / "bundle"
-    with Line(address, 2_000_000, 3_000_000, 100) as proxy:
+    with TcpProxy(address, 2_000_000, 3_000_000, 100) as proxy:
         pull_bundle(ChannelSettings(proxy.address, attempts=1), place)
     assert proxy.connections >= 4
     assert same(place, offered)
@@ -88,7 +88,7 @@ def test_a_service_that_stays_away_is_named_and_what_came_is_kept_unless_it_is_w
     address: str, offered: Path, tmp_path: Path, corrupted: bool
 ) -> None:
     place = tmp_path / "bundle"
-    with Line(address, 5_000_000, *[100] * 50) as proxy, pytest.raises(RetrievalError, match="service at"):
+    with TcpProxy(address, 5_000_000, *[100] * 50) as proxy, pytest.raises(RetrievalError, match="service at"):
         pull_bundle(ChannelSettings(proxy.address, attempts=1), place)
     assert not place.exists()
     data = bytearray(part(place).read_bytes())
@@ -113,7 +113,7 @@ def test_an_older_bundle_is_replaced_and_its_equal_files_do_not_come_again(offer
 def test_ctrl_c_leaves_what_the_next_run_goes_on_with(address: str, offered: Path, tmp_path: Path) -> None:
     place = tmp_path / "bundle"
     command = [PROGRAM, "pull", "--bundle", place, "--service"]
-    with Line(address, 5_000_000, hold=True) as proxy:
+    with TcpProxy(address, 5_000_000, hold=True) as proxy:
         process = subprocess.Popen([*command, proxy.address], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         while process.poll() is None and not part(place).is_file():
             time.sleep(0.01)

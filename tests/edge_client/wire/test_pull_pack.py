@@ -21,9 +21,9 @@ from memory3.bundle import Bundle
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput, ModelMismatch
 from memory3.words import query_words
+from testing.encoders import DIMENSION, HashEncoder, vector_of
+from testing.tcp_proxy import TcpProxy
 from tests.edge_client.cli.conftest import run
-from tests.line import Line
-from tests.memory_service.encoders import DIMENSION, HashEncoder, vector_of
 from tests.memory_service.running import Client, document, running
 
 WRITER = HashEncoder().description.identity
@@ -167,7 +167,7 @@ def interrupted(address: str, folder: Path) -> Path:
     collected = folder / ".many.memories.pull" / "many.memories"
     count = 0
     for _ in range(5):  # the break may reach a busy device before it has written the first record
-        with Line(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
+        with TcpProxy(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
             pull_pack(ChannelSettings(proxy.address, attempts=1), "many", folder)
         if collected.is_file():
             with closing(LocalKnowledgeBase.any(collected)) as base:
@@ -180,7 +180,7 @@ def interrupted(address: str, folder: Path) -> Path:
 
 
 def test_a_broken_connection_goes_on_where_it_stopped(address: str, whole: list[Hit], tmp_path: Path) -> None:
-    with Line(address, 400_000, 300_000, 50) as proxy:
+    with TcpProxy(address, 400_000, 300_000, 50) as proxy:
         pull_pack(ChannelSettings(proxy.address, attempts=1), "many", tmp_path)
     assert everything(tmp_path / "many.memories") == whole
 
@@ -203,7 +203,7 @@ def test_the_next_run_keeps_what_came_unless_it_is_damaged(
 def test_a_knowledge_base_written_to_in_between_starts_anew(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     client.ingest("growing", *(document(f"g{n}", f"Number {n}.") for n in range(MANY)))
-    with Line(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
+    with TcpProxy(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
         pull_pack(ChannelSettings(proxy.address, attempts=1), "growing", tmp_path)
     client.ingest("growing", document("g0", "Number 0, anew."), document("new", "A new one."))
     assert pull_pack(ChannelSettings(address), "growing", tmp_path).memories == MANY + 1

@@ -20,9 +20,9 @@ from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.codec.tables import ProductTables
 from memory3.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, Memory3Error, ModelMismatch
 from memory_model.nn.decompression import TorchCodec
+from testing.programs import ran
 from tests.edge_client.tiny_bundle import random_memory
 from tests.memory_model.tiny import tiny_config
-from tests.programs import ran
 
 _BUILD = tempfile.TemporaryDirectory(prefix="native-")  # removed when the tests end
 SIZES = (0, 1, 2, 7, 8, 9, 33)

@@ -17,7 +17,6 @@ from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.recall.recaller import Recall
 from experiments.random_base import hugging_face_config
-from experiments.shapes import SHAPES, SMOLLM2_135M
 from memory3.chat import prefix_ids
 from memory3.codec.codec import ExactCodec
 from memory3.config import ModelConfig, parse_budget
@@ -31,6 +30,7 @@ from memory_model.models.gguf import GgufFile
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.adapter import attach, collect
 from memory_model.nn.writing import stack_memories
+from testing.shapes import SHAPES, SMOLLM2_135M
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import ARCHITECTURES, TEXT, add_tokenizer, published
 

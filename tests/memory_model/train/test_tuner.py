@@ -18,12 +18,12 @@ from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.fused import product_type
 from memory_model.train.distributed import locked
 from memory_model.train.tuner import Tuner, TuningPlan
+from testing.programs import ROOT, ran
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.memory_model.data.test_conversations import DOCUMENTS
 from tests.memory_model.tiny import PREFIX, tiny_model
 from tests.memory_model.train.plain import interrupted
 from tests.memory_model.train.test_adapt_command import adapt, adapt_command, model_with_facts
-from tests.programs import ROOT, ran
 
 PLAIN = Sizes(written=6, conversations=4, as_text=0.0)
 

@@ -29,9 +29,9 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import models_pb2, operations_pb2
 from protos.memory.v1.filter_pb2 import Filter
-from tests.edge_client.certificates import Authority
+from testing.certificates import Authority
+from testing.encoders import HashEncoder
 from tests.memory_service import stored
-from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import Client, document, ingest_requests, refused, running
 

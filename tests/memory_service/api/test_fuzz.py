@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2, retrieval_pb2
-from tests.memory_service.encoders import HashEncoder, vector_of
+from testing.encoders import HashEncoder, vector_of
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import Client, document, running
 

@@ -13,7 +13,7 @@ from memory_service.stores import KnowledgeBase, NewDocument, Written
 from memory_service.stores.local.store import LocalStore
 from memory_service.write.document import DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
-from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
+from testing.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, document, ingest_requests, outcome, refused, running
 
 MODEL_ID = identity_of("test").model_id

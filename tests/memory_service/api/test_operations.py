@@ -19,7 +19,7 @@ from memory_service.api.interceptors import SERVICES
 from memory_service.errors import StoreUnavailable
 from memory_service.ops.logs import configure_logs
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2
-from tests.memory_service.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
+from testing.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document, eventually, outcome, refused, running

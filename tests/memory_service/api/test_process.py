@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from edge_client.wire.channel import ChannelSettings, channel_options
 from protos.memory.v1 import ingestion_pb2 as pb
-from tests.memory_service.encoders import HashEncoder
+from testing.encoders import HashEncoder
 from tests.memory_service.processes import Service, client_of, service
 from tests.memory_service.running import Client, document, eventually, ingest_requests, refusal, running
 

@@ -13,7 +13,7 @@ from memory3.words import query_words
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.stores.local.store import LocalStore
 from protos.memory.v1 import retrieval_pb2 as pb
-from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
+from testing.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, Refusal, document, refused
 
 X = vector_of("x").tobytes()

@@ -13,7 +13,7 @@ from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
-from tests.memory_service.encoders import HashEncoder, vector_of
+from testing.encoders import HashEncoder, vector_of
 from tests.memory_service.running import document, eventually, ingest_requests, outcome, refusal, refused, running
 from tests.memory_service.write.test_cold_start import Gated
 

@@ -12,7 +12,7 @@ from memory_service.client.connection import RemoteError
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import ingestion_pb2 as pb
-from tests.memory_service.encoders import HashEncoder
+from testing.encoders import HashEncoder
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import document, running
 

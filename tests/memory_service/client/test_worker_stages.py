@@ -16,7 +16,7 @@ from memory_service.settings import Settings
 from memory_service.stores import open_store
 from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
-from tests.memory_service.encoders import HashEncoder, HashModel
+from testing.encoders import HashEncoder, HashModel
 from tests.memory_service.running import Client, document, running
 from tests.memory_service.stored import IDENTITY
 

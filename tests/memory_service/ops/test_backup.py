@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.cli import app
 from memory_service.ops.backup import CHECKSUM, DATABASE, Archive, back_up, restore
-from tests.memory_service.encoders import HashEncoder
+from testing.encoders import HashEncoder
 from tests.memory_service.running import Client, document, running
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}. " * (n + 1), title=f"T{n}", number=str(n)) for n in range(12)]

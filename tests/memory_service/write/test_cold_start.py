@@ -16,7 +16,7 @@ from memory_service.stores.local.index import VectorIndex
 from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import operations_pb2
-from tests.memory_service.encoders import HashEncoder, identity_of, payload_of, vector_of
+from testing.encoders import HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, document, eventually, ingest_requests, refused, running
 
 LONG = " ".join(f"Sentence {n} has a few words in it." for n in range(60))

@@ -1,4 +1,4 @@
-"""Shapes of published models, without their weights."""
+"""Shapes of published models, without their weights, and a tiny one."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ TINY = ModelConfig(
     positions=2048,
     memory=MemoryConfig(heads=uniform_budget(2, 2, 8)),
 )
-"""To see commands work."""
+"""To try commands with."""
 SHAPES = {shape.name: shape for shape in (MEMORY3_2B, QWEN25_1B, SMOLLM2_135M, TINY)}

@@ -1,4 +1,4 @@
-"""A small encoder for tests: vectors and payloads follow from the text's hash, so that equal texts meet again."""
+"""Encoders without a model: vectors and payloads are derived from the text's hash, so equal texts give equal ones."""
 
 import hashlib
 import json
@@ -22,24 +22,27 @@ PAYLOAD_BYTES = 600
 
 
 def identity_of(name: str) -> WriterIdentity:
+    """The identity of an encoder with this name."""
     parts = (f"{name} {part}".encode() for part in ("model", "codec", "format", "embedder"))
     model, codec, memory_format, embedder = (hashlib.sha256(part).hexdigest() for part in parts)
     return WriterIdentity(model, codec, memory_format, embedder, DIMENSION)
 
 
 def vector_of(text: str) -> np.ndarray:
+    """A unit vector of DIMENSION float32 numbers."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
     return vector / np.linalg.norm(vector)
 
 
 def payload_of(text: str, model_id: str) -> bytes:
+    """16 bytes of the model's id and PAYLOAD_BYTES random ones."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[8:16], "little")
     return bytes.fromhex(model_id)[:16] + np.random.default_rng(seed).bytes(PAYLOAD_BYTES)
 
 
 class HashEncoder:
-    """Implements memory_service.write.encoder.Encoder without a model."""
+    """Implements `memory_service.write.encoder.Encoder`, which documents the methods."""
 
     def __init__(self, name: str = "test") -> None:
         self.description = EncoderDescription(
@@ -75,8 +78,8 @@ class HashEncoder:
             raise ModelMismatch(payload[:16].hex(), expected.hex(), "re-ingest")
 
 
-class Unhurried(HashEncoder):
-    """Takes its time for every reference, as a model does."""
+class SlowEncoder(HashEncoder):
+    """Sleeps for every reference, as long as a model would take."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -87,8 +90,8 @@ class Unhurried(HashEncoder):
         return super().encode(references)
 
 
-class Noted(HashEncoder):
-    """Leaves the number of its process in a folder when it is loaded; the first that meets a text dies of it."""
+class CrashingEncoder(HashEncoder):
+    """Writes its process id to a folder when loaded; the first process that encodes the text `deadly` is killed."""
 
     def __init__(self, folder: Path, deadly: str) -> None:
         super().__init__()
@@ -105,11 +108,12 @@ class Noted(HashEncoder):
 
 @dataclass(frozen=True)
 class HashModel:
-    """Loads the encoder in a worker."""
+    """Loads the encoder in a worker process."""
 
     folder: Path
     deadly: str = ""
     name: str = "test"
 
     def __call__(self) -> HashEncoder:
-        return Noted(self.folder, self.deadly) if self.name == "test" else HashEncoder(self.name)
+        """The encoder."""
+        return CrashingEncoder(self.folder, self.deadly) if self.name == "test" else HashEncoder(self.name)

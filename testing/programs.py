@@ -1,4 +1,4 @@
-"""Programs that tests run, and Pythons to run them with."""
+"""Running programs, and Python environments to run them in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def ran(*command: object, **options: Any) -> str:
-    """What a program wrote to its standard output, which must succeed; options are subprocess.run's."""
+    """Run a program, which must exit with 0, and return its standard output; options are subprocess.run's."""
     given: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 600, **options}
     done = subprocess.run([str(word) for word in command], check=False, **given)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
@@ -20,7 +20,7 @@ def ran(*command: object, **options: Any) -> str:
 
 
 def python_with(folder: Path, *packages: object) -> Path:
-    """The Python of a new environment with these packages on top of all that is installed here; pip's options too."""
+    """Create an environment with these packages on top of those installed here; takes pip's options too."""
     ran(sys.executable, "-m", "venv", folder)
     inner = next((folder / "lib").glob("python*")) / "site-packages"
     (inner / "beneath.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{ROOT}\n")

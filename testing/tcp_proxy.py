@@ -1,4 +1,4 @@
-"""A line to a server: TCP connections that tests take down, slow down, or cut in the middle of an answer."""
+"""A TCP proxy in front of a server, whose connections tests reset, delay, or cut in the middle of a response."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 import threading
 
 
-class Line:
-    """Passes connections at `address` on to `upstream` (host:port). What befalls it befalls those that are open too.
+class TcpProxy:
+    """Forwards connections at `address` to `upstream` (host:port). Faults apply to open connections too.
 
-    limits: for each connection in the order they come, bytes of answers before it is cut; None, and for those after
-    the last: never. hold: what would be cut stays open and says nothing more instead. sent: all that clients said.
+    limits: response bytes before a connection is cut, by order of connection; None, and past the last: never.
+    hold: a connection that would be cut stays open and silent instead. sent: all bytes that clients sent.
     """
 
     def __init__(self, upstream: str, *limits: int | None, hold: bool = False) -> None:
@@ -28,26 +28,26 @@ class Line:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def take_down(self) -> None:
-        """Resets every connection, those that come as well."""
+        """Reset every connection, and each new one."""
         self._down = True
         for end in self._ends:
             reset(end)
 
     def slow_down(self) -> None:
-        """Answers come when the line is mended."""
+        """Hold responses until `mend`."""
         self._mended.clear()
         self._slow = True
 
     def cut_after(self, size: int) -> None:
-        """Resets, once, the connection on which an answer comes when so many bytes of answers have passed."""
+        """Reset one connection once `size` bytes of responses have passed."""
         self._left = size
 
     def mend(self) -> None:
-        """All as it should be; what waits goes on."""
+        """End all faults; held responses continue."""
         self._down, self._slow, self._left = False, False, None
         self._mended.set()
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> TcpProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,6 +92,7 @@ class Line:
 
 
 def reset(end: socket.socket) -> None:
+    """Shut down and close a socket."""
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)  # wakes the thread that passes the other way; closing would not
     end.close()

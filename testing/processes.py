@@ -26,13 +26,13 @@ class ProcessFailed(Exception):
 
 @dataclass(frozen=True)
 class Process:
-    """A program that was ready when this was made. Ends by SIGTERM with the block that it is used in."""
+    """A running program that is ready. As a context manager it ends the program by SIGTERM."""
 
     process: subprocess.Popen[bytes]
     port: int
     log: Path
     signalled: ClassVar[int] = 0
-    """The exit code that SIGTERM may lead to beside 0."""
+    """An exit code after SIGTERM that counts as success, as 0 does."""
 
     @property
     def address(self) -> str:
