@@ -18,8 +18,8 @@ from pydantic_settings import BaseSettings
 
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
-from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
+from memory_service.telemetry.metrics import REGISTRY
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGED = ROOT / "build" / "docs"

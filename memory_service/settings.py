@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from memory3.errors import InvalidInput, MissingFile
 from memory3.printable import PORT
-from memory_service.stores import StoreOptions
+from memory_service.stores.address import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"

@@ -13,9 +13,9 @@ import numpy as np
 
 from memory3.errors import ModelMismatch
 from memory3.references import split
+from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.errors import PayloadCorrupt
-from memory_service.stores import WriterIdentity
-from memory_service.write.encoder import EncodedReferences, EncoderDescription
+from memory_service.stores.store import WriterIdentity
 
 DIMENSION = 32
 PAYLOAD_BYTES = 600
@@ -42,7 +42,7 @@ def payload_of(text: str, model_id: str) -> bytes:
 
 
 class HashEncoder:
-    """Implements `memory_service.write.encoder.Encoder`, which documents the methods."""
+    """Implements `memory_service.encoder.Encoder`, which documents the methods."""
 
     def __init__(self, name: str = "test") -> None:
         self.description = EncoderDescription(

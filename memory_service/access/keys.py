@@ -23,7 +23,7 @@ from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.authorization import Access, Scope
 from memory_service.access.quotas import Quota
 from memory_service.errors import CertificateUnknown, Unauthenticated
-from memory_service.ops.logs import logger
+from memory_service.telemetry.logs import logger
 
 _PREFIX = "m3"
 _NOBODYS_SECRET = hashlib.sha256(b"").hexdigest()

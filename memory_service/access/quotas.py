@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from memory_service.access.authorization import tenant_of
 from memory_service.errors import QuotaExceeded, RateExceeded
-from memory_service.ops.metrics import REFUSED, TENANT_QUOTA, TENANT_USE
+from memory_service.telemetry.metrics import REFUSED, TENANT_QUOTA, TENANT_USE
 
 if TYPE_CHECKING:
-    from memory_service.stores import KnowledgeBase, NewDocument, Store
+    from memory_service.stores.store import KnowledgeBase, NewDocument, Store
 
 _COUNTED_S = 60.0
 """Other pods write for the same tenants: so long a count is good for."""

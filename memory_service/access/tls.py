@@ -12,8 +12,8 @@ import grpc
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.keys import KeyRing
-from memory_service.ops.logs import logger
 from memory_service.settings import Settings
+from memory_service.telemetry.logs import logger
 
 
 @dataclass(frozen=True)

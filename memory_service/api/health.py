@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health
 
 from memory_service.api.interceptors import SERVICES
-from memory_service.ops.logs import logger
-from memory_service.ops.metrics import DISK_FREE_BYTES, KNOWLEDGE_BASES, READY, STORE_UP
-from memory_service.stores import Store
-from memory_service.write.runtime import Runtime
+from memory_service.service import Runtime
+from memory_service.stores.store import Store
+from memory_service.telemetry.logs import logger
+from memory_service.telemetry.metrics import DISK_FREE_BYTES, KNOWLEDGE_BASES, READY, STORE_UP
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

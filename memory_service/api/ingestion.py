@@ -11,13 +11,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from memory_service.access.authorization import Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, retryable, to_status
-from memory_service.ops.metrics import DOCUMENTS
 from memory_service.read.query import read_filter
-from memory_service.stores import KnowledgeBase, StoredVersion
+from memory_service.service import Runtime
+from memory_service.stores.store import KnowledgeBase, StoredVersion
+from memory_service.telemetry.metrics import DOCUMENTS
 from memory_service.write.cold_start import LateMemories
 from memory_service.write.document import Document, is_unwritten, real_hash
 from memory_service.write.pipeline import IngestStream
-from memory_service.write.runtime import Runtime
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 

@@ -26,8 +26,8 @@ from memory_service.access.keys import KeyRing
 from memory_service.access.quotas import Rates
 from memory_service.access.tls import identities
 from memory_service.errors import DeadlineExceeded, MalformedRequest, ServiceError, ShuttingDown, described, to_status
-from memory_service.ops.logs import logger
-from memory_service.ops.metrics import CALL_SECONDS, CALLS, UNDER_WAY
+from memory_service.telemetry.logs import logger
+from memory_service.telemetry.metrics import CALL_SECONDS, CALLS, UNDER_WAY
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2, retrieval_pb2
 
 _SERVICES = [

@@ -12,9 +12,9 @@ from memory3.printable import counted
 from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, KnowledgeBaseChanged, MemoriesUnwritten
-from memory_service.stores import KnowledgeBase, StoredMemory, require_readable
+from memory_service.service import Runtime
+from memory_service.stores.store import KnowledgeBase, StoredMemory, require_readable
 from memory_service.write.cold_start import LateMemories
-from memory_service.write.runtime import Runtime
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc, operations_pb2_grpc
 from protos.memory.v1 import operations_pb2 as ops

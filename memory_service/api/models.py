@@ -9,8 +9,8 @@ from pathlib import Path
 from memory_service import __version__
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
+from memory_service.service import Runtime
 from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES
-from memory_service.write.runtime import Runtime
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
 _MANIFEST = "manifest.json"

@@ -7,11 +7,11 @@ import time
 
 from memory_service.api.interceptors import Call
 from memory_service.errors import Overloaded
-from memory_service.ops.metrics import REFUSED, WAITING, observe_retrieval
 from memory_service.read.query import read_query
-from memory_service.stores import KnowledgeBase, Query, Retrieved
+from memory_service.service import Runtime
+from memory_service.stores.store import KnowledgeBase, Query, Retrieved
+from memory_service.telemetry.metrics import REFUSED, WAITING, observe_retrieval
 from memory_service.write.cold_start import LateMemories
-from memory_service.write.runtime import Runtime
 from protos.memory.v1 import retrieval_pb2 as pb
 from protos.memory.v1 import retrieval_pb2_grpc
 

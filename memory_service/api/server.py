@@ -25,15 +25,16 @@ from memory_service.api.interceptors import METHODS, SERVICES, Calls
 from memory_service.api.knowledge_bases import KnowledgeBases, Operations
 from memory_service.api.models import PING_INTERVAL_MS, Models
 from memory_service.api.retrieval import Retrieval
+from memory_service.encoder import Encoder
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
-from memory_service.ops.logs import logger, traces
-from memory_service.ops.metrics import metrics_port
+from memory_service.service import Runtime
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import Query, Store, open_store
 from memory_service.stores.address import parse_address
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import Query, Store
+from memory_service.telemetry.logs import logger, traces
+from memory_service.telemetry.metrics import metrics_port
 from memory_service.write.cold_start import LateMemories
-from memory_service.write.encoder import Encoder
-from memory_service.write.runtime import Runtime
 from protos.memory.v1 import (
     ingestion_pb2_grpc,
     knowledge_bases_pb2_grpc,

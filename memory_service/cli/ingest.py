@@ -82,7 +82,7 @@ def ingest(
 def _with_ray(sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int) -> Iterator[Row]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
     from memory_service.client.ray import ingest_with_ray
-    from memory_service.write.encoder import ModelEncoder
+    from memory_service.write.model_encoder import ModelEncoder
 
     settings = load_settings(None, {name: value for name, value in given.items() if value is not None})
     # The workers run in another folder.

@@ -95,7 +95,7 @@ def backup(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Back up a knowledge base while it is served; replaces an older backup only when complete."""
-    from memory_service.ops.backup import Archive, back_up
+    from memory_service.client.backup import Archive, back_up
 
     with _with_bar("memories") as show:
         made = back_up(address, name, Archive(target), show)
@@ -109,7 +109,7 @@ def restore(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Restore a backup into a new knowledge base, after comparing all checksums."""
-    from memory_service.ops import backup
+    from memory_service.client import backup
 
     with _with_bar("documents") as show:
         made = backup.restore(address, name, backup.Archive(source, create=False), show)

@@ -32,8 +32,8 @@ def serve(
     """Serve until SIGTERM. You can also give every setting as MEMORY_SERVICE_<NAME> or in the --config file."""
     from memory3.bundle import Bundle
     from memory_service.api.server import run, serve_until_signal
-    from memory_service.ops.logs import configure_logs, logger
-    from memory_service.write.encoder import ModelEncoder
+    from memory_service.telemetry.logs import configure_logs, logger
+    from memory_service.write.model_encoder import ModelEncoder
 
     given = {
         "listen": listen,
@@ -56,8 +56,8 @@ def serve(
 
 def migrate(store: Store = None, config: Config = None) -> None:
     """Migrate a store to this version's format and exit; `serve` does the same at start."""
-    from memory_service.ops.logs import configure_logs
-    from memory_service.stores import open_store
+    from memory_service.stores.opening import open_store
+    from memory_service.telemetry.logs import configure_logs
 
     settings = load_settings(config, {"store": store} if store else {})
     configure_logs(settings.log_level)

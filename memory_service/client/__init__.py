@@ -1,1 +1,1 @@
-"""Clients of the service: connection, ingestion of files and folders, Ray."""
+"""Clients of a service: connection, ingestion of files and folders, Ray, backups."""

@@ -16,7 +16,7 @@ import grpc
 from memory3.formats.document import FileDocument, where
 from memory3.printable import counted
 from memory_service.client.connection import Connection, RemoteError, connected, details_of, remote_error
-from memory_service.stores import WriterIdentity
+from memory_service.stores.store import WriterIdentity
 from memory_service.write.document import text_hash_of
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import (

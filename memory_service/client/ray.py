@@ -24,12 +24,13 @@ import numpy as np
 from memory3.errors import InvalidInput, Memory3Error, MissingFile
 from memory3.formats import read_documents
 from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.encoder import Encoder, checked
 from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
-from memory_service.stores import NewDocument, Written, open_store, require_same
 from memory_service.stores.address import parse_address
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import NewDocument, Written, require_same
 from memory_service.write.document import Document, check_head
-from memory_service.write.encoder import Encoder, checked
 from memory_service.write.pipeline import encoding_error
 from protos.memory.v1 import ingestion_pb2 as pb
 

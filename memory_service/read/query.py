@@ -9,9 +9,9 @@ from typing import TypeAlias
 import numpy as np
 
 from memory3.words import query_words
+from memory_service.encoder import read_vectors
 from memory_service.errors import BadRequest
 from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
-from memory_service.stores import Query, WriterIdentity, require_readable
 from memory_service.stores.filters import (
     MAX_CONDITIONS,
     MAX_DEPTH,
@@ -25,7 +25,7 @@ from memory_service.stores.filters import (
     conditions,
     equal_to,
 )
-from memory_service.write.encoder import read_vectors
+from memory_service.stores.store import Query, WriterIdentity, require_readable
 from protos.memory.v1 import filter_pb2, retrieval_pb2
 
 _MAX_TEXTS, _MAX_TEXT_BYTES = 32, 8192

@@ -1,4 +1,4 @@
-"""The address of a store: which engine, where, as whom; and the lock of one that is a folder."""
+"""The address of a store: which engine, where, as whom; its options; and the lock of one that is a folder."""
 
 from __future__ import annotations
 
@@ -46,6 +46,26 @@ class StoreAddress:
         scheme = self.engine + ("s" if self.secure else "")
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{self.user}@{host}:{self.port}/{self.database}"
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """What an address does not say; all of it is for engines.
+
+    read_connections: for searches with filters, and as many for others. password: in place of the address's own.
+    cluster: name of a cluster in the server's configuration; tables are then replicated and distributed over it.
+    max_threads: of one search, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an
+    insert before it is acknowledged, 'auto' for most of them. sweep_after_s: age at which rows of replaced, deleted and
+    unfinished documents are removed; a write that takes longer than half of it fails.
+    """
+
+    read_connections: int = 2
+    password: str = field(default="", repr=False)
+    cluster: str = ""
+    timeout_s: float = 30.0
+    max_threads: int = 0
+    insert_quorum: str = "auto"
+    sweep_after_s: float = 3600.0
 
 
 def parse_address(url: str) -> StoreAddress:

@@ -20,12 +20,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from memory3.errors import Memory3Error
+from memory_service.encoder import checked
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
-from memory_service.ops.logs import logger
-from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved
+from memory_service.service import Runtime
+from memory_service.stores.store import Found, KnowledgeBase, NewReference, Query, Retrieved
+from memory_service.telemetry.logs import logger
 from memory_service.write.document import Document, is_unwritten, real_hash
-from memory_service.write.encoder import checked
-from memory_service.write.runtime import Runtime
 
 _PAGE_KEYS = 1024
 _REFERENCES_AT_ONCE = 16

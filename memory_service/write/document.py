@@ -15,9 +15,9 @@ import google_crc32c
 import numpy as np
 
 from memory3.errors import Memory3Error
+from memory_service.encoder import Encoder, read_vectors
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
-from memory_service.stores import NewDocument, NewReference, StoredVersion, Written
-from memory_service.write.encoder import Encoder, read_vectors
+from memory_service.stores.store import NewDocument, NewReference, StoredVersion, Written
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _KEY_BYTES = 1024

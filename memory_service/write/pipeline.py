@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from memory3.errors import Memory3Error
 from memory_service.access.authorization import Access, Scope
+from memory_service.encoder import EncodedReferences, checked
 from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -25,12 +26,11 @@ from memory_service.errors import (
     KnowledgeBaseNotFound,
     ShuttingDown,
 )
-from memory_service.ops.logs import logger
+from memory_service.service import Runtime
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
-from memory_service.stores import KnowledgeBase, Written
+from memory_service.stores.store import KnowledgeBase, Written
+from memory_service.telemetry.logs import logger
 from memory_service.write.document import Document, DocumentReader
-from memory_service.write.encoder import EncodedReferences, checked
-from memory_service.write.runtime import Runtime
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _AHEAD_BYTES = 16 << 20

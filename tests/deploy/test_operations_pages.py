@@ -29,9 +29,9 @@ from prometheus_client.metrics import MetricWrapperBase
 from deploy.kube_tools import ROOT, tool
 from memory_service.api import server
 from memory_service.errors import StoreUnavailable
-from memory_service.ops import metrics
-from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
+from memory_service.telemetry import metrics
+from memory_service.telemetry.metrics import REGISTRY
 
 FOLDER = ROOT / "docs" / "operations"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md"))

@@ -15,7 +15,7 @@ from edge_client import EdgeModel, Finished, Recalled
 from memory3.errors import ModelMismatch
 from memory_model.cli import app
 from memory_service.settings import Settings
-from memory_service.write.encoder import ModelEncoder
+from memory_service.write.model_encoder import ModelEncoder
 from testing.processes import AppProcess, ServiceProcess
 from testing.programs import ROOT, ran
 from tests.edge_client.http_calls import post

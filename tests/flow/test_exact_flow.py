@@ -18,7 +18,7 @@ from memory3.embedder import Embedder
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from memory_model.models.load import LoadedModel
-from memory_service.write.encoder import ModelEncoder
+from memory_service.write.model_encoder import ModelEncoder
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from tests.edge_client.tiny_bundle import format_of, tiny_bert, tiny_bundle, tiny_loaded
 from tests.memory_service.running import Client, document, refused, running

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memory_service.stores import KnowledgeBase, Query, Store, StoreOptions, open_store
+from memory_service.stores.address import StoreOptions
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import KnowledgeBase, Query, Store
 from testing.clickhouse import PASSWORD, clickhouse_server, stall
 from testing.encoders import vector_of
 from tests.memory_service.pod import KEYS, OTHERS, K, version_of

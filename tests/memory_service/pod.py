@@ -16,9 +16,11 @@ from typing import Any
 
 from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
-from memory_service.ops.logs import configure_logs
-from memory_service.stores import NewDocument, Query, StoreOptions, open_store
+from memory_service.stores.address import StoreOptions
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, Migration
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import NewDocument, Query
+from memory_service.telemetry.logs import configure_logs
 from testing.clickhouse import PASSWORD
 from testing.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, document

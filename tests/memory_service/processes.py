@@ -13,8 +13,8 @@ from pathlib import Path
 import grpc
 
 from memory_service.api.server import run, serve_until_signal
-from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
+from memory_service.telemetry.logs import configure_logs
 from testing.clickhouse import port_of
 from testing.encoders import SlowEncoder
 from tests.memory_service.running import Client

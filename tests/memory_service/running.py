@@ -17,9 +17,9 @@ from grpc_status import rpc_status
 
 from memory_service.api.server import Server
 from memory_service.client.connection import details_of
+from memory_service.encoder import Encoder
 from memory_service.settings import Settings
-from memory_service.stores import open_store
-from memory_service.write.encoder import Encoder
+from memory_service.stores.opening import open_store
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,

@@ -12,9 +12,10 @@ import json
 import random
 import sys
 
-from memory_service.ops.logs import configure_logs
-from memory_service.stores import NewDocument, open_store
 from memory_service.stores.local import knowledge_base
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import NewDocument
+from memory_service.telemetry.logs import configure_logs
 from tests.memory_service.stored import IDENTITY, document
 
 KEYS = 60

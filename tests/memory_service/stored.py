@@ -6,17 +6,9 @@ from pathlib import Path
 
 import google_crc32c
 
-from memory_service.stores import (
-    KnowledgeBase,
-    NewDocument,
-    NewReference,
-    Query,
-    Store,
-    StoredMemory,
-    StoreOptions,
-    digest,
-    open_store,
-)
+from memory_service.stores.address import StoreOptions
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import KnowledgeBase, NewDocument, NewReference, Query, Store, StoredMemory, digest
 from memory_service.write.document import content_hash_of, memory_id_of
 from testing.clickhouse import PASSWORD, clickhouse_server
 from testing.encoders import identity_of, payload_of, vector_of

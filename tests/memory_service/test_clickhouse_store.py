@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
-from memory_service.stores import Store, StoreOptions, open_store
+from memory_service.stores.address import StoreOptions
 from memory_service.stores.clickhouse import migrations
 from memory_service.stores.clickhouse.store import ClickHouseStore
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import Store
 from testing.clickhouse import PASSWORD, clickhouse_server, stall
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 

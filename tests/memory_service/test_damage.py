@@ -13,8 +13,9 @@ import pytest
 
 from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
-from memory_service.stores import KnowledgeBase, Query, Store, open_store
 from memory_service.stores.local import knowledge_base
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import KnowledgeBase, Query, Store
 from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 

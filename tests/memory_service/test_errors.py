@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from memory_service import errors
-from memory_service.ops.logs import configure_logs, logger
+from memory_service.telemetry.logs import configure_logs, logger
 
 REASONS = [
     "BUNDLE_FILE_NOT_FOUND",

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from memory_service.errors import StoreFull
-from memory_service.stores import NewDocument, open_store
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import NewDocument
 from tests.memory_service.stored import IDENTITY, document, require_whole
 
 SIZE_MB = {"file": 12, "chdb": 40}

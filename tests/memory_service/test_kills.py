@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memory_service.stores import open_store
+from memory_service.stores.opening import open_store
 from tests.memory_service.killed_writer import Writer
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.store_writer import KEYS, OTHER, version_of

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from memory_service.errors import StoreFull
-from memory_service.stores import KnowledgeBase, NewDocument, Query
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
 from memory_service.stores.local.store import LocalStore
+from memory_service.stores.store import KnowledgeBase, NewDocument, Query
 from testing.encoders import DIMENSION
 from tests.memory_service.running import eventually
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole

@@ -5,8 +5,8 @@ import pytest
 
 from memory3.errors import InvalidInput, MissingFile
 from memory_service.client.connection import Connection
-from memory_service.ops.metrics import metrics_port
 from memory_service.settings import CONFIG_VARIABLE, load_settings
+from memory_service.telemetry.metrics import metrics_port
 
 
 @pytest.fixture(autouse=True)

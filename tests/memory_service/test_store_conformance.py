@@ -13,10 +13,12 @@ import pytest
 
 from memory3.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
-from memory_service.stores import KnowledgeBase, Query, Revision, Store, StoreOptions, digest, open_store
+from memory_service.stores.address import StoreOptions
 from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import KnowledgeBase, Query, Revision, Store, digest
 from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 

@@ -17,7 +17,7 @@ from memory3.codec.codec import ExactCodec
 from memory3.embedder import MODEL, Embedder
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
-from memory_service.write.encoder import ModelEncoder
+from memory_service.write.model_encoder import ModelEncoder
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 from tests.memory_model.encoder_folders import save
 from tests.memory_service.running import document, running

@@ -16,7 +16,7 @@ from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from memory3.words import ranked
 from memory_service.api.retrieval import response_of
 from memory_service.api.server import run
-from memory_service.stores import Found, Retrieved
+from memory_service.stores.store import Found, Retrieved
 from protos.memory.v1 import retrieval_pb2
 
 METHOD = "/memory.v1.Retrieval/Retrieve"

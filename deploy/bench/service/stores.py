@@ -15,9 +15,10 @@ import google_crc32c
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection
 from memory_service.api.server import Server, keep_what_is_loaded, run
-from memory_service.ops.logs import configure_logs
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import NewDocument, NewReference, WriterIdentity, open_store
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import NewDocument, NewReference, WriterIdentity
+from memory_service.telemetry.logs import configure_logs
 from testing.encoders import HashEncoder
 
 _BATCH = 4096

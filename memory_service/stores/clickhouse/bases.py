@@ -24,8 +24,8 @@ from datetime import datetime, timezone
 from memory3.errors import Memory3Error
 from memory3.printable import counted
 from memory_service.errors import StoreUnavailable
-from memory_service.stores import KnowledgeBase, WriterIdentity, name_taken, problem_text, unknown_knowledge_base
 from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.store import KnowledgeBase, WriterIdentity, name_taken, problem_text, unknown_knowledge_base
 
 _NOTE = "documents.json"
 _ATTEMPTS = 60

@@ -17,8 +17,7 @@ from clickhouse_connect.driver.httputil import check_env_proxy, get_pool_manager
 from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager
 
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
-from memory_service.stores import StoreOptions
-from memory_service.stores.address import FolderLock, StoreAddress
+from memory_service.stores.address import FolderLock, StoreAddress, StoreOptions
 from memory_service.stores.clickhouse.dialect import Dialect
 
 Row = Sequence[Any]

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memory_service.errors import StoreUnavailable
-from memory_service.ops.logs import logger
 from memory_service.stores.clickhouse.dialect import Dialect, Table
 from memory_service.stores.clickhouse.engine import Engine
+from memory_service.telemetry.logs import logger
 
 _ATTEMPTS = 5
 _PAUSE_S = 1.0

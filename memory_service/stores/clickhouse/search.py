@@ -21,9 +21,9 @@ import numpy as np
 
 from memory3.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
-from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, require_sound
 from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.store import Found, KnowledgeBase, Query, Retrieved, require_sound
 
 _INDEX_LIMIT = 1000  # the engine's own, max_limit_for_vector_search_queries
 _MARGIN = 16  # fetched beside what is wanted, for rows of other versions

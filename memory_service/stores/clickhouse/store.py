@@ -17,8 +17,15 @@ from typing import Any
 import numpy as np
 
 from memory3.errors import Memory3Error
-from memory_service.ops.logs import logger
-from memory_service.stores import (
+from memory_service.stores.address import StoreAddress, StoreOptions
+from memory_service.stores.clickhouse.bases import Bases, note_documents
+from memory_service.stores.clickhouse.dialect import filter_sql
+from memory_service.stores.clickhouse.engine import Engine, engine_errors
+from memory_service.stores.clickhouse.migrations import migrate
+from memory_service.stores.clickhouse.search import payloads_of, retrieve
+from memory_service.stores.clickhouse.writes import Writes
+from memory_service.stores.filters import Filter
+from memory_service.stores.store import (
     KnowledgeBase,
     NewDocument,
     Query,
@@ -29,20 +36,12 @@ from memory_service.stores import (
     StoredDocument,
     StoredMemory,
     StoredVersion,
-    StoreOptions,
     WriterIdentity,
     Written,
     require_sound,
     unknown_document,
 )
-from memory_service.stores.address import StoreAddress
-from memory_service.stores.clickhouse.bases import Bases, note_documents
-from memory_service.stores.clickhouse.dialect import filter_sql
-from memory_service.stores.clickhouse.engine import Engine, engine_errors
-from memory_service.stores.clickhouse.migrations import migrate
-from memory_service.stores.clickhouse.search import payloads_of, retrieve
-from memory_service.stores.clickhouse.writes import Writes
-from memory_service.stores.filters import Filter
+from memory_service.telemetry.logs import logger
 
 _REFRESH_S = 1.0
 _ATTEMPTS = 3

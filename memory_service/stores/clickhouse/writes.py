@@ -23,9 +23,9 @@ from typing import Any
 from memory3.printable import counted
 from memory3.words import text_words
 from memory_service.errors import StoreUnavailable
-from memory_service.stores import KnowledgeBase, NewDocument, Written, deleted_meanwhile, require_sound
 from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.store import KnowledgeBase, NewDocument, Written, deleted_meanwhile, require_sound
 
 # A version: milliseconds of the server's clock and below them random bits.
 _RANDOM_BITS = 22

@@ -26,8 +26,8 @@ from pydantic import TypeAdapter
 from memory3.errors import Memory3Error
 from memory3.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
-from memory_service.stores import Found, KnowledgeBase, NewDocument, Query, Revision, StoredMemory, digest
 from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql, number
+from memory_service.stores.store import Found, KnowledgeBase, NewDocument, Query, Revision, StoredMemory, digest
 
 TABLES = """
 CREATE TABLE state (

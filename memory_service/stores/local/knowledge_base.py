@@ -19,11 +19,11 @@ import numpy as np
 from memory3.errors import Memory3Error
 from memory3.words import ranked
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
-from memory_service.ops.logs import logger
-from memory_service.stores import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
 from memory_service.stores.filters import Filter
 from memory_service.stores.local.database import Database, Document, Transaction, disk_errors, sync_folder
 from memory_service.stores.local.index import Rows, VectorIndex
+from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
+from memory_service.telemetry.logs import logger
 
 START_CHECK_BYTES = 1 << 30
 """Up to this size everything in a file is compared before it is served; a payload is compared whenever it is read."""

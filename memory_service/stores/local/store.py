@@ -14,7 +14,11 @@ from urllib.parse import quote, unquote
 
 from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
-from memory_service.stores import (
+from memory_service.stores.address import FolderLock
+from memory_service.stores.filters import Filter
+from memory_service.stores.local.database import Transaction, disk_errors, sync_folder
+from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
+from memory_service.stores.store import (
     KnowledgeBase,
     NewDocument,
     Query,
@@ -34,10 +38,6 @@ from memory_service.stores import (
     unknown_document,
     unknown_knowledge_base,
 )
-from memory_service.stores.address import FolderLock
-from memory_service.stores.filters import Filter
-from memory_service.stores.local.database import Transaction, disk_errors, sync_folder
-from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 
 _FOLDER = re.compile(r"kb-(\d+)-(.+)")
 

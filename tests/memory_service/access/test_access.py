@@ -22,9 +22,10 @@ from memory_service.access.tls import Security
 from memory_service.cli import app
 from memory_service.client.connection import Connection
 from memory_service.errors import QuotaExceeded
-from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
-from memory_service.stores import KnowledgeBase, Store, open_store
+from memory_service.stores.opening import open_store
+from memory_service.stores.store import KnowledgeBase, Store
+from memory_service.telemetry.metrics import REGISTRY
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import models_pb2, operations_pb2

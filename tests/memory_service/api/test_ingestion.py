@@ -9,8 +9,8 @@ import pytest
 from google.rpc import error_details_pb2
 
 from memory_service.errors import BadRequest, QuotaExceeded, StoreUnavailable
-from memory_service.stores import KnowledgeBase, NewDocument, Written
 from memory_service.stores.local.store import LocalStore
+from memory_service.stores.store import KnowledgeBase, NewDocument, Written
 from memory_service.write.document import DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from memory_service.access.keys import changing
 from memory_service.api.interceptors import SERVICES
 from memory_service.errors import StoreUnavailable
-from memory_service.ops.logs import configure_logs
+from memory_service.telemetry.logs import configure_logs
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from testing.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.keyed import new_key, with_key

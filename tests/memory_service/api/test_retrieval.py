@@ -10,8 +10,8 @@ import pytest
 from google.rpc import error_details_pb2
 
 from memory3.words import query_words
-from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.stores.local.store import LocalStore
+from memory_service.stores.store import KnowledgeBase, Query, Retrieved
 from protos.memory.v1 import retrieval_pb2 as pb
 from testing.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, Refusal, document, refused

@@ -9,8 +9,8 @@ import grpc
 import numpy as np
 import pytest
 
-from memory_service.stores import KnowledgeBase, Query, Retrieved
-from memory_service.write.encoder import EncodedReferences
+from memory_service.encoder import EncodedReferences
+from memory_service.stores.store import KnowledgeBase, Query, Retrieved
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from testing.encoders import HashEncoder, vector_of

@@ -12,9 +12,9 @@ from memory3.formats import read_documents
 from memory_service.client.connection import RemoteError
 from memory_service.client.ingest import Destination, Row
 from memory_service.client.ray import Send, Store, Write, rows_of, table_of
+from memory_service.encoder import EncodedReferences
 from memory_service.settings import Settings
-from memory_service.stores import open_store
-from memory_service.write.encoder import EncodedReferences
+from memory_service.stores.opening import open_store
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import HashEncoder, HashModel
 from tests.memory_service.running import Client, document, running

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memory_service.encoder import EncodedReferences
 from memory_service.errors import StoreUnavailable
 from memory_service.stores.local import knowledge_base
 from memory_service.stores.local.index import VectorIndex
-from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import operations_pb2
 from testing.encoders import HashEncoder, identity_of, payload_of, vector_of

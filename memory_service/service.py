@@ -11,10 +11,10 @@ from typing import Literal, TypeVar
 from memory3.errors import IdentityMismatch
 from memory_service.access.authorization import Access, Scope, is_name
 from memory_service.access.quotas import WriteGuard
+from memory_service.encoder import Encoder
 from memory_service.errors import BadRequest, KnowledgeBaseNotFound
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import KnowledgeBase, Store, require_same, require_sound, unknown_knowledge_base
-from memory_service.write.encoder import Encoder
+from memory_service.stores.store import KnowledgeBase, Store, require_same, require_sound, unknown_knowledge_base
 
 _REMEDY = "start the service with that model, or delete the knowledge base and ingest it again"
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.cli import app
-from memory_service.ops.backup import CHECKSUM, DATABASE, Archive, back_up, restore
+from memory_service.client.backup import CHECKSUM, DATABASE, Archive, back_up, restore
 from testing.encoders import HashEncoder
 from tests.memory_service.running import Client, document, running
 

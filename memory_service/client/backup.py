@@ -33,7 +33,7 @@ from memory3.printable import counted
 from memory_service.client.connection import RemoteError, connected
 from memory_service.client.ingest import Destination, Ingestion, Row, listed
 from memory_service.errors import StoreUnavailable
-from memory_service.stores import WriterIdentity, digest, require_same
+from memory_service.stores.store import WriterIdentity, digest, require_same
 from protos.memory.v1 import ingestion_pb2, ingestion_pb2_grpc, knowledge_bases_pb2_grpc
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 

@@ -1,1 +1,0 @@
-"""Operation: backup, metrics, logs, tracing."""
