@@ -12,7 +12,7 @@ from rich.table import Table
 
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
-from memory_model.cli.options import ModelOption, console
+from memory_model.terminal import ModelOption, console
 
 _TRAIN_TOKENS = 2048
 

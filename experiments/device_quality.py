@@ -23,14 +23,15 @@ from experiments.corpus.preparing import write_rows
 from experiments.quality import MEASURED, Measured, file_key, keep
 from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
-from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, console, progress_bar
+from memory_model import terminal
 from memory_model.data import factbook
+from memory_model.data.factbook import FACTBOOK
 from memory_model.data.rows import Row, open_rows
 from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores
 from memory_model.eval.subject import Subject
 from memory_model.export.bundle import export_bundle
 from memory_model.export.weights import Precision
+from memory_model.terminal import console, progress_bar
 from testing.processes import PROGRAMS, ServiceProcess
 
 QUESTIONS = Path("data/heldout_questions.json")
@@ -42,7 +43,7 @@ DEADLINE_S = 30.0
 
 
 def device_quality(
-    model: options.ModelOption = None,
+    model: terminal.ModelOption = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of questions.")] = 100,
     out: Annotated[Path, typer.Option(help="JSONL for the sections int4 and overlap.")] = MEASURED,
 ) -> None:

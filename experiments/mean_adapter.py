@@ -10,8 +10,8 @@ import torch
 import typer
 
 from memory3.errors import InvalidInput
-from memory_model.cli.options import console
 from memory_model.nn.adapter import Adapter
+from memory_model.terminal import console
 
 
 def mean_of(adapters: Sequence[Adapter]) -> Adapter:

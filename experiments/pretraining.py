@@ -18,17 +18,18 @@ from experiments.random_base import write_random_folder
 from memory3.config import ModelConfig, parse_budget
 from memory3.errors import InvalidInput
 from memory3.tokenizer import SpecialTokens, Tokenizer
-from memory_model.cli.options import DeviceOption, console, open_embedder, write_json
-from memory_model.cli.tuning import follow
 from memory_model.data.batches import Batch
 from memory_model.data.passages import PassageFiles, corpus_files
 from memory_model.data.retrieved import RetrievalPlan, prepare
 from memory_model.data.running_text import ContinualBatches
 from memory_model.eval.scores import Mean, Paired
+from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder, open_checkpoint
 from memory_model.nn.writing import write_memories
+from memory_model.terminal import DeviceOption, console, write_json
 from memory_model.train.losses import read_loss
 from memory_model.train.pretrainer import Pretrainer, PretrainingPlan, pretrainer
+from memory_model.train.progress import follow
 
 HELD_OUT = 64
 """Sequences at the end that nothing is trained on."""

@@ -19,14 +19,15 @@ from rich.table import Table
 from memory3.errors import InvalidInput
 from memory3.references import split
 from memory3.words import LARGEST_DROP
-from memory_model.cli import options
-from memory_model.cli.options import console, open_embedder, progress_bar, use_threads, write_json
+from memory_model import terminal
 from memory_model.eval.retrieval import KnowledgeBase, query_of
 from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
+from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.generate import answer_nll, prefilled
+from memory_model.terminal import console, progress_bar, use_threads, write_json
 
 REFERENCES = (3, 5, 7)
 MEMORY = "memory"
@@ -116,11 +117,11 @@ def draw(result: Mapping[str, Any], title: str, file: Path) -> None:
 def professional(
     data: Annotated[Path, typer.Argument(help="File of PubMedQA or HaluEval.")],
     out: Annotated[Path, typer.Option(help="JSON to write, and a figure.")] = Path("build/professional.json"),
-    model: options.ModelOption = None,
-    embedder: options.EmbedderOption = None,
+    model: terminal.ModelOption = None,
+    embedder: terminal.EmbedderOption = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows to ask; all texts are searched.")] = 1000,
     dropping: Annotated[bool, typer.Option(help="Drop references far below the best, as devices do.")] = False,
-    threads: options.ThreadsOption = 1,
+    threads: terminal.ThreadsOption = 1,
 ) -> None:
     """Compare memory with RAG of 3, 5 and 7 references on multiple choice: accuracy and seconds per question."""
     use_threads(threads)

@@ -22,17 +22,18 @@ from experiments.corpus.preparing import write_rows
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
-from memory_model.cli import options
-from memory_model.cli.evaluation import PrecisionOption, open_knowledge_base, scored, show
-from memory_model.cli.options import console, open_embedder, progress_bar, write_json
+from memory_model import terminal
 from memory_model.data import factbook
 from memory_model.data.rows import Row, open_rows
 from memory_model.eval.conditions import EVALUATOR, PAIRS, Evaluation, Scores, compared, result_of
+from memory_model.eval.report import open_knowledge_base, scored, show
 from memory_model.eval.retrieval import CANDIDATES
 from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
+from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.generate import read
+from memory_model.terminal import PrecisionOption, console, progress_bar, write_json
 
 MEASURED = Path("build/quality.jsonl")
 PROSE = "prose"
@@ -268,9 +269,9 @@ def quality(
     data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
     limit: Annotated[int | None, typer.Option(min=1, help="Most rows per section.")] = None,
     sections: Annotated[str, typer.Option(help="Comma-separated NAME, NAME/test or NAME/dev; default: all.")] = "",
-    model: options.ModelOption = None,
-    adapter: options.AdapterOption = None,
-    codec: options.CodecOption = None,
+    model: terminal.ModelOption = None,
+    adapter: terminal.AdapterOption = None,
+    codec: terminal.CodecOption = None,
     precision: PrecisionOption = "auto",
 ) -> None:
     """Measure all sections of docs/quality.md, the most important first; run it again to resume.

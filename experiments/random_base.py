@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from memory3.config import ModelConfig, weight_shapes
 from memory3.errors import InvalidInput
 from memory3.tokenizer import Tokenizer
-from memory_model.cli.options import console, progress_bar, write_json
 from memory_model.models.folder import Checkpoint, ModelFolder
+from memory_model.terminal import console, progress_bar, write_json
 from testing.shapes import SHAPES
 
 SHARD_BYTES = 1 << 30

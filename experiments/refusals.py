@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from memory3.errors import InvalidInput
-from memory_model.cli.options import console
 from memory_model.models.tensor_files import read_json
+from memory_model.terminal import console
 
 
 def refusal_curve(

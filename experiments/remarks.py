@@ -16,17 +16,18 @@ from torch import Tensor
 
 from memory3.config import parse_budget
 from memory3.tokenizer import Tokenizer
-from memory_model.cli.options import ModelOption, console, open_embedder
 from memory_model.data.rows import Row, open_rows
 from memory_model.eval.retrieval import KnowledgeBase
 from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
+from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_base
 from memory_model.nn import fused
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, read
 from memory_model.nn.writing import received_attention, stack_memories
+from memory_model.terminal import ModelOption, console
 
 LimitOption = Annotated[int, typer.Option(help="Questions per set.")]
 

@@ -25,10 +25,11 @@ from edge_client.stream import Result
 from memory3.bundle import DEFAULT_FOLDER, Bundle
 from memory3.chat import Message
 from memory3.errors import InvalidInput
-from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
+from memory_model.data.factbook import FACTBOOK
 from memory_model.eval.scores import Mean, exact_match, token_f1
 from memory_model.models.tensor_files import read_json
+from memory_model.terminal import console
 
 CONDITIONS = {
     "memories": "older turns as memories",

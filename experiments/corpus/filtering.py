@@ -20,12 +20,13 @@ from experiments.corpus.preparing import SETS, question_sets, write_rows
 from memory3.errors import InvalidInput
 from memory3.references import split
 from memory3.tokenizer import Tokenizer
-from memory_model.cli.options import EmbedderOption, console, open_embedder, progress_bar, write_json
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import Passage, corpus_files, read_rows
 from memory_model.data.retrieved import overlaps
 from memory_model.data.rows import open_rows
+from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
+from memory_model.terminal import EmbedderOption, console, progress_bar, write_json
 
 Scorer = Callable[[Sequence[str]], np.ndarray]
 REFERENCE_TOKENS = 128

@@ -20,9 +20,9 @@ from experiments.corpus.held_out import HeldOutTitles
 from experiments.corpus.sources import fetch
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, MissingFile
-from memory_model.cli.options import FACTBOOK, console
-from memory_model.data.factbook import read_jsonl
+from memory_model.data.factbook import FACTBOOK, read_jsonl
 from memory_model.data.passages import ASKED
+from memory_model.terminal import console
 
 SETS = [Path("data")]  # whatever is added there is left out of training too
 MANIFEST, CACHE = "manifest.json", ".cache"

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from memory3.errors import InvalidInput
 from memory3.tokenizer import read_backend
-from memory_model.cli.options import console
 from memory_model.data.passages import PassageFiles, corpus_files
 from memory_model.models.folder import ModelFolder
+from memory_model.terminal import console
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

@@ -28,11 +28,11 @@ from experiments.questions.records import invented_records, record_rows
 from memory3.references import split
 from memory3.refusal import SENTENCE
 from memory3.tokenizer import Tokenizer
-from memory_model.cli.options import FACTBOOK, console
 from memory_model.data import factbook
-from memory_model.data.factbook import Question
+from memory_model.data.factbook import FACTBOOK, Question
 from memory_model.eval.scores import normalise
 from memory_model.models.folder import DEFAULT, ModelFolder
+from memory_model.terminal import console
 
 PLACES = (
     "Alaska",

@@ -20,9 +20,9 @@ from experiments.corpus.preparing import write_rows
 from memory3.errors import CorruptFile
 from memory3.references import split
 from memory3.refusal import SENTENCE
-from memory_model.cli.options import console
-from memory_model.cli.training_data import QUESTIONS
+from memory_model.data.tasks import QUESTIONS
 from memory_model.models.tensor_files import read_json
+from memory_model.terminal import console
 
 RowData = dict[str, Any]
 """A row of an evaluation file (`memory_model.data.rows.Row`)."""

@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from memory3.printable import counted
-from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, count, open_embedder, progress_bar, use_threads, write_json
-
-if TYPE_CHECKING:
-    from memory3.embedder import Embedder
-    from memory_model.eval.conditions import Evaluation, Scores
-    from memory_model.eval.retrieval import KnowledgeBase
-    from memory_model.eval.subject import Subject
+from memory_model import terminal
+from memory_model.data.factbook import FACTBOOK
+from memory_model.terminal import PrecisionOption, count, progress_bar, use_threads, write_json
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
-PrecisionOption = Annotated[
-    Literal["float32", "auto"],
-    typer.Option("--precision", help="Of products: float32, or auto: bfloat16 if supported."),
-]
 
 
 def evaluate(
     data: Annotated[Path, typer.Option(help="JSON list of {knowledge, question, right_answer, …}.")],
     out: Annotated[Path, typer.Option("--json", dir_okay=False, help="JSON file for the results and all answers.")],
     limit: Annotated[int | None, count(help="Only the first rows.")] = None,
-    distractors: Annotated[int, options.amount(help="References beside the right one.")] = 4,
+    distractors: Annotated[int, terminal.amount(help="References beside the right one.")] = 4,
     conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; with --kb, both retrieved, too.")] = "",
-    model: options.ModelOption = None,
-    adapter: options.AdapterOption = None,
-    codec: options.CodecOption = None,
+    model: terminal.ModelOption = None,
+    adapter: terminal.AdapterOption = None,
+    codec: terminal.CodecOption = None,
     knowledge_base: Annotated[
         Path | None,
         typer.Option("--kb", "--knowledge-base", help=f"JSONL that *_retrieved search. Default: {FACTBOOK}."),
     ] = None,
-    embedder: options.EmbedderOption = None,
+    embedder: terminal.EmbedderOption = None,
     seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,
     precision: PrecisionOption = "float32",
-    threads: options.ThreadsOption = 0,
+    threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Score a model's answers: without memory, with memories, and with the same references as text.
 
@@ -57,7 +47,9 @@ def evaluate(
     from memory3.digest import file_sha256
     from memory_model.data.rows import open_rows
     from memory_model.eval.conditions import EVALUATOR, Evaluation, parse_conditions, result_of
+    from memory_model.eval.report import open_knowledge_base, scored, show
     from memory_model.eval.subject import PLAIN, Subject
+    from memory_model.export.embedder_cache import open_embedder
     from memory_model.models.folder import ModelFolder
 
     use_threads(threads)
@@ -80,15 +72,15 @@ def evaluate(
 
 def calibrate(
     data: Annotated[list[Path], typer.Option(help="JSON list of development questions; may be repeated.")],
-    most_wrong: Annotated[float, options.share(help="Largest share of wrong refusals over all files.")] = 0.05,
+    most_wrong: Annotated[float, terminal.share(help="Largest share of wrong refusals over all files.")] = 0.05,
     out: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="JSON file for all biases.")] = None,
     save: Annotated[bool, typer.Option(help="Write the chosen biases into the model folder.")] = False,
     limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,
-    model: options.ModelOption = None,
-    adapter: options.AdapterOption = None,
-    codec: options.CodecOption = None,
+    model: terminal.ModelOption = None,
+    adapter: terminal.AdapterOption = None,
+    codec: terminal.CodecOption = None,
     precision: PrecisionOption = "float32",
-    threads: options.ThreadsOption = 0,
+    threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Set how readily a model answers "I don't know.", with a limit on wrong refusals.
 
@@ -134,28 +126,4 @@ def calibrate(
     if save:
         replace(folder, refusal=replace(folder.refusal, **biases)).save()
     then = f"saved in {folder.path}: `export` takes them into a bundle" if save else "--save writes them to the folder"
-    options.console.print(", ".join(f"{key} {value:g}" for key, value in biases.items()) + f"; {then}")
-
-
-def scored(run: Evaluation, name: str) -> dict[str, Scores]:
-    """Scores by condition, with a bar for the answers."""
-    with progress_bar(f"{name}: answers", len(run.rows) * len(run.conditions)) as advance:
-        return run.run(advance)
-
-
-def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> KnowledgeBase:
-    """All references of a JSONL file of documents, embedded, with a progress bar."""
-    from memory_model.eval.retrieval import KnowledgeBase, references_of
-
-    references = references_of(documents, subject.loaded.tokenizer, subject.loaded.config.memory.reference_tokens)
-    with progress_bar(f"embedding {documents.name}", len(references)) as advance:
-        return KnowledgeBase.of(references, embedder, advance)
-
-
-def show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:
-    """A table of means by condition."""
-    table = Table("score", *conditions, title=f"{title}; ±: standard error")
-    for name in dict.fromkeys(n for scores in conditions.values() for n in scores if not n.endswith("_error")):
-        columns = conditions.values()
-        table.add_row(name, *(f"{c[name]:.3f}±{c[f'{name}_error']:.3f}" if name in c else "" for c in columns))
-    Console().print(table)
+    terminal.console.print(", ".join(f"{key} {value:g}" for key, value in biases.items()) + f"; {then}")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from memory_model.cli.options import ModelOption, console, count
+from memory_model.models.defaults import MINILM
+from memory_model.terminal import ModelOption, console, count
 
 BUNDLE = Path("build/bundle")
 
@@ -22,7 +23,7 @@ def new(
             "LAYER.HEAD:TOKENS,… (as `rank-heads` prints it)."
         ),
     ] = "paper",
-    embedder: Annotated[str, typer.Option(help="Embedder: minilm, or a folder such as BGE-M3.")] = "minilm",
+    embedder: Annotated[str, typer.Option(help="Embedder: minilm, or a folder such as BGE-M3.")] = MINILM,
     chat_template: Annotated[Path | None, typer.Option(help="Jinja chat template; default: the base's.")] = None,
     reference_tokens: Annotated[int, count(help="Longest reference, in tokens.")] = 128,
 ) -> None:
@@ -35,14 +36,14 @@ def new(
     from memory3.errors import MissingFile
     from memory_model.models.folder import ModelFolder
 
-    if embedder != "minilm" and not (embedder and Path(embedder).is_dir()):
+    if embedder != MINILM and not (embedder and Path(embedder).is_dir()):
         raise MissingFile(f"no embedder at {embedder}: give minilm, or the folder of a BERT or XLM-R")
     with console.status("hashing") as status:
         made = ModelFolder.create(
             base,
             out,
             memory=lambda config: parse_budget(heads, config, reference_tokens),
-            embedder=embedder if embedder == "minilm" else str(Path(embedder).resolve()),
+            embedder=embedder if embedder == MINILM else str(Path(embedder).resolve()),
             chat_template=chat_template.read_text(encoding="utf-8") if chat_template else "",
             progress=lambda name: status.update(f"hashing {name}"),
         )

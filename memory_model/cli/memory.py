@@ -9,21 +9,22 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, console, count, progress_bar, progress_bars, use_threads, write_json
-from memory_model.cli.training_data import codec_texts, facts_of
+from memory_model import terminal
+from memory_model.cli.training_data import training_files
+from memory_model.data.factbook import FACTBOOK
+from memory_model.terminal import console, count, progress_bar, progress_bars, use_threads, write_json
 
 _SHOWN = 16
 
 
 def rank_heads(
-    model: options.ModelOption = None,
-    adapter: options.AdapterOption = None,
-    data: options.DataOption = FACTBOOK,
+    model: terminal.ModelOption = None,
+    adapter: terminal.AdapterOption = None,
+    data: terminal.DataOption = FACTBOOK,
     out: Annotated[Path, typer.Option(dir_okay=False, help="JSON file for all losses.")] = Path("build/heads.json"),
     batches: Annotated[int, count(help="Batches to measure on.")] = 3,
     select: Annotated[int, count(help="Heads to select for the budget, one by one.")] = 6,
-    threads: options.ThreadsOption = 0,
+    threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Measure which heads read memory, select the best ones and print them for `adapt --heads`.
 
@@ -31,6 +32,7 @@ def rank_heads(
     helps most. Needs an adapter tuned with `memory-model adapt --heads all`, so that every head is a candidate.
     """
     from memory_model.data.conversations import Sizes
+    from memory_model.data.mixture import Reader, facts_of
     from memory_model.models.load import load_model
     from memory_model.nn.fused import product_type
     from memory_model.train.head_ranking import HeadRuler, rank
@@ -40,7 +42,7 @@ def rank_heads(
     loaded.model.to(product_type("cpu"))
     longest = loaded.config.memory.reference_tokens
     sizes = Sizes(turns=1, conversations=14, as_text=0.0, longest=longest)
-    maker = facts_of(loaded, data, 77, sizes)
+    maker = facts_of(Reader.of(loaded), training_files(data, None), 77, sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
     with progress_bar("heads", len(ruler.heads) + select) as advance:
         found = rank(ruler, select, advance)
@@ -56,18 +58,18 @@ def rank_heads(
 
 
 def fit_codec(
-    model: options.ModelOption = None,
+    model: terminal.ModelOption = None,
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="codec.npz to write; default: the model folder's.")
     ] = None,
-    adapter: options.AdapterOption = None,
-    data: options.DataOption = FACTBOOK,
-    corpus: options.CorpusOption = None,
+    adapter: terminal.AdapterOption = None,
+    data: terminal.DataOption = FACTBOOK,
+    corpus: terminal.CorpusOption = None,
     factory: Annotated[str, typer.Option(help="'tokens:PARTSxBITS', or a FAISS factory string.")] = "",
     references: Annotated[int, typer.Option(min=2, help="References to write; a tenth is for measuring.")] = 700,
     points: Annotated[int, count(help="Vectors to fit to.")] = 40000,
-    seed: options.SeedOption = 0,
-    threads: options.ThreadsOption = 0,
+    seed: terminal.SeedOption = 0,
+    threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Fit the codec to the model's own key-values (paper, appendix B); the same seed gives the same file.
 
@@ -75,6 +77,7 @@ def fit_codec(
     vector if every memory head keeps all tokens, otherwise the paper's 14 bytes.
     """
     from memory3.errors import InvalidInput
+    from memory_model.data.mixture import Reader, codec_texts
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_model
     from memory_model.train.codec_fit import default_factory, fit
@@ -86,7 +89,7 @@ def fit_codec(
     out = out or folder.path / "codec.npz"
     loaded = load_model(folder, adapter)
     factory = factory or default_factory(loaded.config)
-    source, texts = codec_texts(loaded, data, corpus, references, seed)
+    source, texts = codec_texts(Reader.of(loaded), training_files(data, corpus), references, seed)
     with progress_bars() as progress:
         codec, lost = fit(loaded, source, texts, factory, seed, progress, points=points)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from memory_model.cli import options
-from memory_model.cli.options import amount, console, count, share, use_threads
+from memory_model import terminal
 from memory_model.cli.training_data import prepared_sequences
-from memory_model.cli.tuning import follow
+from memory_model.terminal import amount, console, count, share, use_threads
 
 
 def pretrain(
@@ -29,14 +28,14 @@ def pretrain(
     learning_rate: Annotated[float, amount(help="Highest learning rate.")] = 3e-3,
     decay: Annotated[float, share(help="Share of steps in which the rate decays to near zero.")] = 0.1,
     weight_decay: Annotated[float, amount(help="Weight decay of matrices.")] = 0.1,
-    embedder: options.EmbedderOption = None,
+    embedder: terminal.EmbedderOption = None,
     checkpoint_layers: Annotated[bool, typer.Option("--checkpoint-layers", help="As in `adapt`.")] = False,
     pass_tokens: Annotated[int, count(help="As in `adapt`.")] = 8192,
     checkpoint_every: Annotated[int, count(help="Steps between checkpoints.")] = 100,
     minutes: Annotated[float, amount(help="Save and stop after this time; 0: no limit.")] = 0.0,
-    seed: options.SeedOption = 0,
-    device: options.DeviceOption = "cpu",
-    threads: options.ThreadsOption = 0,
+    seed: terminal.SeedOption = 0,
+    device: terminal.DeviceOption = "cpu",
+    threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Train all weights on text whose chunks read retrieved references, in the paper's two stages.
 
@@ -49,6 +48,7 @@ def pretrain(
     from memory_model.nn.writing import writing_device
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.pretrainer import PretrainingPlan, pretrainer
+    from memory_model.train.progress import follow
 
     use_threads(threads)
     writing_device(device)  # raises where there is none

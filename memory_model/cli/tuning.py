@@ -10,18 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, amount, console, count, progress_bars, share, use_threads
-from memory_model.cli.training_data import QUESTIONS, TASKS, mixture_of, unread_answers
+from memory_model import terminal
+from memory_model.cli.training_data import prepared_sequences, training_files
+from memory_model.data.factbook import FACTBOOK
+from memory_model.data.tasks import QUESTIONS, TASKS
+from memory_model.terminal import amount, console, count, share, use_threads
 
 
 def adapt(
-    model: options.ModelOption = None,
+    model: terminal.ModelOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; resumes it. Default: MODEL/adapt.")] = None,
     heads: Annotated[str, typer.Option(help="Memory budget: paper[:TOKENS], all or LAYER.HEAD:TOKENS,….")] = "",
-    data: options.DataOption = FACTBOOK,
-    corpus: options.CorpusOption = None,
-    mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
+    data: terminal.DataOption = FACTBOOK,
+    corpus: terminal.CorpusOption = None,
+    mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {', '.join(TASKS)}.")] = "facts:1",
     start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
     steps: Annotated[int, count(help="Number of steps.")] = 600,
     accumulate: Annotated[int, amount(help="Batches per step over all processes; default: one each.")] = 0,
@@ -33,7 +35,7 @@ def adapt(
     questions: Annotated[Path, typer.Option(help="For articles; from `experiments split-questions`.")] = QUESTIONS,
     sequence: Annotated[int, count(help="Tokens per sequence in continual and warmup; paper: 2048.")] = 512,
     rows: Annotated[int, count(help="Sequences per batch in continual and warmup.")] = 2,
-    embedder: options.EmbedderOption = None,
+    embedder: terminal.EmbedderOption = None,
     learning_rate: Annotated[float, amount(help="Highest learning rate.")] = 1e-3,
     decay: Annotated[float, share(help="Share of steps in which the rate decays.")] = 0.3,
     cosine: Annotated[bool, typer.Option("--cosine", help="Cosine schedule to 0 (paper 6.1).")] = False,
@@ -47,9 +49,9 @@ def adapt(
     pass_tokens: Annotated[int, count(help="Most tokens per pass; fewer need less memory.")] = 8192,
     checkpoint_every: Annotated[int, count(help="Steps between checkpoints.")] = 50,
     minutes: Annotated[float, amount(help="Save and stop after this time; 0: no limit.")] = 0.0,
-    seed: options.SeedOption = 0,
-    device: options.DeviceOption = "cpu",
-    threads: options.ThreadsOption = 0,
+    seed: terminal.SeedOption = 0,
+    device: terminal.DeviceOption = "cpu",
+    threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Tune a plain LLM to write and read memories with the given heads, as a low-rank adapter.
 
@@ -67,11 +69,14 @@ def adapt(
     from memory3.errors import InvalidInput
     from memory_model.data.batches import parse_weights
     from memory_model.data.conversations import Sizes
+    from memory_model.data.mixture import Reader, mixture_of
+    from memory_model.eval.unread import unread_answers
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_base, open_adapter
     from memory_model.nn.writing import writing_device
     from memory_model.train.distributed import first_process_first, process_group, processes
     from memory_model.train.distributed import rank as own_rank
+    from memory_model.train.progress import follow
     from memory_model.train.tuner import Tuner, TuningPlan
 
     folder = ModelFolder.open(model)
@@ -79,7 +84,7 @@ def adapt(
         raise InvalidInput("the packaged model is not written to: give --out, or --model (see `memory-model new`)")
     if first_layer >= (layers := folder.config().layers):
         raise InvalidInput(f"--first-layer {first_layer} leaves nothing to tune: the model has {layers} layers")
-    parse_weights(mixture, TASKS.split(", "))  # raises before anything large is loaded
+    parse_weights(mixture, TASKS)  # raises before anything large is loaded
     run = out or folder.path / "adapt"
     use_threads(threads)
     writing_device(device)  # raises where there is none
@@ -118,19 +123,17 @@ def adapt(
             budget=sha256(repr(budget).encode()).hexdigest()[:16],
         )
         with first_process_first():
-            source = mixture_of(
-                mixture,
-                loaded,
+            memory, tokenizer, prepare = loaded.config.memory, loaded.tokenizer, None
+            if corpus:
+                prepare = partial(prepared_sequences, memory, tokenizer, corpus, sequence, embedder)
+            files = training_files(
                 data,
                 corpus,
-                seed,
-                sizes,
-                sequence=sequence,
-                rows=rows,
-                embedder=embedder,
                 questions=questions,
+                sequences=prepare,
                 unread=partial(unread_answers, folder, start, run / "unread.json"),
             )
+            source = mixture_of(mixture, Reader.of(loaded), files, seed, sizes, rows=rows)
         tuner = Tuner(
             loaded.model,
             loaded.writer.prefix,
@@ -152,33 +155,6 @@ def adapt(
         console.print(f"stopped at step {tuner.step} of {steps}: the same command goes on")
     elif out is None:
         install(tuner.adapter(), folder)
-
-
-def follow(tuner: Any, minutes: float) -> None:
-    """Resume or begin a run, with a progress bar in its first process; minutes: as long at most, 0 to the end."""
-    from memory_model.train.distributed import rank
-    from memory_model.train.tuner import Step
-
-    resumed, limit_s = tuner.resume(), 60 * minutes or float("inf")
-    if rank():
-        tuner.run(limit_s=limit_s)
-        return
-    if tuner.finished:
-        console.print(f"finished before, after {tuner.step} steps")
-        return
-    if resumed:
-        console.print(f"resuming at step {tuner.step}")
-    with progress_bars() as progress:
-        task = progress.add_task("tuning", total=tuner.plan.steps, completed=tuner.step)
-        smooth: dict[str, float] = {}
-
-        def report(done: Step) -> None:
-            smooth[done.task] = 0.9 * smooth.get(done.task, done.loss) + 0.1 * done.loss
-            losses = ", ".join(f"{name} {loss:.2f}" for name, loss in sorted(smooth.items()))
-            speed = f"{done.tokens / done.seconds:,.0f} tokens/s"
-            progress.update(task, completed=done.step, description=f"{losses}; {speed}")
-
-        tuner.run(report, limit_s=limit_s)
 
 
 def install(adapter: Any, folder: Any) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 from memory3.errors import CorruptFile, MissingFile
 
+FACTBOOK = Path("data/factbook.jsonl")
+
 
 @dataclass(frozen=True)
 class Question:

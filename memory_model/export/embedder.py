@@ -22,6 +22,7 @@ from memory3.digest import file_sha256
 from memory3.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.graph import Graph
+from memory_model.models.defaults import MINILM
 from memory_model.models.encoder import (
     POSITIONS,
     TYPES,
@@ -34,7 +35,6 @@ from memory_model.models.encoder import (
 )
 from memory_model.models.tensor_files import LAYOUTS, found_layout, read_json, weight_files
 
-MINILM = "minilm"
 PRECISIONS = ("float32", "int8")
 TOKEN_LIMIT = 512
 """Longer texts are cut: a reference has at most 128 tokens of the LLM, other tokenizers seldom need twice that."""

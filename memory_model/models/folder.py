@@ -25,13 +25,14 @@ from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory3.refusal import Refusal
+from memory_model.models.defaults import MINILM, MODEL
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.models.tensor_files import read_json
 
 MANIFEST = "model.json"
 FORMAT = 1
-DEFAULT = Path(__file__).resolve().parents[1] / "assets" / "smollm2-135m"
+DEFAULT = Path(__file__).resolve().parents[1] / "assets" / MODEL
 """The packaged model folder."""
 HASHED_AT_ONCE = 1 << 30
 """A base up to this size is hashed whenever it is opened; of a larger one only the sizes are compared."""
@@ -55,7 +56,7 @@ class ModelFolder:
     base_id: str
     sizes: dict[str, int]
     memory: MemoryConfig
-    embedder: str = "minilm"
+    embedder: str = MINILM
     licence: str = ""
     refusal: Refusal = field(default_factory=Refusal)
     minimum_score: float | None = None
@@ -91,7 +92,7 @@ class ModelFolder:
         out: str | Path,
         *,
         memory: Callable[[ModelConfig], MemoryConfig],
-        embedder: str = "minilm",
+        embedder: str = MINILM,
         chat_template: str = "",
         progress: Callable[[str], None] = lambda _: None,
     ) -> ModelFolder:

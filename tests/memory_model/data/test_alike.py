@@ -10,11 +10,11 @@ from experiments.corpus.preparing import write_rows
 from memory3.config import MemoryConfig
 from memory3.errors import InvalidInput, MissingFile
 from memory3.refusal import SENTENCE
-from memory_model.cli.training_data import mixture_of
 from memory_model.data.alike import Articles, HardFacts
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import Sizes, references_of
 from memory_model.data.dialogue import Dialogues
+from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
 from memory_model.data.passages import ASKED, Asked
 from memory_model.data.rows import Row
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
@@ -129,8 +129,9 @@ def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Pa
         Dialogues(COUNTRIES[:5], tiny_loaded().chat, 1, SIZES)
     with pytest.raises(InvalidInput, match="four paragraphs"):
         Articles(ROWS[:4], tiny_loaded().chat, 1, SIZES)
+    files = TrainingFiles(tmp_path, questions=tmp_path / "rows.json")
     with pytest.raises(MissingFile, match="split-questions"):
-        mixture_of("articles", tiny_loaded(), tmp_path, None, 0, Sizes(), questions=tmp_path / "rows.json")
+        mixture_of("articles", Reader.of(tiny_loaded()), files, 0, Sizes())
 
 
 @pytest.mark.parametrize("task", ["facts", "hard", "dialogue", "asked", "keeping"])
@@ -141,4 +142,4 @@ def test_a_task_is_drawn_from_the_files_that_the_command_is_given(task: str, tmp
     write_rows(corpus / ASKED, [Asked("when?", "1801", f"{p.title} 1801", p.source, p.key) for p in PASSAGES])
     memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
     loaded = tiny_loaded(config=tiny_config().with_memory(memory))
-    assert mixture_of(f"{task}:1", loaded, data, corpus, 0, Sizes()).next().task == task
+    assert mixture_of(f"{task}:1", Reader.of(loaded), TrainingFiles(data, corpus), 0, Sizes()).next().task == task

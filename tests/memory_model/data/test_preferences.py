@@ -14,11 +14,11 @@ from experiments.questions.paragraphs import write_paragraph_sets
 from memory3.chat import ChatTemplate
 from memory3.refusal import SENTENCE
 from memory3.tokenizer import Tokenizer
-from memory_model.cli.training_data import mixture_of
 from memory_model.data.alike import Articles
 from memory_model.data.batches import IGNORE
 from memory_model.data.conversations import Sizes
 from memory_model.data.factbook import held_out, read_jsonl
+from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
 from memory_model.data.preferences import Preferences
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.adapter import collect, load_start
@@ -80,9 +80,8 @@ def test_pairs_hold_no_row_of_a_test_set(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_json(folder.checkpoint.tokenizer_json, folder.checkpoint.special_tokens)
     config = folder.checkpoint.config(folder.name).with_memory(folder.memory)
     loaded = SimpleNamespace(tokenizer=tokenizer, config=config, chat=ChatTemplate(folder.chat_template, tokenizer))
-    built = mixture_of(
-        "preferences:1", loaded, tmp_path / "countries.jsonl", None, 0, Sizes(), questions=tmp_path / "training.json"
-    ).sources["preferences"][1]
+    files = TrainingFiles(tmp_path / "countries.jsonl", questions=tmp_path / "training.json")
+    built = mixture_of("preferences:1", Reader.of(loaded), files, 0, Sizes()).sources["preferences"][1]
     facts, articles = built.sources
     references = [*facts.references, *(r for held in articles.articles.values() for r, _ in held)]
     questions = {way.question for r in references for ways in r.questions for way in ways}

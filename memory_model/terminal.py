@@ -1,4 +1,4 @@
-"""What several commands share: their options, progress bars, and the embedder."""
+"""What commands share, those of `memory-model` and of `experiments`: options, progress bars, result files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from zlib import crc32
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,12 +15,7 @@ from rich.progress import MofNCompleteColumn, Progress
 
 from memory3.printable import Bars
 
-if TYPE_CHECKING:
-    from memory3.embedder import Embedder
-
 console = Console(stderr=True)
-FACTBOOK = Path("data/factbook.jsonl")
-EMBEDDER = Path("build/embedder")
 
 count, amount, share = partial(typer.Option, min=1), partial(typer.Option, min=0), partial(typer.Option, min=0, max=1)
 """Options of 1 or more, of 0 or more, and from 0 to 1."""
@@ -38,6 +32,10 @@ EmbedderOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Random seed.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU per process.")]
+PrecisionOption = Annotated[
+    Literal["float32", "auto"],
+    typer.Option("--precision", help="Of products: float32, or auto: bfloat16 if supported."),
+]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0: torch's default.")]
 
 
@@ -60,19 +58,6 @@ def use_threads(count: int) -> None:
         import torch
 
         torch.set_num_threads(count)
-
-
-def open_embedder(folder: Path | None, name: str = "minilm", *, threads: int = 1) -> Embedder:
-    """The embedder in `folder`; None: the one of this name (`minilm` or a folder), exported under build/ once."""
-    from memory3.embedder import CONFIG, Embedder
-    from memory_model.export.embedder import MINILM, export_embedder
-
-    if folder is None:
-        place = Path(name).resolve()
-        folder = EMBEDDER if name == MINILM else EMBEDDER.with_name(f"embedder-{place.name}-{crc32(bytes(place)):08x}")
-        if not (folder / CONFIG).is_file():
-            export_embedder(name, folder)
-    return Embedder(folder, threads=threads)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
