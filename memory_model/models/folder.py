@@ -105,7 +105,7 @@ class ModelFolder:
         if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
             raise InvalidInput(f"{out} exists and is not empty: choose another folder")
         checkpoint = open_checkpoint(base)
-        config = checkpoint.config(base.stem if base.suffix == ".gguf" else base.name)
+        config = checkpoint.config(checkpoint.name)
         checkpoint.weights()
         _ = checkpoint.special_tokens  # raises where the tokenizer does not fit
         if not (chat_template or checkpoint.chat_template):

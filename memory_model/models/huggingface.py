@@ -28,6 +28,7 @@ class HuggingFaceFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.name = self.path.name
         self._config = read_json(self.path / "config.json", advice="give a Hugging Face folder, or a .gguf file")
         self._shards = weight_files(self.path)
 

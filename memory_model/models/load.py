@@ -20,13 +20,11 @@ from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, InvalidInput
 from memory3.tokenizer import Tokenizer
+from memory_model.models import tensor_files
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.adapter import Adapter
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import MemoryWriter
-
-FLOAT32_BYTES = 4 << 30
-"""Weights that take more than this as float32 stay in the type of the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _assemble(
     added = adapter.added() if adapter else {}
     if unknown := [n for n, delta in added.items() if weights.shapes.get(n) != tuple(delta.shape)]:
         raise InvalidInput(f"the adapter's {unknown[0].removesuffix('.weight')} does not fit this model")
-    wide = 4 * config.parameters() <= FLOAT32_BYTES
+    wide = 4 * config.parameters() <= tensor_files.FLOAT32_BYTES
     state = {}
     for name in weights.shapes:
         tensor = weights.read(name)

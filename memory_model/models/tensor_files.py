@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are looked for; each may have an index `<name>.index.json` of shards instead."""
+FLOAT32_BYTES = 4 << 30
+"""Weights that take more than this as float32 stay in the type of the checkpoint; of a GGUF file in bfloat16."""
 _REMEDY = "download it again"
 
 

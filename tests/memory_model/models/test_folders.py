@@ -90,7 +90,7 @@ def test_large_bfloat16_weights_stay_bfloat16(copy: Path, tmp_path: Path, monkey
     save_file(stored, copy / "model.safetensors")
     folder = new(copy, tmp_path / "model", "all")
     wide = load_model(folder)
-    monkeypatch.setattr("memory_model.models.load.FLOAT32_BYTES", 1000)
+    monkeypatch.setattr("memory_model.models.tensor_files.FLOAT32_BYTES", 1000)
     narrow = load_model(folder)
     assert {t.dtype for t in narrow.model.state_dict().values()} == {torch.bfloat16}
     memories = [loaded.writer.write(["Paris is a city."])[0] for loaded in (narrow, wide)]
