@@ -2,3 +2,5 @@
 
 `python -m experiments --help` in the repository.
 """
+
+import memory3  # noqa: F401  # turns off the telemetry of the libraries that studies import

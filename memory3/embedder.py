@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from tokenizers import Encoding, Tokenizer
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.onnx_runtime import ort
 from memory3.tokenizer import read_backend, well_formed, without_word_cache
 
 MODEL, TOKENIZER, CONFIG = "embedder.onnx", "embedder_tokenizer.json", "embedder.json"

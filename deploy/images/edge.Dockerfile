@@ -44,7 +44,7 @@ RUN python3 -m venv /app/sbom && /app/sbom/bin/pip install "cyclonedx-bom>=7.5,<
 FROM python
 LABEL org.opencontainers.image.title="edge-client" org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /app/python /app/python
-ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1 \
     EDGE_CLIENT_BUNDLE=/srv/memories/bundle HOME=/srv/memories
 # Without a group here: with one the user would lose video and render.
 USER 10001

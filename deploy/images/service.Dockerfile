@@ -50,7 +50,7 @@ LABEL org.opencontainers.image.title="memory-service" \
       org.opencontainers.image.description="The service of Memory³ Edge, which stores explicit memories and retrieves them by vector."
 COPY --from=build /app/python /app/python
 COPY --from=build /app/bundle /app/bundle
-ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1 \
     MEMORY_SERVICE_BUNDLE=/app/bundle EDGE_CLIENT_BUNDLE=/app/bundle \
     MEMORY_SERVICE_STORE=chdb:///srv/memories/store HOME=/tmp \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

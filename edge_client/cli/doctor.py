@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import onnxruntime as ort
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
@@ -29,6 +28,7 @@ from memory3.bundle import MANIFEST, Bundle, Manifest
 from memory3.codec.native.library import installed, why_missing
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, Memory3Error
+from memory3.onnx_runtime import ort
 from memory3.printable import counted, printable
 
 TEGRA_RELEASE = Path("/etc/nv_tegra_release")

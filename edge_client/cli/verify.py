@@ -21,7 +21,6 @@ from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import numpy as np
-import onnxruntime as ort
 import typer
 
 from edge_client.cli.doctor import Board
@@ -36,6 +35,7 @@ from memory3.bundle import Bundle
 from memory3.chat import prefix_ids
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import Memory3Error
+from memory3.onnx_runtime import ort
 
 QUESTION = "What is the capital of Norway, and what is it known for? Answer in a few sentences."
 TOLERANCE = {"cpu": 0.06, "cuda": 0.03, "tensorrt": 0.03, "torch": 0.3}

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import onnxruntime as ort
 
 from edge_client.decoder.kv import BUCKET, Buffer, Caches
 from edge_client.decoder.providers import (
@@ -41,6 +40,7 @@ from memory3.cache_layout import TEXT, Row, mask_name, rows_name
 from memory3.codec.payload import MemoryFormat
 from memory3.config import ModelConfig
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.onnx_runtime import ort
 
 Threads = int | Literal["auto"]
 THREADS = "threads.json"

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import DTypeLike
 
 from edge_client.decoder.providers import RUNTIME_NAMES, named_errors
@@ -25,6 +24,7 @@ from edge_client.errors import ProviderError
 from memory3.cache_layout import TEXT, CacheTensor, cache_layout
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
+from memory3.onnx_runtime import ort
 
 ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int64): 7}
 """ONNX's numbers of element types."""

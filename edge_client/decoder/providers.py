@@ -25,13 +25,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as runtime_errors
-
 from edge_client.errors import ProviderError
 from memory3.cache_layout import TEXT, cache_layout, fused_path, mask_name, rows_name
 from memory3.config import ModelConfig
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error
+from memory3.onnx_runtime import ort, runtime_errors
 
 NAMES = ("auto", "cpu", "cuda", "tensorrt", "torch")
 RUNTIME_NAMES = {

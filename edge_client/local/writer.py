@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import onnxruntime as ort
 
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import return_free_memory, session_options
@@ -22,6 +21,7 @@ from memory3.codec.blas import one_thread
 from memory3.codec.payload import ExplicitMemory
 from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.onnx_runtime import ort
 from memory3.references import split
 
 PASS_TOKENS, SHORT_PASS_TOKENS = 1024, 256

@@ -233,7 +233,6 @@ def ingest_with_ray(
     """
     if store is not None and not parse_address(store.store).host:
         raise InvalidInput("workers write to clickhouse:// and myscale:// themselves, to other stores by the service")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
         import ray.data

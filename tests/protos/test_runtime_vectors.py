@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from tokenizers import Tokenizer
 
@@ -21,6 +20,7 @@ from edge_client.recall.recaller import Recall
 from memory3.bundle import Bundle
 from memory3.cache_layout import fused_path
 from memory3.codec.payload import MemoryFormat
+from memory3.onnx_runtime import ort
 from memory3.refusal import Refusal
 from memory_model.models.engine import TorchGraph
 from tests.protos.make_runtime_vectors import FOLDER, contents, loaded, memory_format, write_bundle

@@ -4,7 +4,6 @@ import logging
 import sys
 from pathlib import Path
 
-import onnxruntime as ort
 import pytest
 
 from edge_client.decoder import providers
@@ -13,6 +12,7 @@ from edge_client.decoder.providers import EngineCache, Gpu, cache_folder, decode
 from edge_client.errors import ProviderError
 from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, ModelMismatch
+from memory3.onnx_runtime import ort
 
 ORIN = Gpu("Orin", "87")
 EVERY = list(providers.RUNTIME_NAMES.values())
