@@ -16,7 +16,7 @@ from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, StoredVersion
 from memory_service.telemetry.metrics import DOCUMENTS
 from memory_service.write.cold_start import LateMemories
-from memory_service.write.document import Document, is_unwritten, real_hash
+from memory_service.write.document import Document
 from memory_service.write.pipeline import IngestStream
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -100,7 +100,6 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         document = await self._runtime.run("read", self._runtime.store.document, base, request.document_key)
         stored_at = Timestamp()
         stored_at.FromDatetime(document.stored_at)
-        ids = [memory_id for memory_id, _ in document.references]
         references = [
             pb.StoredReference(memory_id=memory_id, chunk_number=chunk, text=text if request.return_text else None)
             for chunk, (memory_id, text) in enumerate(document.references)
@@ -109,7 +108,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             document_key=document.key,
             title=document.title,
             metadata=document.metadata,
-            content_hash=real_hash(document.key, document.content_hash, ids),
+            content_hash=document.content_hash,
             stored_at=stored_at,
             references=references,
         )
@@ -210,7 +209,7 @@ def _keys(keys: Sequence[str]) -> list[str]:
 def _version(key: str, stored: StoredVersion) -> pb.DocumentVersion:
     return pb.DocumentVersion(
         document_key=key,
-        content_hash=real_hash(key, stored.content_hash, stored.memory_ids),
+        content_hash=stored.content_hash,
         reference_count=len(stored.memory_ids),
-        memories_written=not is_unwritten(key, stored.content_hash, stored.memory_ids),
+        memories_written=stored.written,
     )

@@ -88,8 +88,8 @@ class NewReference:
 class NewDocument:
     """One document ready to be stored, with at least one reference.
 
-    replaces: stored only in the place of the version with this content hash; where another one or none is there, that
-    stays, and the document counts as unchanged. None stores it in any case.
+    written: its memories are; else all payloads are empty, and a written document with the same content replaces it.
+    replaces: stored only if the stored version has this content hash, otherwise unchanged. None: whatever is stored.
     """
 
     key: str
@@ -97,7 +97,16 @@ class NewDocument:
     metadata: Mapping[str, str]
     content_hash: bytes
     references: Sequence[NewReference]
+    written: bool = True
     replaces: bytes | None = None
+
+    def changes(self, stored_hash: bytes | None, written: bool) -> bool:
+        """Whether it is to be stored over the version with this content hash; None for no version.
+
+        written: whether that one's memories are.
+        """
+        same = self.content_hash == stored_hash and (written or not self.written)
+        return not same and self.replaces in (None, stored_hash)
 
 
 @dataclass(frozen=True)
@@ -112,15 +121,16 @@ class Written:
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """The version of a document that the store holds."""
+    """The version of a document that the store holds. written: whether its memories are."""
 
     content_hash: bytes
     memory_ids: tuple[int, ...]
+    written: bool
 
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """A document as stored; references are (memory id, text) in order."""
+    """A document as stored; references are (memory id, text) in order. written: whether its memories are."""
 
     key: str
     title: str
@@ -128,6 +138,7 @@ class StoredDocument:
     content_hash: bytes
     stored_at: datetime
     references: Sequence[tuple[int, str]]
+    written: bool
 
 
 class Found(NamedTuple):
@@ -184,7 +195,7 @@ class Retrieved:
 class Statistics:
     """What a knowledge base holds; stored_bytes is on disk, with index and vectors.
 
-    unwritten_documents: those with empty payloads, whose memories are still to be written. reindexed, unindexed:
+    unwritten_documents: those whose memories are still to be written. reindexed, unindexed:
     references that a search index which is being built anew has and lacks; 0 while none is.
     """
 
@@ -290,7 +301,7 @@ class Store(ABC):
 
     @abstractmethod
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
-        """Keys of at most `count` documents whose payloads are empty."""
+        """Keys of at most `count` documents whose memories are still to be written."""
 
     @abstractmethod
     def statistics(self, base: KnowledgeBase) -> Statistics:

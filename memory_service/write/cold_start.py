@@ -25,7 +25,7 @@ from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.service import Runtime
 from memory_service.stores.store import Found, KnowledgeBase, NewReference, Query, Retrieved
 from memory_service.telemetry.logs import logger
-from memory_service.write.document import Document, is_unwritten, real_hash
+from memory_service.write.document import Document
 
 _PAGE_KEYS = 1024
 _REFERENCES_AT_ONCE = 16
@@ -115,7 +115,7 @@ class _Backlog:
         self._base = base
         self._runtime = runtime
         self._asked: dict[str, Asked] = {}
-        self._open: dict[str, tuple[Document, bytes]] = {}  # with the stored hash of the version it replaces
+        self._open: dict[str, Document] = {}
         self._keys: deque[str] = deque()
         self._more = False  # there may be documents beside those
         self._refused: set[tuple[str, bytes]] = set()
@@ -178,7 +178,7 @@ class _Backlog:
             if key in self._open and not future.done()
         ]
         if not chunks:
-            chunks = [(key, chunk) for key, (document, _) in self._open.items() for chunk in document.missing()]
+            chunks = [(key, chunk) for key, document in self._open.items() for chunk in document.missing()]
             while len(chunks) < _REFERENCES_AT_ONCE and (following := await self._open_next()) is not None:
                 chunks += [(following.key, chunk) for chunk in following.missing()]
         return chunks[:_REFERENCES_AT_ONCE]
@@ -203,19 +203,18 @@ class _Backlog:
             stored = await self._runtime.run("read", self._runtime.store.document, self._base, key)
         except DocumentNotFound:
             return None
-        ids = [memory_id for memory_id, _ in stored.references]
-        if not is_unwritten(key, stored.content_hash, ids) or (key, stored.content_hash) in self._refused:
+        if stored.written or (key, stored.content_hash) in self._refused:
             return None
-        document = Document(0, key, stored.title, stored.metadata, real_hash(key, stored.content_hash, ids))
+        document = Document(0, key, stored.title, stored.metadata, stored.content_hash)
         document.take([text for _, text in stored.references])
-        self._open[key] = (document, stored.content_hash)
+        self._open[key] = document
         return document
 
     async def _write(self, chunks: Sequence[tuple[str, int]]) -> None:
         """Makes the memories of chunks of open documents; one that fails alone is refused with its document."""
         if not chunks:
             return
-        texts, encoder = [self._open[key][0].texts[chunk] for key, chunk in chunks], self._runtime.encoder
+        texts, encoder = [self._open[key].texts[chunk] for key, chunk in chunks], self._runtime.encoder
         try:
             encoded = await self._runtime.run("encode", encoder.encode, texts)
             encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
@@ -226,26 +225,26 @@ class _Backlog:
                 return
             key = chunks[0][0]
             logger().error("late_memory_failed", document_key=key, exc_info=error)
-            self._refused.add((key, self._open[key][1]))
+            self._refused.add((key, self._open[key].content_hash))
             problem = f"document {key!r}: its memories could not be written"
             self.progress = self.progress._replace(failed=len(self._refused), problem=problem)
             self._forget([key])
             return
         for (key, chunk), vector, payload in zip(chunks, encoded.vectors, encoded.payloads, strict=True):
-            self._open[key][0].fill(chunk, vector, payload)
+            self._open[key].fill(chunk, vector, payload)
             self._answer(key)
 
     async def _store_finished(self) -> None:
         """Documents with all their memories take their place; the answers are given before."""
-        whole = [key for key, (document, _) in self._open.items() if not document.missing()]
+        whole = [key for key, document in self._open.items() if not document.missing()]
         if whole:
             written = await self._runtime.run("write", self._replace, [self._open[key] for key in whole])
             self.progress = self.progress._replace(written=self.progress.written + written)
             self._forget(whole)
 
-    def _replace(self, finished: Sequence[tuple[Document, bytes]]) -> int:
+    def _replace(self, finished: Sequence[Document]) -> int:
         """Writes them, each only in the place of the version that was read."""
-        documents = [replace(document.finished(), replaces=stored_hash) for document, stored_hash in finished]
+        documents = [replace(document.finished(), replaces=document.content_hash) for document in finished]
         with self._runtime.guard.writing(self._base, documents):
             return sum(written.replaced for written in self._runtime.store.write(self._base, documents))
 
@@ -253,7 +252,7 @@ class _Backlog:
         """Gives the memories of an open document that are there to the retrievals that wait for them."""
         if key in self._open:
             for chunk, future in self._asked.get(key, {}).items():
-                if not future.done() and (reference := self._open[key][0].reference(chunk)) is not None:
+                if not future.done() and (reference := self._open[key].reference(chunk)) is not None:
                     future.set_result(reference)
 
     def _forget(self, keys: Iterable[str]) -> None:

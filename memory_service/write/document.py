@@ -1,8 +1,6 @@
 """A document on its way into the store: from the wire's items to references ready to be written.
 
-A document of a cold start is stored with its texts and vectors and with empty payloads. Two things tell it from a
-finished one, so that no store has to know of it: its content hash is the real one XOR a constant, hence the finished
-document takes its place as any other version would, and the ids of its memories are those of empty payloads.
+A document of a cold start is stored with its texts and vectors, with empty payloads, and marked as not written.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ _METADATA_ENTRIES = 64
 _METADATA_BYTES = 4096
 _PIECES_LIMIT = 4
 """Text of a document sent in pieces, in document limits: titles and overlaps are repeated in each reference."""
-_UNWRITTEN = hashlib.sha256(b"memory.v1: the memories of this document are not written yet").digest()
 
 
 @dataclass
@@ -78,16 +75,12 @@ class Document:
         if self.payloads[chunk] is None:
             self.payloads[chunk] = payload
 
-    def stored_hash(self) -> bytes:
-        """The hash under which the document is stored."""
-        return unwritten_hash_of(self.content_hash) if self.later else self.content_hash
-
     def reference(self, chunk: int) -> NewReference | None:
         """One reference as the store takes it; None while its vector or its memory is missing."""
         vector, payload = self.vectors[chunk], b"" if self.later else self.payloads[chunk]
         if vector is None or payload is None:
             return None
-        memory_id = memory_id_of(self.key, self.stored_hash(), chunk, payload)
+        memory_id = memory_id_of(self.key, self.content_hash, chunk, payload)
         crc32c = google_crc32c.value(payload) if payload else 0
         return NewReference(memory_id, self.texts[chunk], vector, payload, crc32c)
 
@@ -96,7 +89,7 @@ class Document:
         references = [self.reference(chunk) for chunk in range(len(self.texts))]
         whole = [reference for reference in references if reference is not None]
         assert len(whole) == len(references), "filled before it is finished"
-        return NewDocument(self.key, self.title, self.metadata, self.stored_hash(), whole)
+        return NewDocument(self.key, self.title, self.metadata, self.content_hash, whole, written=not self.later)
 
 
 class DocumentReader:
@@ -240,18 +233,3 @@ def text_hash_of(title: str, metadata: Mapping[str, str], text: str, overlap_tok
     """The content hash of a document as text; cut otherwise, it is another document."""
     cut = [f"overlap of {overlap_tokens} tokens".encode()] if overlap_tokens else []
     return content_hash_of(title, metadata, [text.encode(), *cut])
-
-
-def unwritten_hash_of(content_hash: bytes) -> bytes:
-    """The hash under which a document without memories is stored, of the real one; and the other way round."""
-    return bytes(a ^ b for a, b in zip(content_hash, _UNWRITTEN, strict=True))
-
-
-def is_unwritten(key: str, stored_hash: bytes, memory_ids: Sequence[int]) -> bool:
-    """Whether a document as stored still lacks its memories."""
-    return bool(memory_ids) and memory_ids[0] == memory_id_of(key, stored_hash, 0, b"")
-
-
-def real_hash(key: str, stored_hash: bytes, memory_ids: Sequence[int]) -> bytes:
-    """The hash of a stored document's content, whether its memories are written or not."""
-    return unwritten_hash_of(stored_hash) if is_unwritten(key, stored_hash, memory_ids) else stored_hash

@@ -196,7 +196,8 @@ class IngestStream:
             if (
                 version is not None
                 and not self._on_the_way[document.key]
-                and version.content_hash in (document.content_hash, document.stored_hash())
+                and version.content_hash == document.content_hash
+                and (version.written or document.later)
             ):
                 document.unchanged = version
 

@@ -15,7 +15,7 @@ from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query
-from testing.encoders import DIMENSION
+from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.running import eventually
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
@@ -123,6 +123,15 @@ def test_a_failed_batch_leaves_nothing_and_the_store_goes_on(tmp_path: Path, mon
         assert keys_near(store, base, "two") == ["c", "a"]
     with closing(LocalStore(tmp_path)) as store:
         require_whole(store, base)
+
+
+def test_the_filters_of_late_are_kept(store: LocalStore) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document("a", "one", metadata={"n": "1"})])
+    for n in range(40):
+        store.retrieve(base, Query(vector_of("one")[None], 1, filter=In("n", (str(n),))))
+    kept = store._open[base.number]._view.passing
+    assert list(kept) == [None, *(In("n", (str(n),)) for n in range(9, 40))]
 
 
 def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

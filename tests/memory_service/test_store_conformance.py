@@ -80,6 +80,23 @@ def test_a_hit_says_all_of_its_reference(place: OpenedStore) -> None:
         place.store.document(base, "b")
 
 
+@every_store
+def test_written_memories_replace_unwritten_ones_of_the_same_content_and_never_the_reverse(place: OpenedStore) -> None:
+    base = place.new_base()
+    written = document("a", "one", "two")
+    references = [replace(one, memory_id=one.memory_id + 1, payload=b"", crc32c=0) for one in written.references]
+    unwritten = replace(written, references=references, written=False)
+    place.store.write(base, [unwritten])
+    assert not place.store.versions(base, ["a"])["a"].written
+    assert (place.store.unwritten(base, 9), place.store.statistics(base).unwritten_documents) == (["a"], 1)
+    assert place.store.write(base, [unwritten])[0].unchanged
+    assert place.store.write(base, [replace(written, replaces=b"another" * 4)])[0].unchanged
+    assert place.store.write(base, [replace(written, replaces=written.content_hash)])[0].replaced
+    assert place.store.write(base, [unwritten])[0].unchanged
+    assert place.reopen().versions(base, ["a"])["a"].written
+    assert (place.store.unwritten(base, 9), place.store.statistics(base).unwritten_documents) == ([], 0)
+
+
 @every_store_slowly
 def test_search_agrees_with_comparing_every_vector(place: OpenedStore) -> None:
     base = place.new_base()

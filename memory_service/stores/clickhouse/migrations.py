@@ -1,7 +1,7 @@
 """The tables of a ClickHouse store, as numbered migrations: each is applied once and recorded in `migrations`.
 
-Migrations only add, and their statements can be repeated, also by several processes at once: there is no lock, and a
-process of an older release goes on while a newer one migrates. A released migration is never edited: a change of the
+The statements of migrations can be repeated, also by several processes at once: there is no lock, and a process of an
+older release goes on while a newer one migrates. A released migration is never edited: a change of the
 tables is the next number.
 
 Partitions are knowledge bases, so that one can be dropped, counted and found damaged alone. The knowledge base is no
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from memory_service.errors import StoreUnavailable
 from memory_service.stores.clickhouse.dialect import Dialect, Table
 from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.old_formats import UNWRITTEN_MASK
 from memory_service.telemetry.logs import logger
 
 _ATTEMPTS = 5
@@ -93,6 +94,22 @@ def _references(dialect: Dialect, dimension: int) -> list[str]:
     return dialect.create(Table(name, columns, tail, by="id")) + ([index] if dialect.myscale else [])
 
 
+def _written_column(dialect: Dialect, dimension: int) -> list[str]:
+    """Whether the memories of a document are written; its hash, if they are not, becomes that of its content.
+
+    In rows of older releases, which know no such column, it reads 2 where they are not, until the hash was changed.
+    """
+    column = "written UInt8 DEFAULT if(payload_bytes > 0, 1, 2)"
+    add = "ALTER TABLE {} ADD COLUMN IF NOT EXISTS " + column
+    tables = [_DOCUMENTS.name + dialect.on_cluster] if dialect.cluster else []
+    content_hash = f"bitXor(content_hash, toFixedString(unhex('{UNWRITTEN_MASK.hex()}'), 32))"
+    change = (
+        f"ALTER TABLE {dialect.changed(_DOCUMENTS.name)} UPDATE content_hash = {content_hash}, written = 0"
+        " WHERE written = 2 AND deleted = 0 SETTINGS mutations_sync = 2"
+    )
+    return [*(add.format(table) for table in (dialect.changed(_DOCUMENTS.name), *tables)), change]
+
+
 @dataclass(frozen=True)
 class Migration:
     """One change of the tables. statements: of an engine, for a length of vectors if it is for each one in use."""
@@ -102,7 +119,11 @@ class Migration:
     per_dimension: bool = False
 
 
-MIGRATIONS = [Migration("tables", _tables), Migration("references", _references, per_dimension=True)]
+MIGRATIONS = [
+    Migration("tables", _tables),
+    Migration("references", _references, per_dimension=True),
+    Migration("written column", _written_column),
+]
 """Their numbers count from one."""
 
 

@@ -119,7 +119,11 @@ class ClickHouseStore(Store):
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         found, _ = self._writes.newest(base, keys)
-        return {key: StoredVersion(one.content_hash, one.memory_ids) for key, one in found.items() if not one.deleted}
+        return {
+            key: StoredVersion(one.content_hash, one.memory_ids, one.written)
+            for key, one in found.items()
+            if not one.deleted
+        }
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         return self._writes.write(base, documents)
@@ -132,13 +136,13 @@ class ClickHouseStore(Store):
         for _ in range(_ATTEMPTS):
             rows = self._documents(
                 base,
-                "title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), memory_ids",
+                "title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), memory_ids, written = 1",
                 "key = {key:String}",
                 {"key": key},
             )
             if not rows:
                 break
-            title, metadata, content_hash, ms, ids = rows[0]
+            title, metadata, content_hash, ms, ids, written = rows[0]
             found = self._engine.rows(
                 f"SELECT id, text FROM references_{base.identity.dimension}"
                 " WHERE kb = {kb:UInt32} AND id IN {ids:Array(UInt64)}",
@@ -149,7 +153,7 @@ class ClickHouseStore(Store):
                 continue
             stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
             references = [(int(memory_id), texts[memory_id]) for memory_id in ids]
-            return StoredDocument(key, title, dict(metadata), bytes(content_hash), stored_at, references)
+            return StoredDocument(key, title, dict(metadata), bytes(content_hash), stored_at, references, bool(written))
         raise unknown_document(base, key)
 
     def keys(
@@ -161,7 +165,7 @@ class ClickHouseStore(Store):
         return [row[0] for row in rows]
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
-        rows = self._documents(base, "key", "payload_bytes = 0", {"count": count}, " LIMIT {count:UInt32}")
+        rows = self._documents(base, "key", "written != 1", {"count": count}, " LIMIT {count:UInt32}")
         return [row[0] for row in rows]
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
@@ -221,7 +225,7 @@ class ClickHouseStore(Store):
         return Revision(max(int(number), 0), int(memories), int(digest))
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
-        columns = "count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(payload_bytes = 0)"
+        columns = "count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(written != 1)"
         documents, references, payload, text, unwritten = map(int, self._documents(base, columns, "1", {})[0])
         stored = self._bases.bytes_on_disk(base)
         return Statistics(documents, references, payload, text, stored, unwritten)

@@ -43,6 +43,7 @@ class Committed:
     deleted: bool
     content_hash: bytes
     memory_ids: tuple[int, ...]
+    written: bool
 
 
 class Writes:
@@ -63,16 +64,17 @@ class Writes:
         found, now_ms = {}, 0
         for start in range(0, len(keys) or 1, _KEYS_AT_ONCE):
             rows = self._engine.rows(
-                "SELECT 1, key, version, deleted, content_hash, memory_ids FROM documents FINAL"
+                "SELECT 1, key, version, deleted, content_hash, memory_ids, written = 1 FROM documents FINAL"
                 " WHERE kb = {kb:UInt32} AND key IN {keys:Array(String)} UNION ALL"
-                " SELECT 0, '', toUInt64(toUnixTimestamp64Milli(now64(3))), dropped, toFixedString('', 32), []"
+                " SELECT 0, '', toUInt64(toUnixTimestamp64Milli(now64(3))), dropped, toFixedString('', 32), [], 0"
                 " FROM knowledge_bases FINAL WHERE number = {kb:UInt32}",
                 {"kb": base.number, "keys": list(keys[start : start + _KEYS_AT_ONCE])},
             )
             living = False
-            for is_document, key, version, deleted, content_hash, ids in rows:
+            for is_document, key, version, deleted, content_hash, ids, written in rows:
                 if is_document:
-                    found[key] = Committed(int(version), bool(deleted), bytes(content_hash), tuple(map(int, ids)))
+                    ids = tuple(map(int, ids))
+                    found[key] = Committed(int(version), bool(deleted), bytes(content_hash), ids, bool(written))
                 else:
                     living, now_ms = not deleted, int(version)
             if not living:
@@ -88,11 +90,13 @@ class Writes:
         versions: dict[str, int] = {}
         for document in documents:
             living = there.get(document.key)
-            if document.replaces is not None:
-                if living is not None and living.content_hash == document.replaces:
-                    # Next above the one it replaces, so that a newer one stands that is committed meanwhile.
-                    versions[document.key] = living.version + random.randint(1, 1 << _RANDOM_BITS - 1)
-            elif living is None or living.content_hash != document.content_hash:
+            stored_hash, written = (living.content_hash, living.written) if living is not None else (None, False)
+            if not document.changes(stored_hash, written):
+                continue
+            if living is not None and document.replaces is not None:
+                # Next above the one it replaces, so that a newer one stands that is committed meanwhile.
+                versions[document.key] = living.version + random.randint(1, 1 << _RANDOM_BITS - 1)
+            else:
                 versions[document.key] = _version_after(stored.get(document.key), now_ms)
         if fresh := [document for document in documents if document.key in versions]:
             token = uuid.uuid4().hex
@@ -114,6 +118,7 @@ class Writes:
                     "memory_ids": [reference.memory_id for reference in one.references],
                     "text_bytes": sum(len(reference.text.encode()) for reference in one.references),
                     "payload_bytes": sum(len(reference.payload) for reference in one.references),
+                    "written": int(one.written),
                 }
                 for one in fresh
             ]
@@ -135,6 +140,7 @@ class Writes:
                     "version": _version_after(one, now_ms),
                     "deleted": 1,
                     "content_hash": bytes(32),
+                    "written": 0,
                 }
                 for key, one in gone.items()
             ]

@@ -13,8 +13,7 @@ import os
 import queue
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -27,32 +26,9 @@ from memory3.errors import Memory3Error
 from memory3.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql, number
+from memory_service.stores.local.tables import checksum_of, create, migrate
 from memory_service.stores.store import Found, KnowledgeBase, NewDocument, Query, Revision, StoredMemory, digest
 
-TABLES = """
-CREATE TABLE state (
-    record TEXT NOT NULL, checksum INTEGER NOT NULL, revision INTEGER NOT NULL, memories INTEGER NOT NULL,
-    digest INTEGER NOT NULL
-);
-CREATE TABLE documents (
-    first_row INTEGER PRIMARY KEY, row_count INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL,
-    metadata TEXT NOT NULL, content_hash BLOB NOT NULL, stored_ms INTEGER NOT NULL, text_bytes INTEGER NOT NULL,
-    payload_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL
-);
-CREATE INDEX unwritten ON documents(key) WHERE payload_bytes = 0;
-CREATE TABLE refs (
-    row INTEGER PRIMARY KEY, document INTEGER NOT NULL, memory_id INTEGER NOT NULL,
-    crc32c INTEGER NOT NULL, text TEXT NOT NULL, words BLOB NOT NULL
-);
-CREATE INDEX memory_ids ON refs(memory_id);
-CREATE TABLE vectors (row INTEGER PRIMARY KEY, vector BLOB NOT NULL);
-CREATE TABLE payloads (row INTEGER PRIMARY KEY, payload BLOB NOT NULL);
-CREATE TABLE metadata (
-    name TEXT NOT NULL, value TEXT NOT NULL, document INTEGER NOT NULL, PRIMARY KEY (name, value, document)
-) WITHOUT ROWID;
-CREATE INDEX numbers ON metadata(name, number(value), document) WHERE number(value) IS NOT NULL;
-"""
-"""record: the knowledge base as JSON. `number` is `stores.filters.number`, a function of every connection."""
 SHIFT = 1 << 63
 """SQLite's integers are signed: memory ids and their digest are kept less this, which keeps their order."""
 _RECORD = TypeAdapter(KnowledgeBase)
@@ -68,7 +44,10 @@ _VECTORS_AT_ONCE = 4096
 
 
 class Document(NamedTuple):
-    """A row of `documents`. metadata: as JSON; checksum: `checksum_of` it, and of its rows in `refs` and `vectors`."""
+    """A row of `documents`. metadata: as JSON; checksum: of the fields before it and the rows in `refs` and `vectors`.
+
+    written: whether its memories are, else its payloads are empty.
+    """
 
     first_row: int
     row_count: int
@@ -80,20 +59,17 @@ class Document(NamedTuple):
     text_bytes: int
     payload_bytes: int
     checksum: int = 0
+    written: int = 1
+
+    @property
+    def summed(self) -> tuple[Any, ...]:
+        """The fields of which `checksum` is."""
+        return self[: self._fields.index("checksum")]
 
     @property
     def rows(self) -> tuple[int, int]:
         """The first row of its references, and the one behind the last."""
         return self.first_row, self.first_row + self.row_count
-
-
-def checksum_of(*rows: Iterable[Any]) -> int:
-    """CRC-32C of the values of rows, each behind its length."""
-    crc = 0
-    for value in chain(*rows):
-        raw = value if isinstance(value, bytes) else str(value).encode()
-        crc = google_crc32c.extend(google_crc32c.extend(crc, len(raw).to_bytes(8, "little")), raw)
-    return crc
 
 
 class Words(NamedTuple):
@@ -185,15 +161,15 @@ class Transaction:
         return [key for (key,) in self._run(sql, (*parameters, count))]
 
     def unwritten(self, count: int) -> list[str]:
-        """Keys of documents without payloads."""
-        sql = "SELECT key FROM documents WHERE payload_bytes = 0 LIMIT ?"
+        """Keys of documents whose memories are still to be written."""
+        sql = "SELECT key FROM documents WHERE written = 0 LIMIT ?"
         return [key for (key,) in self._run(sql, (count,))]
 
     def sums(self) -> list[int]:
-        """[documents, references, payload bytes, text bytes, documents without payloads]."""
+        """[documents, references, payload bytes, text bytes, documents whose memories are not written]."""
         found = self._run(
             "SELECT count(*), total(row_count), total(payload_bytes), total(text_bytes),"
-            " total(payload_bytes = 0) FROM documents"
+            " total(written = 0) FROM documents"
         ).fetchone()
         return list(map(int, found))
 
@@ -308,13 +284,14 @@ class Transaction:
             time.time_ns() // 1_000_000,
             sum(len(r.text.encode()) for r in new.references),
             sum(len(r.payload) for r in new.references),
+            written=int(new.written),
         )
         heads = [
             (row, first_row, r.memory_id - SHIFT, r.crc32c, r.text, packed_words(title, text_words(r.text)))
             for row, r in enumerate(new.references, first_row)
         ]
         raw = [vector.astype("<f4").tobytes() for vector in vectors]
-        whole = checksum_of(document[:-1], *((*head, one) for head, one in zip(heads, raw, strict=True)))
+        whole = checksum_of(document.summed, *((*head, one) for head, one in zip(heads, raw, strict=True)))
         rows: dict[str, list[tuple[object, ...]]] = {
             "documents": [document._replace(checksum=whole)],
             "metadata": [(*pair, first_row) for pair in new.metadata.items()],
@@ -366,7 +343,8 @@ class Transaction:
         )
         for document in map(Document._make, self._run("SELECT * FROM documents NOT INDEXED")):
             references = self._run(sql, document.rows).fetchall()
-            if checksum_of(document[:-1], *(one[:-1] for one in references)) != document.checksum:
+            sound = checksum_of(document.summed, *(one[:-1] for one in references)) == document.checksum
+            if not sound or document.written != (document.payload_bytes > 0):
                 yield f"document {document.key[:200]!r} is not what was written"
             for _, _, shifted, crc, *_, payload in references:
                 _require_whole(shifted + SHIFT, payload, crc)
@@ -385,20 +363,30 @@ def _require_whole(memory_id: int, payload: bytes, crc32c: int) -> None:
 class Database:
     """Reading is thread-safe, each reader has a connection of its own; writes have one caller at a time."""
 
-    def __init__(self, path: Path, create: KnowledgeBase | None = None) -> None:
-        """Raises KnowledgeBaseDamaged where the file is missing. create: makes it, for this knowledge base."""
+    def __init__(self, path: Path, new: KnowledgeBase | None = None) -> None:
+        """Opens a file, which is migrated, or makes it for a `new` knowledge base.
+
+        Raises KnowledgeBaseDamaged where the file is missing, StoreUnavailable for one of a newer release.
+        """
         self._path = path
         self._noted = path.with_name("committed")
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._closed = False
-        if create is not None:
+        self.migrated: list[str] = []
+        if new is not None:
             path.touch()
         elif not path.is_file():
             raise KnowledgeBaseDamaged(f"{path.name} is missing")
         self._writer = self._connect()
-        if create is not None:
-            self._writer.executescript(TABLES)
-            record = _RECORD.dump_json(create).decode()
+        if new is None:
+            try:
+                self.migrated = migrate(self._writer)
+            except BaseException:
+                self._writer.close()
+                raise
+        else:
+            create(self._writer)
+            record = _RECORD.dump_json(new).decode()
             state = (record, checksum_of([record]), time.time_ns(), 0, -SHIFT)
             self._writer.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
 

@@ -58,7 +58,7 @@ class View:
         if (known := self.passing.get(condition)) is None:
             self.passing[condition] = known = Rows.of(data.rows_of(condition, len(self.living)))
             if len(self.passing) > _KEPT_FILTERS:
-                self.passing.popitem()  # the newest
+                self.passing.pop(list(self.passing)[1], None)  # the oldest; the first is no filter
         return known
 
 
@@ -83,6 +83,8 @@ class LocalKnowledgeBase:
                     self.base = data.base()
                     self._dimension = self.base.identity.dimension
                     self._view = self._loaded(data)
+                for migration in self._database.migrated:
+                    logger().info("migrated", migration=migration, knowledge_base=self.base.name)
             except BaseException:
                 self._database.close()
                 raise
@@ -165,7 +167,7 @@ class LocalKnowledgeBase:
         with self._lock, disk_errors("writing"):
             with self._database.reading() as data:
                 stored = data.documents([document.key for document in documents])
-            fresh = [document for document in documents if _is_news(document, stored.get(document.key))]
+            fresh = [document for document in documents if _changes(document, stored.get(document.key))]
             if fresh:
                 self._batch(fresh, [stored[document.key] for document in fresh if document.key in stored])
         written = {document.key for document in fresh}
@@ -293,7 +295,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return np.where(np.abs(lengths - 1) < 1e-6, vectors, vectors / lengths)
 
 
-def _is_news(document: NewDocument, stored: Document | None) -> bool:
-    """Whether a document is to be written where this one is stored."""
-    there = None if stored is None else stored.content_hash
-    return there != document.content_hash and document.replaces in (None, there)
+def _changes(document: NewDocument, stored: Document | None) -> bool:
+    return (
+        document.changes(None, False) if stored is None else document.changes(stored.content_hash, bool(stored.written))
+    )

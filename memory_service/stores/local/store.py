@@ -146,7 +146,9 @@ class LocalStore(Store):
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         with self._reading(base) as data:
             return {
-                key: StoredVersion(one.content_hash, tuple(memory_id for memory_id, _ in data.texts(one)))
+                key: StoredVersion(
+                    one.content_hash, tuple(memory_id for memory_id, _ in data.texts(one)), bool(one.written)
+                )
                 for key, one in data.documents(keys).items()
             }
 
@@ -156,7 +158,7 @@ class LocalStore(Store):
                 raise unknown_document(base, key)
             texts, metadata = data.texts(found), json.loads(found.metadata)
         stored_at = datetime.fromtimestamp(found.stored_ms / 1000, timezone.utc)
-        return StoredDocument(key, found.title, metadata, found.content_hash, stored_at, texts)
+        return StoredDocument(key, found.title, metadata, found.content_hash, stored_at, texts, bool(found.written))
 
     def revision(self, base: KnowledgeBase) -> Revision:
         with self._reading(base) as data:
