@@ -5,6 +5,7 @@ Knows nothing about chat templates (`memory3.chat`) or references.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,10 +125,33 @@ class Tokenizer:
         before = self.encode("a")
         return self.decode([*before, token], skip_special=False)[len(self.decode(before)) :]
 
+    def piece_bytes(self, token: int) -> bytes:
+        """Bytes of one token, as `piece`; a token may hold a part of a character."""
+        text = self.piece(token)
+        if "\ufffd" not in text:
+            return text.encode()
+        name = self.backend.id_to_token(token) or ""
+        if _BYTE_FALLBACK.fullmatch(name):
+            return bytes([int(name[3:5], 16)])
+        return bytes(_BYTES[c] for c in name) if _BYTES.keys() >= set(name) else text.encode()
+
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
         return len(self.encode(text))
 
+
+_BYTE_FALLBACK = re.compile("<0x[0-9A-Fa-f]{2}>")
+"""A byte as SentencePiece spells it."""
+
+
+def _byte_level() -> dict[str, int]:
+    """Byte by character, as byte-level BPE spells it: printable ones as themselves, the others from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [n for n in range(256) if n not in printable]
+    return {chr(n): n for n in printable} | {chr(256 + place): n for place, n in enumerate(others)}
+
+
+_BYTES = _byte_level()
 
 _open: WeakValueDictionary[tuple[str, SpecialTokens | None], Tokenizer] = WeakValueDictionary()
 """By SHA-256 of the file and special tokens, while in use: every one that is made leaves a trace in the library."""

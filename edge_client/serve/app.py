@@ -14,7 +14,9 @@ import anyio.to_thread
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi import Path as PathParameter
 from starlette.concurrency import iterate_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
@@ -25,12 +27,29 @@ from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
 from edge_client.serve.refusals import DOCUMENTS, ApiError, Guard, install
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
+from edge_client.serve.schema import (
+    EVENT_STREAM,
+    FILE,
+    Deleted,
+    DocumentList,
+    DocumentPage,
+    EmbeddingList,
+    Health,
+    KnowledgeBaseList,
+    Model,
+    ModelList,
+    describe,
+    ok,
+)
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient, names_of
+from memory3 import __version__
+from memory3.errors import InvalidInput
 from memory3.formats import SUFFIXES, read_documents
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 
 PAGE = Path(__file__).parent / "page"
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 STEP = ("outcome", "key", "done", "references", "message")
 """What is told of a document that is being remembered."""
 _STATES = {state: name.rpartition("_")[2].lower() for name, state in bases.KnowledgeBaseState.items()}
@@ -39,8 +58,9 @@ _STATES = {state: name.rpartition("_")[2].lower() for name, state in bases.Knowl
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key: str | None) -> ASGIApp:
     """The server of a model, which is closed afterwards. key: see `access_key`."""
     answering = Answering(model, edge, Queue(edge.parallel, settings.waiting))
-    app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Memory³ Edge", version=__version__, docs_url=None, redoc_url=None)
     install(app)
+    describe(app)
     app.include_router(completion_routes(answering))
     app.include_router(model_routes(answering))
     app.include_router(knowledge_routes(model.recaller.client, edge))
@@ -55,7 +75,21 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key:
 
 class _Page(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file; the browser keeps it and asks whether it is still the same."""
+        """A file; the browser keeps it and asks whether it is still the same. Comes after all routes.
+
+        Raises HTTPException: 405 with the methods that a route, or a file, has; 404.
+        """
+        routes = [route for route in scope["app"].routes if not isinstance(route, Mount)]
+        whole = {**scope, "root_path": scope.get("app_root_path", "")}
+        allowed = {m for m in METHODS if any(r.matches({**whole, "method": m})[0] is Match.FULL for r in routes)}
+        if not allowed and scope["method"] not in ("GET", "HEAD"):
+            if self.lookup_path(path)[1] is None:
+                raise HTTPException(404)
+            allowed = {"GET"}
+        if allowed:
+            raise HTTPException(
+                405, headers={"Allow": ", ".join(sorted({*allowed, "HEAD"} if "GET" in allowed else allowed))}
+            )
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "no-cache"
         return response
@@ -70,24 +104,29 @@ def model_routes(answering: Answering) -> APIRouter:
     def described(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": created, "owned_by": "local"}
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", responses=ok(ModelList))
     async def models() -> dict[str, Any]:
         """The one model, and the embedder."""
         return {"object": "list", "data": [described(manifest.name), described(embedder.name)]}
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", responses=ok(Model))
     async def one_model(name: str) -> dict[str, Any]:
         """The model, under whatever name a client knows it."""
         return described(name)
 
-    @router.post("/v1/responses")
+    @router.post("/v1/responses", include_in_schema=False)
     async def responses() -> None:
         """Not offered; without this the page's files would answer that the method is wrong."""
         raise ApiError(404, "the Responses API is not offered: use /v1/chat/completions", code="not_found")
 
-    @router.post("/v1/embeddings")
+    @router.post("/v1/embeddings", responses=ok(EmbeddingList))
     async def embeddings(body: EmbeddingRequest) -> dict[str, Any]:
         """Vectors of texts, of unit length, as the service's index has them."""
+        if body.dimensions not in (None, embedder.dim):
+            raise InvalidInput(
+                f"dimensions: vectors of {embedder.name} have {embedder.dim} numbers and cannot be shortened: "
+                "leave it out"
+            )
         vectors = (await anyio.to_thread.run_sync(embedder.embed, body.texts)).astype("<f4")
         packed = body.encoding_format == "base64"
         sent = [base64.b64encode(v.tobytes()).decode() if packed else v.tolist() for v in vectors]
@@ -99,7 +138,7 @@ def model_routes(answering: Answering) -> APIRouter:
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
 
-    @router.get("/health")
+    @router.get("/health", responses=ok(Health))
     async def health() -> dict[str, Any]:
         """Whether answers are given, and how many; does not call the service, without which they are given too."""
         return {
@@ -122,7 +161,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
     """/v1/knowledge_bases: the service's, which are only read here. client: None where no service is called."""
     router = APIRouter()
 
-    @router.get("/v1/knowledge_bases")
+    @router.get("/v1/knowledge_bases", responses=ok(KnowledgeBaseList))
     async def listed() -> dict[str, Any]:
         """All of the service, or why it does not answer; itself always answers."""
         first, *also = names_of(edge.knowledge_base)
@@ -138,7 +177,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
                 found["error"] = str(error)
         return found
 
-    @router.get("/v1/knowledge_bases/{name}/documents")
+    @router.get("/v1/knowledge_bases/{name}/documents", responses=ok(DocumentPage))
     async def documents(
         name: Annotated[str, PathParameter(pattern=rf"^{BASE_NAME}$")],
         page: str = "",
@@ -158,7 +197,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
     """/v1/local: the documents that this device remembers. Nothing of them is sent to the service."""
     router, one_at_a_time = APIRouter(), anyio.Lock()
 
-    @router.get(DOCUMENTS)
+    @router.get(DOCUMENTS, responses=ok(DocumentList))
     async def listed() -> dict[str, Any]:
         """All documents of all knowledge bases of this device."""
         found = await anyio.to_thread.run_sync(model.local.documents)
@@ -166,7 +205,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
         shown = ("key", "title", "references")
         return {"data": [{"knowledge_base": name, **{n: getattr(one, n) for n in shown}} for name, one in each]}
 
-    @router.post(DOCUMENTS, response_model=None)
+    @router.post(DOCUMENTS, response_model=None, responses={200: EVENT_STREAM}, openapi_extra=FILE)
     async def remember(request: Request, key: Annotated[str, Query(pattern=r"^[^/\x00]{1,200}$")]) -> Response:
         """Remember a file, the body, under its name; the answer streams how far it is."""
         body = await request.body()
@@ -184,7 +223,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
         return event_stream(steps())
 
-    @router.delete(DOCUMENTS)
+    @router.delete(DOCUMENTS, responses=ok(Deleted))
     async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, Any]:
         """Forget a document."""
         forgotten = await anyio.to_thread.run_sync(lambda: model.forget(key, knowledge_base=knowledge_base))

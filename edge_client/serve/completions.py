@@ -24,6 +24,7 @@ from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
+from edge_client.serve.schema import ChatCompletion, TextCompletion, ok
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
 from edge_client.wire.client import names_of
@@ -164,15 +165,16 @@ def completion_routes(answering: Answering) -> APIRouter:
         else:
             response = JSONResponse(form.whole(await answering.all_events(stream, request)))
         if ignored := form.body.ignored():
-            response.headers[IGNORED] = ", ".join(ignored)[:MOST_IGNORED].encode("ascii", "replace").decode()
+            shown = ", ".join(ignored)[:MOST_IGNORED]
+            response.headers[IGNORED] = "".join(c if c.isascii() and c.isprintable() else "?" for c in shown).strip()
         return response
 
-    @router.post("/v1/chat/completions", response_model=None)
+    @router.post("/v1/chat/completions", response_model=None, responses=ok(ChatCompletion, streams=True))
     async def chat(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation."""
         return await answer(_Chat(body, bundle), request)
 
-    @router.post("/v1/completions", response_model=None)
+    @router.post("/v1/completions", response_model=None, responses=ok(TextCompletion, streams=True))
     async def complete(body: CompletionRequest, request: Request) -> Response:
         """Continue a text."""
         return await answer(_Text(body, bundle), request)
@@ -301,13 +303,14 @@ class _Chat(_Text):
         return [{"id": f"call_{self.id[-24:]}", "type": "function", "function": function}]
 
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        def entry(text: str, logprob: float | None) -> dict[str, Any]:
-            # A token may be part of a character; then its bytes are not known here.
-            return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
+        def entry(token: int, logprob: float | None) -> dict[str, Any]:
+            # A token may be part of a character, which only its bytes show.
+            text, spelled = self.tokenizer.piece(token), self.tokenizer.piece_bytes(token)
+            return {"token": text, "logprob": logprob, "bytes": list(spelled)}
 
-        piece, ends = self.tokenizer.piece, self.tokenizer.stop_ids
+        ends = self.tokenizer.stop_ids
         entries = [
-            {**entry(piece(t.id), t.logprob), "top_logprobs": [entry(o.text, o.logprob) for o in t.top_logprobs]}
+            {**entry(t.id, t.logprob), "top_logprobs": [entry(o.id, o.logprob) for o in t.top_logprobs]}
             for t in tokens
             if t.id not in ends
         ]

@@ -44,7 +44,9 @@ _REASONS: Mapping[str, tuple[int, str]] = {
     "DEADLINE_EXCEEDED": (504, "service_error"),
 }
 """RetrievalError by its reason; of the others 503 where the service gave no answer."""
-_ROUTING = {404: "not_found", 405: "method_not_allowed"}
+_ROUTING = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+_TOO_LARGE = "the body is larger than {} bytes: send less"
 
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY, LARGEST_DOCUMENT = 1 << 20, 16 << 20
@@ -90,7 +92,7 @@ def body_of(error: Exception) -> tuple[int, dict[str, Any], Mapping[str, str]]:
         code = "context_length_exceeded" if error.reason == "CONTEXT_FULL" else error.reason.lower()
     elif isinstance(error, RequestValidationError):
         status, kind, code = 400, INVALID, "invalid_value"
-        message, param = _first_problem(error.errors())
+        message, param = _first_problem(error.errors(), error.body)
     elif isinstance(error, HTTPException):
         status, kind, code = error.status_code, INVALID, _ROUTING.get(error.status_code, "http_error")
         message, headers = str(error.detail), dict(error.headers or {})
@@ -117,17 +119,50 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, handler)
 
 
-def _first_problem(problems: Sequence[Any]) -> tuple[str, str | None]:
-    """What is wrong, without repeating the value, which may be huge; and where."""
+def _first_problem(problems: Sequence[Any], body: Any) -> tuple[str, str | None]:
+    """What is wrong, without repeating the value, which may be huge; and where. Of a union, every form it may have."""
     problem: Mapping[str, Any] = problems[0]
-    where = ".".join(str(part) for part in problem["loc"] if part != "body")
+    field = _field(problem, body)
+    where = ".".join(str(part) for part in field)
     if problem["type"] == "json_invalid":
         return f"the body is no JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", None
     if not where:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
     if problem["type"] == "extra_forbidden":
         return f"there is no field {where} here: leave it out", where
-    return f"{where}: {problem['msg'].removeprefix('Value error, ')}", where
+    forms: dict[str, str] = {}  # by the union's member, whose first problem says enough
+    for other in problems:
+        steps = _steps(other)
+        if steps[: len(field)] == field and len(steps) > len(field):
+            within = ".".join(str(part) for part in steps[len(field) + 1 :])
+            forms.setdefault(str(steps[len(field)]), f"{within}: {_message(other)}" if within else _message(other))
+    if not forms:
+        return f"{where}: {_message(problem)}", where
+    if len(forms) == 1:
+        return f"{where}: {', '.join(forms.values())}", where
+    return f"{where} has none of its forms: {'; '.join(f'{form} ({why})' for form, why in forms.items())}", where
+
+
+def _steps(problem: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(part for part in problem["loc"] if part != "body")
+
+
+def _field(problem: Mapping[str, Any], body: Any) -> tuple[Any, ...]:
+    """The part of a problem's location that names a field: what follows names a member of a union and a place in it."""
+    steps, value = _steps(problem), body
+    for number, part in enumerate(steps):
+        within = part in value if isinstance(value, dict) else isinstance(part, int) and isinstance(value, list)
+        if within:
+            value = value[part]
+        elif number == len(steps) - 1 and problem["type"] == "missing":
+            return steps
+        else:
+            return steps[:number]
+    return steps
+
+
+def _message(problem: Mapping[str, Any]) -> str:
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
 class Guard:
@@ -158,11 +193,14 @@ class Guard:
         try:
             self._check_names(headers, scope)
             self._check_key(headers, scope["path"])
-            _check_length(headers, LARGEST_DOCUMENT if scope["path"] == DOCUMENTS else LARGEST_BODY)
+            limit = LARGEST_DOCUMENT if scope["path"] == DOCUMENTS else LARGEST_BODY
+            _check_length(headers, limit)
         except ApiError as error:
             await response_of(error)(scope, receive, sending)
             return
-        await self._app(scope, receive, sending)
+        if scope["method"] == "HEAD":  # the server drops the body
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, _counted(receive, limit) if "transfer-encoding" in headers else receive, sending)
 
     def _check_names(self, headers: Headers, scope: Scope) -> None:
         host = headers.get("host", "")
@@ -214,8 +252,20 @@ def _address(scope: Scope) -> str:
 
 
 def _check_length(headers: Headers, limit: int) -> None:
-    if "transfer-encoding" in headers:
-        message = "the body comes in pieces: send it whole, with Content-Length"
-        raise ApiError(411, message, code="length_required")
     if int(headers.get("content-length", "0")) > limit:
-        raise ApiError(413, f"the body is larger than {limit} bytes: send less", code="body_too_large")
+        raise ApiError(413, _TOO_LARGE.format(limit), code=_ROUTING[413])
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    """A body that comes in chunks without its length, up to the limit; raises HTTPException beyond it."""
+    taken = 0
+
+    async def counting() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > limit:
+            raise HTTPException(413, _TOO_LARGE.format(limit))
+        return message
+
+    return counting

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from edge_client.generate.sampling import MOST_LOGPROBS, SamplingOptions
 from edge_client.recall.policy import RecallMode
@@ -21,6 +23,9 @@ from memory3.errors import InvalidInput
 BASE_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 MOST_STOPS = 16
 MOST_INPUTS = 256
+UNLIMITED = 1 << 31
+"""Tokens of an answer without a limit: it ends with the context."""
+SEEDS = 1 << 64
 LONGEST_SCHEMA_BYTES = 64 << 10
 
 
@@ -99,14 +104,27 @@ def call_schema(functions: list[Function]) -> dict[str, Any]:
 
 
 class _Tolerant(BaseModel):
-    """OpenAI's: a field that is not here is ignored, null is as if it were not given."""
+    """OpenAI's: a field that is not here is ignored, null is as if it were not given, 5.0 is a whole number."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+    def _as_meant(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        whole = {k: int(v) for k, v in given.items() if isinstance(v, float) and v.is_integer()}
+        return {k: v for k, v in (given | whole).items() if v is not None}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """With null where a field may be left out."""
+        schema = handler(core)
+        found = handler.resolve_ref_schema(schema)
+        for name, field in found.get("properties", {}).items():
+            if name not in found.get("required", ()):
+                found["properties"][name] = {"anyOf": [field, {"type": "null"}]}
+        return schema
 
     def ignored(self) -> list[str]:
         """Names of the fields that mean nothing here, such as `store` or `messages.name`."""
@@ -119,6 +137,10 @@ class _Tolerant(BaseModel):
         return [*dict.fromkeys(found)]
 
 
+TokenLimit = Literal[-1] | Annotated[int, Field(ge=1)]
+"""-1: as many as fit."""
+
+
 class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     """What is read beside the weights.
 
@@ -126,7 +148,7 @@ class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     holds the texts of the references that it read.
     """
 
-    mode: RecallMode | None = None
+    mode: RecallMode | None = Field(default=None, strict=False)
     knowledge_base: str | None = Field(default=None, pattern=rf"^{BASE_NAME}(,{BASE_NAME})*$")
     texts: bool = False
 
@@ -170,16 +192,18 @@ class ResponseFormat(_Tolerant):
 class _Sampled(_Tolerant):
     model: str = ""
     """Any name: there is one model."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: dict[int, float] = {}
+    max_tokens: TokenLimit | None = None
+    temperature: float = Field(default=0.0, ge=0, le=100)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=-1)
+    """0 and -1 keep all tokens."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, le=100)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    logit_bias: dict[Annotated[int, Field(ge=0, strict=False)], Annotated[float, Field(ge=-100, le=100)]] = {}
     seed: int | None = None
+    """-1 draws at random, as no seed does."""
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] = []
     stream: bool = False
     stream_options: dict[str, Any] = {}
@@ -191,6 +215,10 @@ class _Sampled(_Tolerant):
         """As the SDK takes it, which checks the values; raises InvalidInput for a schema that cannot be used."""
         known = _Sampled.model_fields.keys() & SamplingOptions.__annotations__.keys()
         options = cast(SamplingOptions, self.model_dump(include=known, exclude_none=True))
+        options["top_k"] = max(self.top_k, 0)
+        options["seed"] = None if self.seed is None or self.seed == -1 else self.seed % SEEDS
+        if self.max_tokens == -1:
+            options["max_tokens"] = UNLIMITED
         options["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
         if (schema := self.schema_of_answer()) is not None:
             options["constraint"] = grammars.constraint(schema)
@@ -211,7 +239,7 @@ class ChatRequest(_Sampled):
     """
 
     messages: list[ChatMessage] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: TokenLimit | None = None
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS)
     tools: list[Tool] = []
@@ -245,8 +273,8 @@ class ChatRequest(_Sampled):
             raise InvalidInput("top_logprobs needs logprobs: true")
         options = super().sampling(grammars)
         options["logprobs"] = self.top_logprobs if self.logprobs else None
-        if self.max_completion_tokens is not None:
-            options["max_tokens"] = self.max_completion_tokens
+        if (limit := self.max_completion_tokens) is not None:
+            options["max_tokens"] = UNLIMITED if limit == -1 else limit
         return options
 
     def conversation(self) -> list[dict[str, str]]:
@@ -276,6 +304,8 @@ class EmbeddingRequest(_Tolerant):
     model: str = ""
     input: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)]
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1)
+    """That of the embedder, if given: its vectors cannot be shortened."""
 
     @property
     def texts(self) -> list[str]:

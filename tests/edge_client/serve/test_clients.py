@@ -1,0 +1,110 @@
+"""What clients of OpenAI's interface rely on beside the answers: special values, errors, methods, bytes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from deploy.processes import AppProcess
+from tests.edge_client.http_calls import MESSAGES, call, post, refused
+
+
+def embedded(server: AppProcess, **fields: Any) -> Any:
+    return call(server.port, "POST", "/v1/embeddings", json.dumps({"input": "Lima", **fields}))
+
+
+def test_minus_one_is_random_off_and_unlimited(server: AppProcess) -> None:
+    drawn = {
+        post(server, {"messages": MESSAGES, "seed": -1, "top_k": -1, "temperature": 2, "max_tokens": 12}).json()[
+            "choices"
+        ][0]["message"]["content"]
+        for _ in range(3)
+    }
+    assert len(drawn) > 1
+    endless = post(server, {"messages": MESSAGES, "max_tokens": -1, "memory": {"mode": "off"}}).json()
+    assert endless["choices"][0]["finish_reason"] in ("length", "stop")
+    assert endless["usage"]["completion_tokens"] > 0
+    same = [post(server, {"messages": MESSAGES, "seed": -7, "temperature": 2, "max_tokens": 8}) for _ in range(2)]
+    assert same[0].json()["choices"] == same[1].json()["choices"]
+    assert refused(post(server, {"messages": MESSAGES, "max_tokens": 0})) == (400, "invalid_value")
+
+
+def test_a_body_in_chunks_is_read_up_to_the_limit(server: AppProcess) -> None:
+    body = json.dumps({"messages": MESSAGES, "max_tokens": 1.0}).encode()
+    reply = call(server.port, "POST", "/v1/chat/completions", iter([body[:9], body[9:]]))
+    assert reply.status == 200, reply.text
+    large = (b"x" * 65_536 for _ in range(17))
+    assert refused(call(server.port, "POST", "/v1/chat/completions", large)) == (413, "body_too_large")
+    assert call(server.port, "GET", "/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "forms"),
+    [
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+            "messages.0.content",
+            ("a valid string", "0.type: Input should be 'text'"),
+        ),
+        ({"stop": ["x"] * 17}, "stop", ("a valid string", "at most 16 items")),
+        ({"max_tokens": 0}, "max_tokens", ("-1", "greater than or equal to 1")),
+        ({"temperature": 101}, "temperature", ("less than or equal to 100",)),
+        ({"messages": [{"content": "x"}]}, "messages.0.role", ("required",)),
+    ],
+)
+def test_an_error_names_the_field_and_every_form_that_it_may_have(
+    server: AppProcess, fields: dict[str, Any], param: str, forms: tuple[str, ...]
+) -> None:
+    error = post(server, {"messages": MESSAGES, **fields}).json()["error"]
+    assert error["param"] == param
+    assert all(form in error["message"] for form in forms), error["message"]
+
+
+def test_two_prompts_are_refused_with_both_forms(server: AppProcess) -> None:
+    error = call(server.port, "POST", "/v1/completions", '{"prompt": ["a", "b"]}').json()["error"]
+    assert "a valid string" in error["message"]
+    assert "at most 1 item" in error["message"]
+
+
+def test_head_is_answered_where_get_is_and_other_methods_name_the_right_one(server: AppProcess) -> None:
+    for path in ("/v1/models", "/health", "/", "/v1/local"):
+        head = call(server.port, "HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+    for method, path, allowed in (
+        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/embeddings", "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("PATCH", "/v1/local?key=a", "DELETE, GET, HEAD, POST"),
+        ("POST", "/style.css", "GET, HEAD"),
+    ):
+        reply = call(server.port, method, path)
+        assert refused(reply) == (405, "method_not_allowed"), path
+        assert reply.headers["allow"] == allowed
+    assert call(server.port, "DELETE", "/v1/nothing").status == 404
+
+
+def test_dimensions_other_than_the_embedders_are_refused(server: AppProcess) -> None:
+    size = len(embedded(server).json()["data"][0]["embedding"])
+    assert embedded(server, dimensions=size).status == 200
+    reply = embedded(server, dimensions=size - 1)
+    assert refused(reply) == (400, "invalid_value")
+    assert str(size) in reply.json()["error"]["message"]
+
+
+def test_logprobs_have_the_bytes_of_every_token(server: AppProcess) -> None:
+    fields = {"logprobs": True, "top_logprobs": 20, "max_tokens": 24, "temperature": 3, "seed": 5}
+    answer = post(server, {"messages": MESSAGES, **fields}).json()["choices"][0]
+    entries = answer["logprobs"]["content"]
+    everything = [one for entry in entries for one in (entry, *entry["top_logprobs"])]
+    assert all(one["bytes"] for one in everything)
+    assert any("\ufffd" in one["token"] for one in everything)
+    text = bytes(byte for entry in entries for byte in entry["bytes"]).decode("utf-8", "replace")
+    assert text.startswith(answer["message"]["content"].rstrip("\ufffd"))
+
+
+def test_the_server_describes_itself(server: AppProcess) -> None:
+    described = call(server.port, "GET", "/openapi.json").json()
+    assert {"/v1/chat/completions", "/v1/embeddings", "/v1/local", "/health"} <= described["paths"].keys()
+    assert "422" not in json.dumps(described)
+    chat = described["components"]["schemas"]["ChatRequest"]
+    assert "messages" in chat["required"]
