@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deploy.processes import AppProcess
+from testing.processes import AppProcess
 from tests.edge_client.http_calls import MESSAGES, call, post, refused
 
 

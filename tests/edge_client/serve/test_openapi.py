@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from deploy.processes import AppProcess
+from testing.processes import AppProcess
 
 CHECKS = [
     not_a_server_error,
