@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from memory3 import telemetry
-from tests.programs import ROOT
+from testing.programs import ROOT
 
 PROGRAMS = Path(sys.executable).parent
 TRACED = "connect,sendto,sendmsg,sendmmsg,openat,creat,mkdir,mkdirat,rename,renameat,renameat2"
@@ -126,7 +126,12 @@ if "{package}" in ("edge_client", "memory3"):
 @needs_strace
 @pytest.mark.parametrize(
     "package",
-    ["memory3", "edge_client", "memory_service", *(pytest.param(p, marks=SLOW) for p in ("memory_model", "deploy"))],
+    [
+        "memory3",
+        "edge_client",
+        "memory_service",
+        *(pytest.param(p, marks=SLOW) for p in ("memory_model", "deploy", "testing")),
+    ],
 )
 def test_importing_every_module_of_a_package_reports_nothing(package: str, recorded: Recorded) -> None:
     recorded.run(sys.executable, "-c", IMPORT_ALL.format(root=ROOT, package=package))
