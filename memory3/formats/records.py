@@ -11,6 +11,8 @@ import csv
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +46,34 @@ def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, 
     title, metadata = values.get("title") or "", values.get("metadata") or {}
     if not isinstance(title, str) or not isinstance(metadata, Mapping):
         raise ValueError("`title` must be a string and `metadata` an object")
-    # A value is compared as a string: one that is none as its JSON.
+    # Filters compare values as text.
     given = {str(name): value for name, value in {**others, **metadata}.items() if value is not None}
-    named = {n: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str) for n, v in given.items()}
+    named = {name: as_text(value) for name, value in given.items()}
     for part in (key, text, title, *named, *named.values()):
         part.encode()  # JSON can spell half a surrogate pair, UTF-8 and the wire cannot: UnicodeEncodeError
     return key, title, text, named
+
+
+def as_text(value: object) -> str:
+    """A value of a record as filters compare it.
+
+    Text as it is, dates and times in ISO 8601, decimals in plain digits, bytes as UTF-8, everything else as JSON.
+    Raises ValueError for bytes that are not UTF-8.
+    """
+    if isinstance(value, (str, bytes, Decimal, date, time, timedelta)):
+        return str(_plain(value))
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: object) -> str:
+    """A value that JSON does not have, as text."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, (date, time)):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return f"PT{format(Decimal(value // timedelta(microseconds=1)).scaleb(-6).normalize(), 'f')}S"
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def imported(module: str) -> Any:

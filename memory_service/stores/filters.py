@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,6 +13,9 @@ MAX_CONDITIONS = 64
 """Most conditions of one filter."""
 MAX_DEPTH = 8
 """Deepest nesting of one filter."""
+NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+"""What a number looks like in metadata, in ASCII; every store uses this pattern."""
+_NUMBER = re.compile(NUMBER)
 _SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     ">": operator.gt,
@@ -39,8 +43,9 @@ class Exists:
 class Range:
     """The value lies between bounds; an absent bound is open.
 
-    Bounds that are numbers compare numerically: a value that is not a finite decimal number does not pass. Bounds that
-    are strings compare by their UTF-8 bytes, which orders ISO 8601 dates. Both bounds of a range have one type.
+    Bounds that are numbers compare as doubles: a value that is not a `NUMBER`, or is too large for a double, does not
+    pass, and integers above 2^53 are rounded. Bounds that are strings compare by their UTF-8 bytes, which orders
+    ISO 8601 dates. Both bounds of a range have one type.
     """
 
     name: str
@@ -121,13 +126,9 @@ def conditions(condition: Filter) -> Iterator[In | Exists | Range]:
 
 
 def number(value: str) -> float | None:
-    """The finite decimal number that a value is, None for another text."""
-    try:
-        found = float(value)
-    except ValueError:
-        return None
-    plain = value.strip() == value and "_" not in value
-    return found if plain and math.isfinite(found) else None
+    """The double nearest to a value that is a `NUMBER`; None for any other text and for what is not finite."""
+    found = float(value) if _NUMBER.fullmatch(value) else math.nan
+    return found if math.isfinite(found) else None
 
 
 def _within(bounds: Range, value: str) -> bool:

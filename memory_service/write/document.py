@@ -190,6 +190,13 @@ class DocumentReader:
         if not continued:
             if not document.texts:
                 raise DocumentEmpty("the document has no references", field="references")
+            if self._later and any(document.payloads) and not all(document.payloads):
+                number = document.payloads.index(None)
+                raise BadRequest(
+                    f"reference {number} has no payload and others have one: with MEMORY_WRITING_LATER send"
+                    " payloads for all references of a document or for none",
+                    field="references",
+                )
             document.content_hash = document.content_hash or content_hash_of(
                 document.title, document.metadata, self._hashed
             )

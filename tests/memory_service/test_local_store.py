@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -169,3 +170,24 @@ def test_vectors_of_replaced_documents_leave_memory_in_use(tmp_path: Path, monke
         assert store._open[base.number]._view.index.count <= 2 * 300
         assert store.retrieve(base, Query(clustered(50, seed=3), 5)).hits == before
         require_whole(store, base)
+
+
+def test_a_store_that_an_earlier_release_called_damaged_opens_and_is_healed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It compared metadata with what SQLite's json_each gives of them, and took other digits for numbers."""
+    with closing(LocalStore(tmp_path)) as store:
+        base = store.create("kb", "", IDENTITY)
+        store.write(
+            base, [document("a", "one", metadata={"producer": "Canon\0", "page": "１２"}), document("b", "two")]
+        )
+    with closing(sqlite3.connect(next(tmp_path.rglob("documents.sqlite3")))) as file:
+        file.create_function("number", 1, lambda text: float(text) if text.isdigit() else None, deterministic=True)
+        file.executescript("REINDEX numbers; PRAGMA user_version = 1")
+    for healed in (True, False):
+        with closing(LocalStore(tmp_path)) as store:
+            assert store.knowledge_base("kb").problem == ""
+            assert store.keys(base, "", after_key=None, count=9, filter=In("producer", ("Canon\0",))) == ["a"]
+            assert store.keys(base, "", after_key=None, count=9, filter=Range("page", above=0.0)) == []
+            require_whole(store, base)
+        assert ("knowledge_base_healed" in capsys.readouterr().out) is healed

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from memory3.errors import InvalidInput
-from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql
+from memory_service.stores.filters import NUMBER, Exists, Filter, In, Range, condition_sql
 
-_NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_NUMBER = f"^{NUMBER}$".replace("\\", r"\\")
 _BLOCK_ROWS = 1 << 20
 _WITHOUT_INDEX = ", ignore_data_skipping_indices = 'nearest'"
 

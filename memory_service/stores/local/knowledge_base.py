@@ -83,11 +83,19 @@ class LocalKnowledgeBase:
                     self.base = data.base()
                     self._dimension = self.base.identity.dimension
                     self._view = self._loaded(data)
+                    nul_count = data.count_nul() if self._database.migrated else 0
                 for migration in self._database.migrated:
                     logger().info("migrated", migration=migration, knowledge_base=self.base.name)
             except BaseException:
                 self._database.close()
                 raise
+        if nul_count:
+            logger().warning(
+                "knowledge_base_healed",
+                knowledge_base=self.base.name,
+                documents=nul_count,
+                cause="NUL characters in metadata, which an earlier release took for damage",
+            )
 
     @classmethod
     def create(cls, folder: Path, base: KnowledgeBase) -> LocalKnowledgeBase:

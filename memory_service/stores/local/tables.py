@@ -104,5 +104,10 @@ def written_column(connection: sqlite3.Connection) -> None:
     run("CREATE INDEX unwritten ON documents(key) WHERE written = 0")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (written_column,)
+def numbers_by_pattern(connection: sqlite3.Connection) -> None:
+    """The index `numbers` follows `stores.filters.NUMBER`; before, digits of other scripts were numbers, too."""
+    connection.execute("REINDEX numbers")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (written_column, numbers_by_pattern)
 """Their numbers count from one."""

@@ -1,5 +1,7 @@
 """Tables, web pages and PDFs as documents: what is read, and what is said of what cannot be."""
 
+import datetime
+import decimal
 from pathlib import Path
 
 import pyarrow
@@ -174,3 +176,39 @@ def test_only_known_files_are_sources(tmp_path: Path) -> None:
     for nothing in ("none.txt", "*.csv"):
         with pytest.raises(MissingFile):
             find_sources([tmp_path / nothing])
+
+
+def test_values_of_parquet_become_text_that_filters_compare(tmp_path: Path) -> None:
+    columns = {
+        "key": ["a"],
+        "text": ["One."],
+        "day": [datetime.date(2024, 1, 5)],
+        "moment": [datetime.datetime(2024, 1, 5, 6, 7, 8, tzinfo=datetime.timezone.utc)],
+        "hour": [datetime.time(6, 7)],
+        "span": [datetime.timedelta(hours=1, milliseconds=500)],
+        "price": [decimal.Decimal("12.50")],
+        "small": [decimal.Decimal("0.00000001")],
+        "share": [0.1],
+        "large": [2**63 - 1],
+        "checked": [True],
+        "raw": [b"bytes"],
+        "several": [[datetime.date(2024, 1, 5), datetime.date(2024, 6, 1)]],
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    (one,) = read(tmp_path / "a.parquet")
+    assert one.metadata == {
+        "day": "2024-01-05",
+        "moment": "2024-01-05T06:07:08+00:00",
+        "hour": "06:07:00",
+        "span": "PT3600.5S",
+        "price": "12.50",
+        "small": "0.00000001",
+        "share": "0.1",
+        "large": "9223372036854775807",
+        "checked": "true",
+        "raw": "bytes",
+        "several": '["2024-01-05", "2024-06-01"]',
+    }
+    parquet.write_table(pyarrow.table({"key": ["a"], "text": ["One."], "raw": [b"\xff"]}), tmp_path / "b.parquet")
+    (bad,) = read(tmp_path / "b.parquet")
+    assert "UTF-8" in bad.unreadable

@@ -17,7 +17,7 @@ from memory_service.stores.local.index import VectorIndex
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import operations_pb2
 from testing.encoders import HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import Client, document, eventually, ingest_requests, refused, running
+from tests.memory_service.running import Client, document, eventually, ingest_requests, reason_of, refused, running
 
 LONG = " ".join(f"Sentence {n} has a few words in it." for n in range(60))
 MODEL_ID = identity_of("test").model_id
@@ -215,3 +215,16 @@ def test_an_index_that_is_built_anew_is_an_operation_too(tmp_path: Path, monkeyp
 def test_an_operation_that_is_none_is_refused(client: Client, name: str, reason: str) -> None:
     request = operations_pb2.GetOperationRequest(name=name)
     assert refused(lambda: client.operations.GetOperation(request, timeout=60)).reason == reason
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_half_written_prepared_document_is_refused_alone(client: Client, later: bool) -> None:
+    written = pb.PreparedReference(text="First.", payload=payload_of("First.", MODEL_ID))
+    half = pb.PreparedDocument(key="half", references=[written, pb.PreparedReference(text="Second.")])
+    neighbours = [document(f"n{n}", f"Neighbour {n}.") for n in range(4)]
+    requests = ingest_requests(f"half-{later}", [*neighbours[:2], half, *neighbours[2:]])
+    requests[0].start.memory_writing = pb.MEMORY_WRITING_LATER if later else pb.MEMORY_WRITING_NOW
+    answers = [one for one in client.ingestion.Ingest(iter(requests), timeout=120) if not one.HasField("progress")][1:]
+    refusals = [reason_of(one.failed) for one in answers if one.HasField("failed")]
+    assert refusals == (["INVALID_ARGUMENT"] if later else [])  # written now, what is missing is made
+    assert len(answers) == 5
