@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -12,49 +13,58 @@ from rich.table import Table
 from memory_model import terminal
 from memory_model.cli.training_data import training_files
 from memory_model.data.factbook import FACTBOOK
-from memory_model.terminal import console, count, progress_bar, progress_bars, use_threads, write_json
-
-_SHOWN = 16
+from memory_model.data.tasks import QUESTIONS
+from memory_model.terminal import console, count, progress_bars, use_threads, write_json
 
 
 def rank_heads(
     model: terminal.ModelOption = None,
     adapter: terminal.AdapterOption = None,
     data: terminal.DataOption = FACTBOOK,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="JSON file for all losses.")] = Path("build/heads.json"),
+    corpus: terminal.CorpusOption = None,
+    questions: Annotated[Path, typer.Option(help="For the task articles: a file of question rows.")] = QUESTIONS,
+    mixture: Annotated[str, typer.Option(help="Tasks to measure on, as in `adapt --mixture`.")] = "facts:1",
+    out: Annotated[Path, typer.Option(dir_okay=False, help="JSON file for all rounds.")] = Path("build/heads.json"),
     batches: Annotated[int, count(help="Batches to measure on.")] = 3,
-    select: Annotated[int, count(help="Heads to select for the budget, one by one.")] = 6,
+    select: Annotated[int, count(help="Heads to keep.")] = 10,
+    seed: terminal.SeedOption = 77,
     threads: terminal.ThreadsOption = 0,
 ) -> None:
-    """Measure which heads read memory, select the best ones and print them for `adapt --heads`.
+    """Find the heads that read memory, by pruning, and print them for `adapt --heads`.
 
-    The loss is first measured without each head's memory. Then heads are added one by one, each time the one that
-    helps most. Needs an adapter tuned with `memory-model adapt --heads all`, so that every head is a candidate.
+    Each round measures by one backward pass what the answers depend on, and removes the quarter of the heads that
+    matters least. Candidates are the heads of the model folder's budget: make the folder with `new --heads all`. Needs
+    no adapter where the base reads memories as it is.
     """
     from memory_model.data.conversations import Sizes
-    from memory_model.data.mixture import Reader, facts_of
+    from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
     from memory_model.models.load import load_model
     from memory_model.nn.fused import product_type
-    from memory_model.train.head_ranking import HeadRuler, rank
+    from memory_model.train.head_ranking import HeadRanking, Round, prune
 
     use_threads(threads)
     loaded = load_model(model, adapter)
     loaded.model.to(product_type("cpu"))
-    longest = loaded.config.memory.reference_tokens
-    sizes = Sizes(turns=1, conversations=14, as_text=0.0, longest=longest)
-    maker = facts_of(Reader.of(loaded), training_files(data, None), 77, sizes)
-    ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
-    with progress_bar("heads", len(ruler.heads) + select) as advance:
-        found = rank(ruler, select, advance)
-    write_json(out, vars(found))
-    show = Table("layer.head", "loss without it", title=f"with all heads: {found.loss_whole:.3f}")
-    for name, loss in list(found.losses.items())[:_SHOWN]:
-        show.add_row(name, f"{loss:.3f}")
+    sizes = Sizes(turns=1, as_text=0.0, all_as_text=0.0, refused=0.0, refused_articles=0.0, ramp=0)
+    files = TrainingFiles(data, corpus, questions, report=console.print)
+    source = mixture_of(mixture, Reader.of(loaded), files, seed, sizes)
+    with console.status("writing memories"):
+        ranking = HeadRanking(loaded.model, [source.next() for _ in range(batches)], loaded.writer.prefix)
+    show = Table("heads", "loss, nats a token", "pruned next")
+
+    def report(measured: Round) -> None:
+        console.print(f"{len(measured.heads)} heads: {measured.loss:.3f} nats a token")
+
+    found = prune(ranking, select, report)
+    for measured, following in pairwise([*found.rounds, None]):
+        gone = set(measured.heads) - set(following.heads) if following else set()
+        show.add_row(
+            f"{len(measured.heads)}", f"{measured.loss:.3f}", " ".join(f"{h.layer}.{h.head}" for h in sorted(gone))
+        )
     console.print(show)
-    for name, loss in found.chosen.items():
-        console.print(f"with {name} too: {loss:.3f}")
-    tokens = {f"{h.layer}.{h.head}": h.tokens for h in ruler.heads}
-    print("--heads " + ",".join(f"{name}:{tokens[name]}" for name in found.chosen))
+    rounds = [{"loss": r.loss, "heads": [str(head) for head in r.heads]} for r in found.rounds]
+    write_json(out, {"rounds": rounds})
+    print("--heads " + ",".join(map(str, found.selected)))
 
 
 def fit_codec(

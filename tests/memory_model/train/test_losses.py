@@ -12,7 +12,7 @@ from memory_model.data.batches import Batch
 from memory_model.data.conversations import Sizes
 from memory_model.nn.adapter import attach, checkpoint_layers
 from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.train.head_ranking import HeadRuler, rank
+from memory_model.train.head_ranking import HeadRanking, Round, prune
 from memory_model.train.losses import batch_gradients, through_codec, with_codec_noise
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import facts, keeping, people
@@ -100,12 +100,12 @@ def test_through_the_codec_memories_are_what_a_reader_decodes() -> None:
     assert not torch.equal(coded.keys, keys)
 
 
-# Heads are ranked by what is lost without them, and chosen one by one.
+# Heads are ranked by what the answers depend on, and pruned in rounds.
 
 READER = MemoryHead(2, 1, 32)
 
 
-def ruler() -> HeadRuler:
+def ranking() -> HeadRanking:
     """Of four memory heads; every head's output but the reader's is cut off."""
     heads = tuple(MemoryHead(layer, head, 32) for layer in (0, 2) for head in (0, 1))
     config = tiny_config().with_memory(MemoryConfig(heads, reference_tokens=32, chunk_tokens=16))
@@ -116,14 +116,14 @@ def ruler() -> HeadRuler:
             for head in range(config.kv_heads):
                 if (layer, head) != (READER.layer, READER.head):
                     model.blocks[layer].self_attn.o_proj.weight[:, head * width : (head + 1) * width] = 0
-    return HeadRuler(model, [facts().next()], PREFIX)
+    return HeadRanking(model, [facts().next()], PREFIX)
 
 
-def test_ranking_finds_the_only_head_that_can_read() -> None:
-    steps: list[None] = []
-    found = rank(ruler(), 4, lambda: steps.append(None))
-    changed = [name for name, loss in found.losses.items() if abs(loss - found.loss_whole) > 1e-4]
-    assert changed == ["2.1"]
-    assert sorted(found.chosen) == sorted(found.losses)
-    assert list(found.chosen.values())[-1] == pytest.approx(found.loss_whole, abs=1e-3), "nothing is missing"
-    assert len(steps) == len(found.losses) + len(found.chosen)
+def test_pruning_keeps_the_only_head_that_can_read() -> None:
+    reported: list[Round] = []
+    found = prune(ranking(), 1, reported.append)
+    assert found.selected == (READER,)
+    assert [len(r.heads) for r in found.rounds] == [4, 3, 2, 1]
+    assert reported == found.rounds
+    losses = [r.loss for r in found.rounds]
+    assert losses == pytest.approx([losses[0]] * 4, abs=1e-3), "the other heads contribute nothing"
