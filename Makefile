@@ -6,14 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
-REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
 TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory3/__init__.py)
 DEVICE ?= cpu
 STEPS ?= 1000
+# The packaged model that is used when none is named.
+MODEL := $(shell sed -n 's/^MODEL = "\(.*\)"/\1/p' memory_model/models/defaults.py)
 PROCESSES ?= 2
-# The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
-HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
 # Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 # So the first process that imports a module writes its bytecode, whatever the environment says: compiled anew in each
@@ -25,7 +24,7 @@ CHECKED := hatch_build.py protos memory3 memory_model memory_service edge_client
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks verify-gpu adapt image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle real-bundle eval quality real-size locks verify-gpu adapt image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## list all targets
@@ -116,35 +115,8 @@ eval: $(READY) ## measure the default model's answers, resumable: an hour or two
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality
 
-# The stages of the packaged model: reading, reading through the codec, and the mean of that and two seeds of more of it; after
-# `experiments split-questions`, which makes training rows of SQuAD, also paragraphs, DPO and its mean with the stage before.
-ASKED := $(wildcard build/questions/squad_training.json)
-TUNE = $(BIN)/memory-model adapt --data build/countries.jsonl --corpus build/corpus --device $(DEVICE)
-PROSE = $(if $(ASKED),articles:2$(comma))
-comma := ,
-adapt: $(READY) ## tune the default model again and fit its codec, resumable: hours on a CPU (DEVICE=cuda STEPS=1000)
-	$(BIN)/python -m experiments prepare-data
-	$(BIN)/python -m experiments invent-countries
-	$(TUNE) --heads $(HEADS) --steps $(STEPS) --mixture facts:3,hard:3,$(PROSE)dialogue:1,asked:3,continual:1,keeping:1.3 \
-	    --refused 0.35 --out build/adapt/reading
-	$(BIN)/memory-model fit-codec --adapter build/adapt/reading/adapter.safetensors --corpus build/corpus --out build/adapt/first.npz
-	$(TUNE) --start build/adapt/reading/adapter.safetensors --codec build/adapt/first.npz --steps $(shell expr $(STEPS) / 3) --ramp 0 \
-	    --mixture hard:3,facts:2.5,$(PROSE)asked:3,dialogue:0.5,keeping:1.2 --refused 0.35 --all-as-text 0.1 \
-	    --learning-rate 4e-4 --out build/adapt/through
-	$(if $(ASKED),$(TUNE) --start build/adapt/through/adapter.safetensors --codec build/adapt/first.npz --ramp 0 \
-	    --steps $(shell expr $(STEPS) / 8) --mixture preferences:4$(comma)asked:1$(comma)keeping:0.5 --refused 0.35 \
-	    --refused-articles 0.2 --beta 0.1 --learning-rate 1.5e-4 --out build/adapt/preferred)
-	$(BIN)/python -m experiments mean-adapter $(if $(ASKED),build/adapt/preferred/adapter.safetensors) \
-	    build/adapt/through/adapter.safetensors --out build/adapt/start.safetensors
-	for seed in 11 12; do \
-	    $(TUNE) --start build/adapt/start.safetensors --codec build/adapt/first.npz --ramp 0 --steps $(shell expr $(STEPS) / 2) \
-	        --mixture hard:5,facts:2,$(PROSE)asked:4,dialogue:0.5,keeping:1.2 --refused 0.45 --refused-articles 0.1 \
-	        --all-as-text 0.05 --learning-rate 5e-4 --decay 0.8 --seed $$seed --out build/adapt/seed-$$seed || exit 1; \
-	done
-	$(BIN)/python -m experiments mean-adapter build/adapt/seed-11/adapter.safetensors build/adapt/seed-12/adapter.safetensors \
-	    build/adapt/start.safetensors --out build/adapt/adapter.safetensors
-	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --data build/countries.jsonl --references 500 \
-	    --factory tokens:156x8 --corpus build/corpus --out build/adapt/codec.npz
+adapt: $(READY) ## tune the default model again and fit its codec, resumable: hours on a CPU (DEVICE=cuda STEPS=1000 DRY=1)
+	PATH="$(abspath $(BIN)):$$PATH" DEVICE=$(DEVICE) STEPS=$(STEPS) DRY=$(DRY) sh memory_model/recipes/$(MODEL).sh
 
 llama: build/llama/.ready ## build llama.cpp for comparison (minutes; needs a C++ compiler)
 
@@ -156,21 +128,21 @@ build/llama/.ready: | $(READY)
 	@touch $@
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
-bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## run every benchmark in quick form and write docs/benchmarks.md
+bench: bundle real-bundle ## run every benchmark in quick form and write docs/benchmarks.md
 	$(BIN)/python -m deploy.bench run all --quick; status=$$?; $(BIN)/python -m deploy.bench report && exit $$status
 
-bench-decode: $(BUNDLE)/manifest.json ## benchmark decoding with and without memories; llama.cpp after `make llama`
-bench-network: $(BUNDLE)/manifest.json ## benchmark decoding over a network, and against text RAG
-bench-rag: $(BUNDLE)/manifest.json ## benchmark memory against the same references as text
-bench-codec: $(BUNDLE)/manifest.json ## benchmark decompression against FAISS
-bench-shape: $(REAL)/manifest.json ## benchmark decoding for the paper's shape, with random weights
-bench-ingest: $(BUNDLE)/manifest.json ## benchmark ingestion against the model's forward pass
+bench-decode: bundle ## benchmark decoding with and without memories; llama.cpp after `make llama`
+bench-network: bundle ## benchmark decoding over a network, and against text RAG
+bench-rag: bundle ## benchmark memory against the same references as text
+bench-codec: bundle ## benchmark decompression against FAISS
+bench-shape: real-bundle ## benchmark decoding for the paper's shape, with random weights
+bench-ingest: bundle ## benchmark ingestion against the model's forward pass
 
-bench-remember: $(BUNDLE)/manifest.json ## benchmark writing memories on the device, and a local search
+bench-remember: bundle ## benchmark writing memories on the device, and a local search
 
 bench-service: $(READY) ## benchmark retrieval on each store; vector databases after `make bench-peers`
 
-bench-local-server: $(BUNDLE)/manifest.json ## benchmark eight concurrent conversations; llama.cpp after `make llama`
+bench-local-server: bundle ## benchmark eight concurrent conversations; llama.cpp after `make llama`
 
 bench-peers: $(READY) ## install vector databases for bench-service (some 600 MB)
 	$(PIP) --constraint constraints.txt --editable ".[bench-peers]"
@@ -181,10 +153,7 @@ $(BENCHES):
 bench-report: $(READY) ## write the tables of docs/benchmarks.md
 	$(BIN)/python -m deploy.bench report
 
-$(BUNDLE)/manifest.json: | $(READY)
-	$(BIN)/memory-model export --out $(BUNDLE)
-
-$(REAL)/manifest.json: | $(READY)
+real-bundle: $(READY)
 	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
 
 real-size: $(READY) ## convert and run random models of 2.4 and 1.5 B, resumable: a quarter of an hour, 11 GB of memory, 16 GB of disk
@@ -197,7 +166,7 @@ VERIFIED := deploy/bench/results/verify-gpu.json
 ON_JETSON = docker run --rm --runtime nvidia --volume memories:/srv/memories \
     $(foreach group,video render,--group-add $$(getent group $(group) | cut -d: -f3)) \
     $(foreach file,/usr/bin/tegrastats /etc/nv_tegra_release,--volume $(file):$(file):ro)
-verify-gpu: $(if $(JETSON),,$(BUNDLE)/manifest.json build/gpu-venv/.ready) ## compare each provider's logits with the CPU's on CUDA or a Jetson; measure speed and power (VERIFY="--steps 200")
+verify-gpu: $(if $(JETSON),,bundle build/gpu-venv/.ready) ## compare each provider's logits with the CPU's on CUDA or a Jetson; measure speed and power (VERIFY="--steps 200")
 	@mkdir -p $(dir $(VERIFIED))
 ifneq ($(JETSON),)
 	$(ON_JETSON) memory3/memory-edge-jetson:$(TAG) verify $(VERIFY); status=$$?; \

