@@ -67,7 +67,15 @@ WHEELS = (
         takes=("protos/", "memory3/"),
         leaves=("protos/generate.py", "protos/vectors/runtime/"),
         extra="edge",
-        only=("grpcio", "jinja2", "markdown-it-py", "onnxruntime", "protobuf"),
+        only=(
+            "googleapis-common-protos",
+            "grpcio",
+            "jinja2",
+            "markdown-it-py",
+            "onnxruntime",
+            "protobuf",
+            "pydantic-settings",
+        ),
         compiled=True,
     ),
     Wheel(

@@ -18,7 +18,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from edge_client.settings import CheckedSettings
-from edge_client.wire.channel import is_loopback
+from memory3.channel import is_loopback
 from memory3.errors import InvalidInput
 
 CERTIFICATE_DAYS = 800

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+from memory3.channel import is_loopback
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.keys import KeyRing
 from memory_service.settings import Settings
@@ -48,14 +47,6 @@ class Security:
         if certificate is None or key is None:
             return Security(keys, None)
         return Security(keys, _credentials(certificate, key, client_ca))
-
-
-def is_loopback(listen: str) -> bool:
-    """Whether only this machine can reach the address."""
-    host = listen.rpartition(":")[0].strip("[]")
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost" or listen.startswith("unix:")
 
 
 def _credentials(certificate: Path, key: Path, client_ca: Path | None) -> grpc.ServerCredentials:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import grpc
 
+from memory3.channel import details_of
 from memory3.formats.document import FileDocument, where
 from memory3.printable import counted
-from memory_service.client.connection import Connection, RemoteError, connected, details_of, remote_error
+from memory_service.client.connection import Connection, RemoteError, connected, remote_error
 from memory_service.stores.store import WriterIdentity
 from memory_service.write.document import text_hash_of
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -77,7 +78,7 @@ class Row:
         """With the service's answer."""
         if response.HasField("failed"):
             status = response.failed.status
-            return self.failed(details_of(status)[0], status.message)
+            return self.failed(details_of(status).reason, status.message)
         acknowledged = response.acknowledged
         return self.done(_OUTCOMES.get(acknowledged.outcome, "stored"), acknowledged.reference_count)
 
@@ -194,7 +195,7 @@ class Ingestion:
                     yield from (self._unanswered.pop(n).answered(response) for n, response in refused.items())
                     lost = 0
                     continue
-                pauses_s = [details_of(one.failed.status)[1] for one in refused.values()]
+                pauses_s = [details_of(one.failed.status).retry_after_s or 0.0 for one in refused.values()]
                 pauses_s.append(problem.retry_after_s if problem else 0.0)
                 own_s = min(_FIRST_PAUSE_S * 2 ** (lost - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1)
                 if self._stop.wait(max(own_s, *pauses_s)):

@@ -19,4 +19,4 @@ def new_key(path: Path, grants: dict[str, str], tenant: str = "") -> str:
 
 def with_key(channel: grpc.Channel, secret: str) -> Client:
     """Stubs whose every call carries the key."""
-    return Client(grpc.intercept_channel(channel, KeyInterceptor(secret)))
+    return Client(grpc.intercept_channel(channel, KeyInterceptor((("authorization", f"Bearer {secret}"),))))

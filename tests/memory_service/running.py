@@ -15,8 +15,8 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from memory3.channel import details_of
 from memory_service.api.server import Server
-from memory_service.client.connection import details_of
 from memory_service.encoder import Encoder
 from memory_service.settings import Settings
 from memory_service.stores.opening import open_store
@@ -167,7 +167,7 @@ class Refusal:
 
 def reason_of(failed: ingestion_pb2.DocumentFailure) -> str:
     """Of a document that was refused in a stream."""
-    return details_of(failed.status)[0]
+    return details_of(failed.status).reason
 
 
 def outcome(response: ingestion_pb2.IngestResponse) -> object:

@@ -14,7 +14,7 @@ import grpc
 import psutil
 import pytest
 
-from edge_client.wire.channel import ChannelSettings, channel_options
+from memory3.channel import ChannelSettings, channel_options
 from memory3.formats import read_documents
 from memory_service.client.ingest import Destination, Ingestion, Row
 from protos.memory.v1 import models_pb2

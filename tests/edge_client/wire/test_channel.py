@@ -15,18 +15,9 @@ from pydantic import SecretStr
 from edge_client import errors
 from edge_client.errors import RetrievalError
 from edge_client.settings import EdgeSettings
-from edge_client.wire.channel import (
-    BY_STATUS,
-    DETAILS_KEY,
-    KEEPALIVE_TIME_MS,
-    UNAVAILABLE,
-    ChannelSettings,
-    call_error,
-    channel_options,
-    is_loopback,
-    open_channel,
-)
+from edge_client.wire.channel import BY_STATUS, UNAVAILABLE, call_error
 from edge_client.wire.client import MemoryClient
+from memory3.channel import DETAILS_KEY, KEEPALIVE_TIME_MS, ChannelSettings, channel_options, is_loopback, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.api.models import PING_INTERVAL_MS

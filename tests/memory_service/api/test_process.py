@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import TracerProvider
 
-from edge_client.wire.channel import ChannelSettings, channel_options
+from memory3.channel import ChannelSettings, channel_options
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import HashEncoder
 from tests.memory_service.processes import Service, client_of, service
