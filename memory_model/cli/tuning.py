@@ -31,6 +31,9 @@ def adapt(
     refused: Annotated[float, share(help="Share of unanswerable questions in hard and dialogue.")] = 0.12,
     refused_articles: Annotated[float, share(help="The same in articles.")] = 0.12,
     all_as_text: Annotated[float, share(help="Share of their conversations with references as text.")] = 0.2,
+    distilled: Annotated[
+        float, share(help="Share of answers for which the untuned model, reading the right text, is the teacher.")
+    ] = 0.0,
     ramp: Annotated[int, amount(help="Batches until hard, articles and dialogue read five memories.")] = 150,
     questions: Annotated[Path, typer.Option(help="For articles; from `experiments split-questions`.")] = QUESTIONS,
     sequence: Annotated[int, count(help="Tokens per sequence in continual and warmup; paper: 2048.")] = 512,
@@ -102,6 +105,7 @@ def adapt(
             refused=refused,
             refused_articles=refused_articles,
             all_as_text=all_as_text,
+            distilled=distilled,
             ramp=ramp,
         )
         plan = TuningPlan(

@@ -18,6 +18,8 @@ from memory_model.data.rows import Row
 
 _WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
+_LEAST_PARAGRAPHS = 4  # of an article whose paragraphs are read next to each other
+_POOLED = 20  # paragraphs of articles with fewer, which are read next to each other all the same
 _ONE_DOCUMENT = 0.25  # share of the batches with references of one document, where it has several
 
 Unanswered = tuple[list[int], Question]
@@ -44,7 +46,7 @@ class AlikeConversations(Conversations):
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
                 continue
             read, asked = none
-            rows.append(self._said(written, read, [(asked.question, SENTENCE)]))
+            rows.append(self._reading(written, read, [(asked.question, SENTENCE)]))
             rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
 
@@ -61,13 +63,16 @@ class AlikeConversations(Conversations):
 
     def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
         asked = self.random.sample([n for n in read if written[n].questions], turns)
-        said = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
-        return self._said(written, read, said)
+        answered = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
+        return self._reading(written, read, answered, written[asked[0]])
 
-    def _said(self, written: Sequence[Reference], read: Sequence[int], turns: Turns) -> Conversation:
+    def _reading(
+        self, written: Sequence[Reference], read: Sequence[int], turns: Turns, source: Reference | None = None
+    ) -> Conversation:
+        """Turns that read the references as memories, or a share of them as text."""
         if self.random.random() < self.sizes.all_as_text:
             return self._as_text(written, read, turns[0])
-        return self._row(read, turns)
+        return self._row(read, turns, source)
 
 
 class HardFacts(AlikeConversations, FactConversations):
@@ -185,9 +190,12 @@ class Articles(AlikeConversations):
             ids = chat.tokenizer.encode(headed)
             if answers and len(ids) <= sizes.longest:
                 self.articles.setdefault(title, []).append((Reference(number, headed, ids, answers), refused))
-        self.articles = {name: held for name, held in self.articles.items() if len(held) >= 4}
+        single = [one for held in self.articles.values() if len(held) < _LEAST_PARAGRAPHS for one in held]
+        self.articles = {name: held for name, held in self.articles.items() if len(held) >= _LEAST_PARAGRAPHS}
+        for start in range(0, len(single) - _LEAST_PARAGRAPHS + 1, _POOLED):
+            self.articles[f"\0{start}"] = single[start : start + _POOLED]
         if not self.articles:
-            raise InvalidInput("task articles needs articles with four paragraphs that are asked about")
+            raise InvalidInput(f"task articles needs {_LEAST_PARAGRAPHS} paragraphs that are asked about")
         self.refused: list[list[Question]] = []
 
     def draw(self) -> list[Reference]:

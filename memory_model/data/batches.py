@@ -27,9 +27,10 @@ class Batch:
 
     reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the prefix;
     labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into the references, -1 for an empty slot;
-    chunks [B, T] which of the C chunks a token belongs to. kept [K, 2]: (row, column) where the prediction should stay
-    that of the model without its adapter. preferences: rows 2n and 2n + 1 end in two answers to the same, of which the
-    first is preferred.
+    chunks [B, T] which of the C chunks a token belongs to. kept [K, 2]: (row, column) where the prediction should be
+    that of the model without its adapter: at the same token, or, for distillation, at taught [K, 2] of teacher_ids
+    [S, U], texts that read no memory because the references stand in them. preferences: rows 2n and 2n + 1 end in two
+    answers to the same, of which the first is preferred.
     """
 
     reference_ids: Tensor
@@ -41,6 +42,8 @@ class Batch:
     kept: Tensor | None = None
     task: str = ""
     preferences: bool = False
+    teacher_ids: Tensor | None = None
+    taught: Tensor | None = None
 
     def to(self, device: str) -> Batch:
         """The same on another device."""

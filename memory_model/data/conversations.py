@@ -27,6 +27,8 @@ from memory_model.nn.writing import pad_ids
 
 Turns = Sequence[tuple[str, str]]
 """Questions and answers."""
+BRIEFLY = "Answer as briefly as possible, in the words of the text."
+"""What the teacher of distillation is told, so that its answers have the form of the ones that people wrote."""
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
 
 
@@ -46,8 +48,9 @@ class Sizes:
 
     Shares of the conversations: as_text, with the reference as text instead of a memory; where references are alike
     (`data.alike`) refused and refused_articles, which nothing read answers, beside as many twins, and all_as_text, with
-    everything that is read as text. ramp: batches until all the memories of a chunk are read, 0 from the first.
-    longest: tokens of a reference.
+    everything that is read as text. distilled: of those with one question that read memories, the share whose answer
+    the model without its adapter predicts from the right reference as text. ramp: batches until all the memories of a
+    chunk are read, 0 from the first. longest: tokens of a reference.
     """
 
     written: int = 10
@@ -58,17 +61,22 @@ class Sizes:
     refused: float = 0.12
     refused_articles: float = 0.12
     all_as_text: float = 0.2
+    distilled: float = 0.0
     ramp: int = 150
     longest: int = 128
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """One conversation: its tokens, what is learned of them, and the references that it reads, -1 for none."""
+    """One conversation: its tokens, what is learned of them, and the references that it reads, -1 for none.
+
+    teacher: ids and labels of the same answer after the right reference as text; None: nothing is distilled.
+    """
 
     ids: list[int]
     labels: list[int]
     slots: list[int]
+    teacher: tuple[list[int], list[int]] | None = None
 
 
 class Conversations(ABC):
@@ -96,6 +104,9 @@ class Conversations(ABC):
         reference_ids, lengths = pad_ids([r.ids for r in written])
         ids, _ = pad_ids([r.ids for r in rows])
         labels, _ = pad_ids([r.labels for r in rows], IGNORE)
+        taught = [(n, r.labels, r.teacher) for n, r in enumerate(rows) if r.teacher is not None]
+        kept = [(n, column) for n, own, _ in taught for column in _predicting(own)]
+        source = [(n, column) for n, (_, _, teacher) in enumerate(taught) for column in _predicting(teacher[1])]
         return Batch(
             reference_ids,
             lengths,
@@ -104,6 +115,9 @@ class Conversations(ABC):
             torch.tensor([r.slots for r in rows])[:, None],
             torch.zeros_like(ids),
             task=self.task,
+            kept=torch.tensor(kept) if taught else None,
+            teacher_ids=pad_ids([teacher[0] for _, _, teacher in taught])[0] if taught else None,
+            taught=torch.tensor(source) if taught else None,
         )
 
     def state(self) -> Any:
@@ -126,7 +140,7 @@ class Conversations(ABC):
         as_text = rng.random() < sizes.as_text
         asked = [rng.choice(read) for _ in range(1 if as_text else rng.randint(1, sizes.turns))]
         turns = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
-        return self._as_text(written, asked, turns[0]) if as_text else self._row(read, turns)
+        return self._as_text(written, asked, turns[0]) if as_text else self._row(read, turns, written[asked[0]])
 
     def _as_text(self, written: Sequence[Reference], shown: Sequence[int], turn: tuple[str, str]) -> Conversation:
         """One question that reads no memory: the references stand in front of it."""
@@ -134,10 +148,19 @@ class Conversations(ABC):
         ids, labels = conversation_tokens(self.chat, [("\n\n".join([*texts, turn[0]]), turn[1])])
         return Conversation(ids, labels, [-1] * self.sizes.memories)
 
-    def _row(self, read: Sequence[int], turns: Turns) -> Conversation:
-        """A conversation that reads memories."""
+    def _row(self, read: Sequence[int], turns: Turns, source: Reference | None = None) -> Conversation:
+        """A conversation that reads memories. source: the reference that answers its first question."""
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
-        return Conversation(*conversation_tokens(self.chat, turns), slots)
+        ids, labels = conversation_tokens(self.chat, turns)
+        teacher = None
+        if source is not None and len(turns) == 1 and self.random.random() < self.sizes.distilled:
+            teacher = conversation_tokens(self.chat, [(f"{source.text}\n\n{turns[0][0]}\n{BRIEFLY}", turns[0][1])])
+        return Conversation(ids, labels, slots, teacher)
+
+
+def _predicting(labels: Sequence[int]) -> list[int]:
+    """Columns of the tokens that predict what is learned."""
+    return [column - 1 for column, label in enumerate(labels) if label != IGNORE]
 
 
 def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128) -> list[Reference]:

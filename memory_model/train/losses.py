@@ -118,7 +118,7 @@ def batch_gradients(
     seen = None
     if batch.kept is not None:
         with original(model):
-            seen = _seen(model, batch, batch.kept, prefix, done, most_tokens, threads)
+            seen = _seen(model, *_teaching(batch, batch.kept), prefix, done, most_tokens, threads)
     row, column, target, kept = _wanted(batch)
     labels, same = int((target >= 0).sum()), 0 if batch.kept is None else len(batch.kept)
     answer_weight_B = torch.full((len(batch.ids),), weight / max(1, labels), device=batch.ids.device)
@@ -177,6 +177,14 @@ def batch_gradients(
     if start_B is not None:
         done.answers = float(-F.logsigmoid(beta * margin_P).mean())
     return done
+
+
+def _teaching(batch: Batch, kept_K2: Tensor) -> tuple[Batch, Tensor]:
+    """The batch that the model without its adapter reads, and (row, column) of its predictions in it."""
+    ids = batch.teacher_ids
+    if ids is None or batch.taught is None:
+        return batch, kept_K2
+    return replace(batch, ids=ids, memories=batch.memories.new_full((len(ids), 1, 1), -1)), batch.taught
 
 
 def _wanted(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ from memory3.errors import InvalidInput, MissingFile
 from memory3.refusal import SENTENCE
 from memory_model.data.alike import Articles, HardFacts
 from memory_model.data.batches import IGNORE, Batch
-from memory_model.data.conversations import Sizes, references_of
+from memory_model.data.conversations import BRIEFLY, Sizes, references_of
 from memory_model.data.dialogue import Dialogues
 from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
 from memory_model.data.passages import ASKED, Asked
@@ -127,7 +127,7 @@ def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Pa
         HardFacts(references, tiny_loaded().chat, 1, SIZES)
     with pytest.raises(InvalidInput, match="12 short values"):
         Dialogues(COUNTRIES[:5], tiny_loaded().chat, 1, SIZES)
-    with pytest.raises(InvalidInput, match="four paragraphs"):
+    with pytest.raises(InvalidInput, match="4 paragraphs"):
         Articles(ROWS[:4], tiny_loaded().chat, 1, SIZES)
     files = TrainingFiles(tmp_path, questions=tmp_path / "rows.json")
     with pytest.raises(MissingFile, match="split-questions"):
@@ -143,3 +143,21 @@ def test_a_task_is_drawn_from_the_files_that_the_command_is_given(task: str, tmp
     memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
     loaded = tiny_loaded(config=tiny_config().with_memory(memory))
     assert mixture_of(f"{task}:1", Reader.of(loaded), TrainingFiles(data, corpus), 0, Sizes()).next().task == task
+
+
+def test_paragraphs_of_short_articles_are_read_next_to_each_other() -> None:
+    rows = [replace(row, title=f"{row.title} {number}") for number, row in enumerate(ROWS)]
+    batch = Articles(rows, tiny_loaded().chat, 1, replace(SIZES, longest=64)).next()
+    assert len(batch.reference_ids) > 3
+
+
+def test_the_teacher_reads_the_right_reference_as_text_and_predicts_the_same_answer() -> None:
+    chat = tiny_loaded().chat
+    batch = Articles(ROWS, chat, 1, replace(SIZES, longest=64, turns=1, distilled=1.0, all_as_text=0.0)).next()
+    assert batch.kept is not None
+    assert batch.taught is not None
+    assert batch.teacher_ids is not None
+    assert len(batch.kept) == len(batch.taught) > 0
+    for (row, column), (taught_row, taught_column) in zip(batch.kept.tolist(), batch.taught.tolist(), strict=True):
+        assert batch.ids[row, column + 1] == batch.teacher_ids[taught_row, taught_column + 1]
+    assert BRIEFLY in chat.tokenizer.decode(batch.teacher_ids[0].tolist())

@@ -41,8 +41,12 @@ def plain_losses(model: Decoder, batch: Batch, prefix: Sequence[int]) -> tuple[T
         answers = F.cross_entropy(model.head(hidden[:, :-1][learned]).float(), batch.labels[:, 1:][learned])
     if batch.kept is not None:
         row, column = batch.kept.T
+        ids, (taught_row, taught_column) = batch.ids, batch.kept.T
+        if batch.teacher_ids is not None and batch.taught is not None:
+            ids, (taught_row, taught_column) = batch.teacher_ids, batch.taught.T
         with torch.no_grad(), original(model):
-            right = model.head(read(model, batch.ids, prefix, None, None)[row, column]).float().log_softmax(-1)
+            states = read(model, ids, prefix, None, None)[taught_row, taught_column]
+            right = model.head(states).float().log_softmax(-1)
         own = model.head(hidden[row, column]).float().log_softmax(-1)
         divergence = F.kl_div(own, right, reduction="batchmean", log_target=True)
     return answers, divergence

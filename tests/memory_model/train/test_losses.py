@@ -1,6 +1,7 @@
 """Passes over rows of like lengths give the losses and gradients of one padded pass."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ MAKERS: dict[str, Callable[[], Batch]] = {
     "facts": lambda: facts(MIXED).next(),
     "asked": lambda: people(MIXED).next(),
     "keeping": lambda: keeping().next(),
+    "distilled": lambda: facts(replace(MIXED, turns=1, distilled=0.5)).next(),
 }
 
 
