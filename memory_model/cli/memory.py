@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -56,11 +55,10 @@ def rank_heads(
         console.print(f"{len(measured.heads)} heads: {measured.loss:.3f} nats a token")
 
     found = prune(ranking, select, report)
-    for measured, following in pairwise([*found.rounds, None]):
-        gone = set(measured.heads) - set(following.heads) if following else set()
-        show.add_row(
-            f"{len(measured.heads)}", f"{measured.loss:.3f}", " ".join(f"{h.layer}.{h.head}" for h in sorted(gone))
-        )
+    kept = [set(measured.heads) for measured in found.rounds]
+    for measured, here, after in zip(found.rounds, kept, [*kept[1:], kept[-1]], strict=True):
+        pruned = " ".join(f"{head.layer}.{head.head}" for head in sorted(here - after))
+        show.add_row(str(len(here)), f"{measured.loss:.3f}", pruned)
     console.print(show)
     rounds = [{"loss": r.loss, "heads": [str(head) for head in r.heads]} for r in found.rounds]
     write_json(out, {"rounds": rounds})
