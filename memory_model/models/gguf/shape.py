@@ -107,18 +107,23 @@ def _scaling(header: Header, path: object, config: ModelConfig, get: Any) -> Rop
 def llama3_scaling(plain: np.ndarray, divisors: np.ndarray) -> RopeScaling | None:
     """The Llama 3 scaling that divides frequencies [d / 2] by these numbers; None where all are 1.
 
-    Between the two thresholds 1 / divisor is linear in the frequency, which gives both: with the usual 8,192 original
-    positions, since only their ratio to the thresholds matters. Raises InvalidInput for other divisors.
+    Between the two thresholds 1 / divisor is linear in the frequency. With the published thresholds, 1 and 4 turns,
+    each such pair of dimensions gives the number of original positions; else two of them give the thresholds, with
+    8,192 positions, since only the ratio of both matters. Raises InvalidInput for other divisors.
     """
     if np.allclose(divisors, 1.0):
         return None
-    factor, usual = float(divisors.max()), RopeScaling("llama3", float(divisors.max()))
+    factor = float(divisors.max())
+    usual = RopeScaling("llama3", factor)
     tried = [usual]
-    between = (divisors > 1.0 + 1e-6) & (divisors < factor * (1 - 1e-6))
+    between = (divisors > 1.0 + 1e-4) & (divisors < factor * (1 - 1e-4))
+    kept = (1 / divisors[between] - 1 / factor) / (1 - 1 / factor)
+    cycles = plain[between] / (2 * np.pi)
+    if between.any():
+        positions = np.median((usual.low + kept * (usual.high - usual.low)) / cycles)
+        tried.append(replace(usual, original_positions=round(float(positions))))
     if between.sum() >= 2:
-        kept = (1 / divisors[between] - 1 / factor) / (1 - 1 / factor)
-        turns = usual.original_positions * plain[between] / (2 * np.pi)
-        slope, start = np.polyfit(turns, kept, 1)
+        slope, start = np.polyfit(usual.original_positions * cycles, kept, 1)
         low, high = -start / slope, (1 - start) / slope
         if 0 < low < high:
             tried.append(replace(usual, low=round(float(low), 3), high=round(float(high), 3)))

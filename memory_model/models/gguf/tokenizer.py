@@ -1,64 +1,147 @@
-"""The tokenizer that a GGUF file describes, rebuilt as a `tokenizer.json`."""
+"""The tokenizer that a GGUF file describes: byte-level BPE by the name of its pre-tokenizer, or SentencePiece."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.tokenizer import SpecialTokens
 
-_CONTROL, _USER_DEFINED = 3, 4
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds of tokens in `tokenizer.ggml.token_type`."""
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>")
 """Control tokens after which nothing more is said, whatever the metadata lists."""
-_WORDS = "'s|'t|'re|'ve|'m|'ll|'d"
+_ADVICE = "give the model's Hugging Face folder instead"
+_SPACE = "▁"
+
+Parts = list[pre_tokenizers.PreTokenizer]
 
 
-def _split(pattern: str) -> list[pre_tokenizers.PreTokenizer]:
+def _splits(*patterns: str) -> Parts:
+    """Cut by each pattern in turn, what it matches and what is between being words of their own."""
+    cuts: Parts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+    return [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+
+
+_ENGLISH = "'s|'t|'re|'ve|'m|'ll|'d"
+_GPT2 = rf"{_ENGLISH}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
+_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+
+
+def _letters_apart(digits: str) -> Parts:
+    """The pattern that Qwen2 and Llama 3 share, but for how many digits stay together."""
+    word = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+    return _splits(rf"(?i:{_ENGLISH})|{word}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}")
+
+
+def _tekken() -> Parts:
+    """Mistral's since Nemo: a word ends before an upper-case letter."""
+    before = r"[^\r\n\p{L}\p{N}]?"
+    word = rf"{before}[{_UPPER}]*[{_LOWER}]+|{before}[{_UPPER}]+[{_LOWER}]*"
+    return _splits(rf"{word}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}")
+
+
+def _single_digits() -> Parts:
     return [
-        pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
     ]
 
 
-def _gpt4(digits: str) -> list[pre_tokenizers.PreTokenizer]:
-    """The pattern that Qwen2 and Llama 3 share but for how many digits stay together."""
-    return _split(
-        rf"(?i:{_WORDS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
+def _unnamed() -> Parts:
+    """What llama.cpp does with files that name no pre-tokenizer, or "default"."""
+    return _splits(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
 
 
-_PRE_TOKENIZERS: dict[str, Callable[[], list[pre_tokenizers.PreTokenizer]]] = {
-    "smollm": lambda: [
-        pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-    ],
-    "qwen2": lambda: _gpt4(r"\p{N}"),
+_PRE_TOKENIZERS: dict[str, tuple[Callable[[], Parts], bool]] = {
+    "default": (_unnamed, False),
+    "gpt-2": (lambda: [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)], False),
+    "smollm": (_single_digits, False),
+    "starcoder": (_single_digits, False),
+    "qwen2": (lambda: _letters_apart(r"\p{N}"), False),
+    "deepseek-r1-qwen": (lambda: _letters_apart(r"\p{N}"), False),
+    "llama-bpe": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
+    "llama3": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
+    "llama-v3": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
+    "smaug-bpe": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
+    "tekken": (_tekken, True),
 }
-"""How a text is cut before BPE, by `tokenizer.ggml.pre`. A wrong one would quietly give other tokens."""
+"""By `tokenizer.ggml.pre`: how a text is cut before BPE, and whether a word that is a token needs no merges.
+
+A wrong one would quietly give other tokens, so others are refused. SmolLM3's is "smaug-bpe".
+"""
 
 
 def rebuilt_tokenizer(fields: Mapping[str, Any], path: Path) -> Tokenizer:
-    """The tokenizer; raises InvalidInput where it is not known how a text is cut."""
-    model, pre = fields.get("tokenizer.ggml.model", "none"), fields.get("tokenizer.ggml.pre", "none")
-    if model != "gpt2" or pre not in _PRE_TOKENIZERS:
-        raise InvalidInput(
-            f"{path}: its tokenizer ({model}, pre-tokenizer {pre}) cannot be rebuilt, only "
-            f"{', '.join(_PRE_TOKENIZERS)}: give the model's Hugging Face folder instead"
-        )
-    tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
-    merges = [tuple(m.split(" ", 1)) for m in fields["tokenizer.ggml.merges"]]
-    backend = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(_PRE_TOKENIZERS[pre]())
-    backend.decoder = decoders.ByteLevel()
-    for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
-        found = [t for t, own in zip(tokens, kinds, strict=True) if own == kind]
-        backend.add_tokens([AddedToken(t, special=special, normalized=False) for t in found])
+    """The tokenizer; raises InvalidInput where it is not known how a text is cut, CorruptFile for a missing list."""
+    model = fields.get("tokenizer.ggml.model", "none")
+    try:
+        if model == "gpt2":
+            backend = _byte_level(fields, path)
+        elif model == "llama":
+            backend = _sentence_piece(fields)
+        else:
+            raise InvalidInput(f"{path}: a tokenizer of kind {model} cannot be rebuilt, only gpt2 and llama: {_ADVICE}")
+        tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+        for wanted, special in (((_CONTROL, _UNKNOWN), True), ((_USER_DEFINED,), False)):
+            found = [t for t, kind in zip(tokens, kinds, strict=True) if kind in wanted]
+            backend.add_tokens([AddedToken(t, special=special, normalized=False) for t in found])
+    except (KeyError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise CorruptFile(f"{path} does not describe its tokenizer: {error!r}") from error
     return backend
+
+
+def _byte_level(fields: Mapping[str, Any], path: Path) -> Tokenizer:
+    pre = fields.get("tokenizer.ggml.pre", "default")
+    if pre not in _PRE_TOKENIZERS:
+        raise InvalidInput(f"{path}: pre-tokenizer {pre} is not known, only {', '.join(_PRE_TOKENIZERS)}: {_ADVICE}")
+    parts, whole_words = _PRE_TOKENIZERS[pre]
+    merges = [tuple(m.split(" ", 1)) for m in fields["tokenizer.ggml.merges"] if m]
+    vocabulary = {t: i for i, t in enumerate(fields["tokenizer.ggml.tokens"])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=whole_words))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(parts())
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _sentence_piece(fields: Mapping[str, Any]) -> Tokenizer:
+    """BPE whose merges follow from the scores: the best-scored piece that two neighbours make is merged first."""
+    tokens, scores = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.scores"]
+    unknown = fields.get("tokenizer.ggml.unknown_token_id", 0)
+    vocabulary = {t: i for i, t in enumerate(tokens)}
+    backend = Tokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=_merges(tokens, scores, vocabulary),
+            unk_token=tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    leading = fields.get("tokenizer.ggml.add_space_prefix", True)
+    spaces = normalizers.Replace(" ", _SPACE)
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if leading else spaces
+    steps: list[decoders.Decoder] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if leading else steps)
+    return backend
+
+
+def _merges(tokens: Sequence[str], scores: Sequence[float], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Every pair of pieces that makes a piece, by the score of that piece, then as transformers orders them."""
+    found: list[tuple[float, int, int, str, str]] = []
+    for token, score in zip(tokens, scores, strict=True):
+        halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
+        pairs = [(vocabulary[a], vocabulary[b], a, b) for a, b in halves if a in vocabulary and b in vocabulary]
+        found += [(-score, one, two, a, b) for one, two, a, b in sorted(pairs)]
+    found.sort(key=lambda merge: merge[0])
+    return [(a, b) for *_, a, b in found]
 
 
 def special_tokens_of(fields: Mapping[str, Any], backend: Tokenizer, path: Path) -> SpecialTokens:
