@@ -9,6 +9,7 @@ from experiments.corpus.preparing import prepare_data
 from experiments.corpus.vocabulary import vocabulary
 from experiments.cost import cost
 from experiments.device_quality import device_quality
+from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
 from experiments.pretraining import two_stages
 from experiments.professional import professional
@@ -17,8 +18,6 @@ from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.random_base import random_base
 from experiments.refusals import refusal_curve
-from experiments.remarks import seen_heads, self_retrieval
-from experiments.told_early import long_conversation
 from memory3.printable import Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -37,8 +36,6 @@ for study in (
     vocabulary,
     professional,
     refusal_curve,
-    self_retrieval,
-    seen_heads,
     cost,
 ):
     app.command()(study)

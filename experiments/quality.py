@@ -19,6 +19,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from experiments.corpus.preparing import write_rows
+from experiments.published import ARTICLES, HALUEVAL, QuestionsOption
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
@@ -40,14 +41,15 @@ PROSE = "prose"
 GIVEN = ("memory", "rag_five", "rag", "none")
 RETRIEVED = ("memory_retrieved", "rag_retrieved")
 WINDOW_TOKENS = 512
-FACTS, ARTICLES, INTRODUCTIONS = "factbook.jsonl", "squad_documents.jsonl", "introductions_documents.jsonl"
+FACTS, INTRODUCTIONS = "factbook.jsonl", "introductions_documents.jsonl"
 
 
 @dataclass(frozen=True)
 class Section:
     """One set of questions under some conditions. part: "test" or "dev".
 
-    file, knowledge_base: in the folder of the data. answerable: only rows that are, or are not; None: all.
+    file, knowledge_base: in the folder of the data; published: the file is in the folder of published sets.
+    answerable: only rows that are, or are not; None: all.
     """
 
     name: str
@@ -57,15 +59,21 @@ class Section:
     rows: int
     knowledge_base: str = ""
     answerable: bool | None = None
+    published: bool = False
 
     @property
     def label(self) -> str:
         """NAME/PART."""
         return f"{self.name}/{self.part}"
 
-    def read(self, data: Path, limit: int | None = None) -> list[Row]:
-        """Its rows in the folder of the data; raises MissingFile, CorruptFile, InvalidInput."""
-        rows = [r for r in open_rows(data / self.file) if self.answerable in (None, r.answerable)]
+    def path(self, data: Path, published: Path | None = None) -> Path | None:
+        """Its file; None where the folder of published sets is needed and not given."""
+        folder = published if self.published else data
+        return folder / self.file if folder else None
+
+    def read(self, path: Path, limit: int | None = None) -> list[Row]:
+        """Its rows in the file; raises MissingFile, CorruptFile, InvalidInput."""
+        rows = [r for r in open_rows(path) if self.answerable in (None, r.answerable)]
         return rows[: min(self.rows, limit or self.rows)]
 
 
@@ -77,7 +85,7 @@ SECTIONS = (
     Section("records", "test", "records_test.json", GIVEN, 100, answerable=True),
     Section("records_unanswerable", "test", "records_test.json", ("memory", "rag_five"), 50, answerable=False),
     Section("introductions", "test", "introductions_test.json", GIVEN, 187),
-    Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
+    Section("halueval", "dev", HALUEVAL, (*GIVEN, "memory_exact"), 100, published=True),
     Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),
     Section("same_field_retrieved", "test", "heldout_hard.json", RETRIEVED, 150, FACTS),
     Section("introductions_retrieved", "test", "introductions_test.json", RETRIEVED, 187, INTRODUCTIONS),
@@ -138,30 +146,36 @@ class Measured:
         return self.pairs.get(f"{first} - {second}", {}).get(score)
 
 
-def selected(names: str, data: Path, natural: Path | None = None) -> list[Section]:
-    """The sections of these names (comma-separated; "" for all) whose files are there.
+def selected(
+    names: str, data: Path, natural: Path | None = None, published: Path | None = None
+) -> list[tuple[Section, Path]]:
+    """The sections of these names (comma-separated; "" for all) whose files exist, each with its file.
 
     A name takes both parts, NAME/dev or NAME/test one. natural: a file of rows that becomes a section "natural".
     Raises InvalidInput for a section that there is not.
     """
-    found = [s for s in SECTIONS if (data / s.file).is_file()]
+    paths = ((s, s.path(data, published)) for s in SECTIONS)
+    found = [(s, path) for s, path in paths if path and path.is_file()]
     if natural is not None:
-        found.append(Section("natural", "test", str(natural.resolve()), (*GIVEN, "memory_exact"), 100))
+        found.append((Section("natural", "test", natural.name, (*GIVEN, "memory_exact"), 100), natural))
     wanted = {name.strip() for name in names.split(",") if name.strip()}
-    known = {PROSE} | {n for s in found for n in (s.name, s.label)}
+    known = {PROSE} | {n for s, _ in found for n in (s.name, s.label)}
     if unknown := wanted - known:
         raise InvalidInput(f"no section {', '.join(sorted(unknown))}: choose from {', '.join(sorted(known))}")
-    return [s for s in found if not wanted or wanted & {s.name, s.label}]
+    return [(s, path) for s, path in found if not wanted or wanted & {s.name, s.label}]
 
 
 def key_of(
-    section: Section, about: dict[str, Any], data: Path, rows: int, embedder_id: str, **settings: Any
+    section: Section, path: Path, about: dict[str, Any], data: Path, rows: int, embedder_id: str, **settings: Any
 ) -> dict[str, Any]:
-    """What a section's numbers follow from. about: `Subject.about`; settings: distractors, seed, candidates, …."""
+    """What a section's numbers follow from.
+
+    path: its file; data: folder of its knowledge base; about: `Subject.about`; settings: distractors, seed, ….
+    """
     key = {
         "evaluator": EVALUATOR,
         **{name: about[name] for name in ("model_id", "codec_id", "template", "refusal")},
-        "data": file_key(data / section.file),
+        "data": file_key(path),
         "rows": rows,
         "conditions": list(section.conditions),
         "answerable": section.answerable,
@@ -241,16 +255,16 @@ def window_loss(subject: Subject, window: Sequence[int]) -> float:
 
 
 def measure_prose(
-    tuned: Subject, base: Subject, data: Path, out: Path, count: int, progress: Callable[[int], None]
+    tuned: Subject, base: Subject, prose: Path, out: Path, count: int, progress: Callable[[int], None]
 ) -> None:
-    """The section of prose into `out`, unless it is there: the articles of `data` that no training has.
+    """The section of prose into `out`, unless it is there. prose: JSONL of {text} that no training has.
 
     progress: called with the number of windows, two times `count` in all.
     """
-    texts = [document["text"] for document in factbook.read_jsonl(data / ARTICLES, ("text",))]
+    texts = [document["text"] for document in factbook.read_jsonl(prose, ("text",))]
     cut = windows(texts, tuned.loaded.tokenizer.encode, count)
     key = {"evaluator": EVALUATOR, **{k: tuned.about()[k] for k in ("model_id", "codec_id")}}
-    key |= {"data": file_key(data / ARTICLES), "rows": len(cut), "precision": "float32"}
+    key |= {"data": file_key(prose), "rows": len(cut), "precision": "float32"}
     if is_kept(out, f"{PROSE}/test", key):
         return
     started, losses = time.monotonic(), dict[str, list[float]]()
@@ -273,22 +287,23 @@ def quality(
     adapter: terminal.AdapterOption = None,
     codec: terminal.CodecOption = None,
     precision: PrecisionOption = "auto",
+    published: QuestionsOption = None,
 ) -> None:
     """Measure all sections of docs/quality.md, the most important first; run it again to resume.
 
     A section is kept if it was measured with the same evaluator, model, codec, prompt, data, sizes and retrieval. All
     answers are written to the folder `answers` beside the output. `make quality` writes the page.
     """
-    todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
+    todo, subject = selected(sections, data, natural, published), Subject.open(model, adapter, codec)
     about = subject.about()
     opened = cache(lambda: open_embedder(None, ModelFolder.open(model).embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
     with subject.computing(precision) as computed:
         settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": computed}
-        for section in todo:
-            rows, base, started = section.read(data, limit), None, time.monotonic()
+        for section, path in todo:
+            rows, base, started = section.read(path, limit), None, time.monotonic()
             embedder_id = opened().vectors_id if section.knowledge_base else ""
-            key = key_of(section, about, data, len(rows), embedder_id, **settings)
+            key = key_of(section, path, about, data, len(rows), embedder_id, **settings)
             if is_kept(out, section.label, key):
                 console.print(f"{section.label}: kept from an earlier run")
                 continue
@@ -300,8 +315,10 @@ def quality(
             result = result_of(scores, rows)
             write_json(out.parent / "answers" / f"{section.name}-{section.part}.json", {**about, **result})
             show(result["conditions"], f"{section.label}, {len(rows)} rows")
-    if not sections or PROSE in sections.split(","):
+    if published is None:
+        console.print("HaluEval and prose need published sets: --questions or MEMORY3_DATA (docs/data.md)")
+    elif not sections or PROSE in sections.split(","):
         tuned, plain = Subject.open(model, adapter, codec), Subject.open(model, PLAIN)
         count = min(40, limit or 40)  # in float32: rounding would hide the difference
         with progress_bar("prose: windows", 2 * count) as advance:
-            measure_prose(tuned, plain, data, out, count, advance)
+            measure_prose(tuned, plain, published / ARTICLES, out, count, advance)

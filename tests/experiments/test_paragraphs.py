@@ -17,18 +17,17 @@ from memory3.errors import CorruptFile
 from memory3.refusal import SENTENCE
 from memory_model.data.rows import read_rows
 
-DATA = Path(__file__).resolve().parents[2] / "data"
 
-
-def paragraphs(article: str, count: int = 6) -> list[dict[str, Any]]:
-    """Short paragraphs with an answerable and an unanswerable question each."""
+def paragraphs(article: str, count: int = 6, subject: str = "") -> list[dict[str, Any]]:
+    """Short paragraphs with an answerable and an unanswerable question each, which name the subject if it is given."""
+    of = f" of {subject}" if subject else ""
     return [
         {
             "article": article,
             "paragraph": f"The tower number {n} of {article} was built by Master{n}.",
             "questions": [
-                {"question": f"Who built tower {n}?", "answers": [f"Master{n}", f"by Master{n}", f"Master{n}"]},
-                {"question": f"Who burnt tower {n}?", "answers": [], "plausible": [f"Master{n}"]},
+                {"question": f"Who built tower {n}{of}?", "answers": [f"Master{n}", f"by Master{n}", f"Master{n}"]},
+                {"question": f"Who burnt tower {n}{of}?", "answers": [], "plausible": [f"Master{n}"]},
             ],
         }
         for n in range(count)
@@ -87,11 +86,3 @@ def test_an_article_is_in_one_part_only(tmp_path: Path) -> None:
         assert {part_of(row["title"]) for row in rows} == {part}
     known = {json.loads(line)["text"] for line in (tmp_path / "squad_documents.jsonl").read_text().splitlines()}
     assert {row["knowledge"] for part in ("dev", "test") for row in found[part]} <= known
-
-
-def test_committed_paragraphs_are_of_their_part_and_in_the_knowledge_base() -> None:
-    texts = {json.loads(line)["text"] for line in (DATA / "squad_documents.jsonl").read_text().splitlines()}
-    for part in ("dev", "test"):
-        for row in json.loads((DATA / f"squad_{part}.json").read_text()):
-            assert part_of(row["title"]) == part
-            assert {row["knowledge"], *row["distractors"]} <= texts

@@ -50,7 +50,7 @@ DOCUMENTS = [
     for n, name in enumerate(COUNTRIES, 1)
 ]
 PASSAGES = [
-    {"title": title, "knowledge": f"{title} is {what}.", "question": f"What is {title}?", "right_answer": what}
+    {"title": title, "knowledge": f"{title}\n{title} is {what}.", "question": f"What is {title}?", "right_answer": what}
     for title, what in [("Brie", "a cheese"), ("Elm", "a tree"), ("Oboe", "an instrument"), ("Rye", "a grain")]
 ]
 
@@ -59,8 +59,8 @@ def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     bundle, out = tiny_bundle(tmp_path), tmp_path / "out.jsonl"
     kept = [d for d in DOCUMENTS if not factbook.held_out(d["key"])]
     (tmp_path / "factbook.jsonl").write_text("".join(json.dumps(d) + "\n" for d in kept))
-    (tmp_path / "squad_dev.json").write_text(json.dumps(PASSAGES))
-    (tmp_path / "squad_documents.jsonl").write_text('{"title": "Sand", "text": "It is made of grains."}\n')
+    (tmp_path / "introductions_dev.json").write_text(json.dumps(PASSAGES))
+    (tmp_path / "introductions_documents.jsonl").write_text('{"title": "Sand", "text": "It is made of grains."}\n')
     command = ["long-conversation", "--bundle", bundle.folder, "--out", out, "--data", tmp_path, "--conversations", 0]
     for distances in ("200", "200,2400"):
         done = CliRunner().invoke(app, [str(c) for c in (*command, "--distances", distances, "--context", 1500)])

@@ -11,6 +11,7 @@ import torch
 
 from docs.quality import BEGIN, END, Bar, page, taken_over
 from experiments.professional import DECISIONS, Choice, answered, draw, read_choices, summary
+from experiments.published import HALUEVAL
 from experiments.quality import SECTIONS, Measured, is_kept, keep, read_measured, selected, window_loss
 from memory3.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
@@ -63,13 +64,22 @@ def test_numbers_of_another_model_are_dropped_when_new_ones_are_taken_over(tmp_p
 
 def test_sections_are_chosen_by_name_or_by_name_and_part() -> None:
     data = ROOT / "data"
-    assert selected("", data) == list(SECTIONS)
-    assert [s.label for s in selected("facts,halueval/dev", data)] == ["facts/test", "halueval/dev", "facts/dev"]
+    own = [s for s in SECTIONS if not s.published]
+    assert [s for s, _ in selected("", data)] == own
+    assert [s.label for s, _ in selected("facts,records/dev", data)] == ["facts/test", "records/dev", "facts/dev"]
     assert selected("prose", data) == []
-    natural = selected("natural", data, ROOT / "data" / "halueval_dev.json")
-    assert len(natural[0].read(data, limit=3)) == 3
+    ((natural, path),) = selected("natural", data, data / "facts_dev.json")
+    assert len(natural.read(path, limit=3)) == 3
     with pytest.raises(InvalidInput, match="no section natural"):
         selected("natural", data)
+
+
+def test_published_sets_are_measured_from_the_folder_that_the_user_names(tmp_path: Path) -> None:
+    (tmp_path / HALUEVAL).write_text((ROOT / "data" / "facts_dev.json").read_text())
+    ((section, path),) = selected("halueval/dev", ROOT / "data", published=tmp_path)
+    assert (section.label, path) == ("halueval/dev", tmp_path / HALUEVAL)
+    with pytest.raises(InvalidInput, match="no section halueval/dev"):
+        selected("halueval/dev", ROOT / "data")
 
 
 @pytest.mark.parametrize(

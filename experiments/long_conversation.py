@@ -3,7 +3,7 @@
 Made by rule. A user tells facts of `data/factbook.jsonl` and passages that people asked about; half of the talk after
 them is passages of other subjects, a quarter facts of a field that is asked for, of another country. The same early
 facts are asked after at every distance, while one conversation grows. Test: held-out countries and
-`data/introductions_test.json`; development: countries of tuning and `data/squad_dev.json`.
+`data/introductions_test.json`; development: countries of tuning and `data/introductions_dev.json`.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class Sources:
         self.facts = [(d["title"], ways) for d in documents for ways in factbook.questions(d["title"], d["text"])]
         if len({title for title, _ in self.facts}) < FACTS:
             raise InvalidInput(f"facts of at least {FACTS} countries are needed")
-        rows = read_json(data / f"{'introductions_test' if test else 'squad_dev'}.json", list)
+        rows = read_json(data / f"introductions_{'test' if test else 'dev'}.json", list)
         self.passages = [
             {**row, "knowledge": row["knowledge"].removeprefix(row["title"]).strip()}
             for row in rows
-            if row.get("answerable", True) and (not test or row["knowledge"].startswith(f"{row['title']}\n"))
+            if row["knowledge"].startswith(f"{row['title']}\n")
         ]
-        self.others = factbook.read_jsonl(data / "squad_documents.jsonl", ("title", "text"))
+        self.others = factbook.read_jsonl(data / "introductions_documents.jsonl", ("title", "text"))
 
     def talk(self, number: int, distances: Iterable[int], count: Callable[[str], int]) -> Talk:
         """The same for the same number. count: tokens of a text."""
@@ -136,7 +136,7 @@ def long_conversation(
     context: Annotated[int, typer.Option(help="Tokens in the cache; 0: the default.")] = 0,
     test: Annotated[bool, typer.Option("--test", help="Use the test questions, not the development ones.")] = False,
     plot: Annotated[Path | None, typer.Option(help="SVG to plot F1 by distance to.")] = None,
-    data: Annotated[Path, typer.Option(help="Folder of factbook.jsonl, squad_dev.json and others.")] = FACTBOOK.parent,
+    data: Annotated[Path, typer.Option(help="Folder of factbook.jsonl and introductions_*.")] = FACTBOOK.parent,
 ) -> None:
     """Ask for facts told thousands of tokens ago, with memories, with a sliding window, and as text."""
     far, sources = numbers(distances), Sources(data, test=test)
