@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
+import platformdirs
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
@@ -21,6 +22,11 @@ DEFAULT_KNOWLEDGE_BASE = "default"
 ADDRESS_PATTERN = rf"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):{PORT})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 _LONGEST_SHOWN = 60
+
+
+def user_folder() -> Path:
+    """Folder of the user's own knowledge bases: ~/.local/share/memory3-edge/local, or as the system has it."""
+    return platformdirs.user_data_path("memory3-edge", appauthor=False) / "local"
 
 
 class CheckedSettings(BaseSettings):
@@ -62,7 +68,7 @@ class EdgeSettings(CheckedSettings):
     memories are read, several as atlas,firm.
 
     local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read, and of memory
-    packs (`edge-client pull --kb`), read where the service does not answer.
+    packs (`edge-client pull --kb`), read where the service does not answer; default: the user's, see `user_folder`.
 
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read; default: the
@@ -87,7 +93,7 @@ class EdgeSettings(CheckedSettings):
     bundle: Path = DEFAULT_FOLDER
     service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)
     knowledge_base: str = Field(default=DEFAULT_KNOWLEDGE_BASE, min_length=1)
-    local: Path = Path("build/local")
+    local: Path = Field(default_factory=user_folder)
 
     memory: RecallMode = RecallMode.overlap
     lead_tokens: int = Field(default=16, ge=0, le=4096)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -22,12 +23,14 @@ from rich.text import Text
 
 from edge_client.cli.options import Memory, err, memories_table, say, statistics_table
 from edge_client.errors import described
+from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream, Remembered, Result, Token
 from edge_client.wire.client import names_of
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import find_sources, read_documents
+from memory3.formats.naming import Naming, below
 from memory3.printable import counted, printable, shown_on
 
 if TYPE_CHECKING:
@@ -182,12 +185,18 @@ class TerminalChat:
                 say(f"{name}: {one.key}, {counted(one.references, 'memory')}")
 
     def _do_forget(self, key: str) -> None:
-        known = self._model.forget(_given("/forget KEY", key))
-        say(f"forgotten: {key}" if known else f"there is no {key}; /documents lists what there is")
+        keys = [document.key for document in self._model.local.documents().get(DEFAULT_NAME, [])]
+        chosen = below(keys, str(_typed_path("/forget KEY", key)))
+        for one in chosen:
+            self._model.forget(one)
+            say(f"forgotten: {one}")
+        if not chosen:
+            say(f"there is no {key}; /documents lists what there is")
 
     def _do_add(self, path: str) -> None:
-        sources = find_sources([Path(_given("/add FILE", path)).expanduser()])
-        documents = (document for source in sources for document in read_documents(source))
+        naming = Naming((_typed_path("/add FILE", path),))
+        sources = find_sources(naming.paths)
+        documents = (one for source in sources for one in read_documents(source, Path(naming.key(source))))
         try:
             with err.status(f"remembering {path}"):
                 for one in self._model.remember_documents(documents):
@@ -213,11 +222,11 @@ class TerminalChat:
                 err.print(Text.assemble((f"{message['role']}> ", "bold"), said))
 
     def _do_save(self, path: str) -> None:
-        self._session.save(_given("/save FILE", path))
+        self._session.save(_typed_path("/save FILE", path))
         say(f"saved to {path}")
 
     def _do_load(self, path: str) -> None:
-        self._new(self._model.load_session(_given("/load FILE", path)))
+        self._new(self._model.load_session(_typed_path("/load FILE", path)))
         say(f"{counted(len(self._session.messages), 'message')} from {path}")
 
     def _do_reset(self, _: str) -> None:
@@ -235,6 +244,16 @@ def _given(command: str, argument: str) -> str:
         name, what = command.split()
         raise InvalidInput(f"{name} needs a {what.lower()}: {command}")
     return argument
+
+
+def _typed_path(command: str, argument: str) -> Path:
+    """A path typed behind a command, as a shell would read it: quotes, backslashes before spaces, ~."""
+    typed = _given(command, argument)
+    if not Path(typed).exists():  # one that is a file's name as it is needs no reading
+        with suppress(ValueError):  # a quote alone
+            words = shlex.split(typed)
+            typed = words[0] if len(words) == 1 else typed
+    return Path(typed).expanduser()
 
 
 def typed_lines() -> str | None:

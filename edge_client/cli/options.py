@@ -31,7 +31,7 @@ class Memory(str, Enum):
 
 SETTINGS = {
     "bundle": "Bundle folder.",
-    "local": "Folder of this device's own knowledge bases.",
+    "local": "Folder of this device's own knowledge bases. [default: the user's, ~/.local/share/memory3-edge/local]",
     "service": "Address of the service, host:port.",
     "knowledge_base": "Knowledge base to read; several as a,b.",
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
@@ -68,7 +68,7 @@ def with_options(*settings: str, answer: bool = False) -> Callable[[Command], Co
     answer: the options of an answer as well, those that were given as a dict `drawn`.
     """
     types = {name: field.annotation for name, field in EdgeSettings.model_fields.items()}
-    defaults = {name: field.default for name, field in EdgeSettings.model_fields.items()}
+    defaults = {n: None if f.default_factory else f.default for n, f in EdgeSettings.model_fields.items()}
     groups = {"given": [_option(n, SETTINGS[n], types[n], defaults[n]) for n in settings]}
     if answer:
         types = get_type_hints(Sampling)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
+import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,15 +23,18 @@ from edge_client.local.folder import (
     remove,
     write_anew,
 )
-from edge_client.local.folder import remember as remember_documents
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
+from edge_client.local.sync import FileSync
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
 from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, MissingFile
-from memory3.formats import count_documents, find_sources, read_documents
+from memory3.formats import count_documents
+from memory3.formats.naming import Naming, below
 from memory3.printable import counted, printable
 
+EVERY_S = 1.0
+"""Between two looks at the folders that are watched."""
 NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="Local knowledge base.")]
 
 
@@ -43,6 +48,13 @@ def remember(
         ),
     ] = None,
     kb: NameOption = DEFAULT_NAME,
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the one file or folder in keys, instead of its path.")
+    ] = "",
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep documents whose files are no longer in the folders.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on and follow changes until Ctrl-C.")] = False,
     anew: Annotated[
         bool, typer.Option("--anew", help="Rewrite a knowledge base of another bundle from its stored texts.")
     ] = False,
@@ -50,7 +62,8 @@ def remember(
     """Turn files into memories on this device.
 
     Nothing is sent to a service, and all later answers read them. Run the same command again after Ctrl-C or when files
-    have changed; it skips unchanged files.
+    have changed: it skips unchanged files, and drops what is no longer in a folder that you name. A file's document is
+    named by its absolute path.
     """
     if anew == bool(files):
         raise InvalidInput("name the files to remember, or give --anew alone")
@@ -62,15 +75,47 @@ def remember(
             total = len(base.documents())
         _show(write_anew(settings.local, kb, writer), total)
         return
-    sources = find_sources(files or [])
     path_of(settings.local, kb)  # before anything is loaded
     bases = LocalKnowledgeBases(settings.local, bundle, only=kb)
-    documents = (document for source in sources for document in read_documents(source))
-    total = sum(count_documents(source) for source in sources)
     try:
-        _show(remember_documents(bases.base(kb, writer.embedder.dim), writer, documents), total)
+        _require_paths(files or [], bases, kb)
+
+        def opened(make: bool) -> LocalKnowledgeBase:
+            return bases.base(kb, writer.embedder.dim if make else 0)
+
+        folders = FileSync(opened, writer, Naming(tuple(files or ()), name), keep)
+        changed = folders.look()
+        try:
+            _show(folders.bring(changed), sum(count_documents(source) for source in changed))
+        except typer.Exit:
+            if not watch:
+                raise
+        if watch:
+            say("watching; Ctrl-C ends")
+            with suppress(KeyboardInterrupt):
+                _watch(folders)
     finally:
         bases.close()
+
+
+def _watch(folders: FileSync) -> None:
+    while True:
+        time.sleep(EVERY_S)
+        for one in folders.bring(folders.look()):
+            if one.outcome == "failed":
+                say(f"failed {one.where}: {one.reason}: {one.message}", "red")
+            elif one.outcome != "writing":
+                say(f"{one.outcome} {one.key}: {counted(one.references, 'memory')}")
+
+
+def _require_paths(files: list[Path], bases: LocalKnowledgeBases, kb: str) -> None:
+    """Raise MissingFile for a path that is gone, and say what is remembered of it."""
+    for path in files:
+        if path.exists() or glob.has_magic(str(path)):
+            continue
+        kept = below([document.key for document in bases.documents().get(kb, [])], str(path))
+        advice = f": {counted(len(kept), 'document')} of it can be dropped with `edge-client forget {path}`"
+        raise MissingFile(f"{path} does not exist{advice if kept else ''}")
 
 
 @with_options("local")
@@ -101,7 +146,7 @@ def remembered(
 def forget(
     given: dict[str, Any],
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY…", help="Keys of documents, as listed by `remembered --kb`.")
+        list[str] | None, typer.Argument(metavar="KEY…", help="Keys that `remembered --kb` lists, files or folders.")
     ] = None,
     kb: NameOption = DEFAULT_NAME,
     everything: Annotated[bool, typer.Option("--all", help="Remove the whole knowledge base.")] = False,
@@ -121,11 +166,13 @@ def forget(
         return
     unknown = []
     with closing(LocalKnowledgeBase.any(path)) as base:
-        for key in keys or ():
-            if base.delete(key):
+        for typed in keys or ():
+            chosen = below([document.key for document in base.documents()], typed)
+            for key in chosen:
+                base.delete(key)
                 print(printable(f"forgot {key}"))
-            else:
-                unknown.append(key)
+            if not chosen:
+                unknown.append(typed)
     if unknown:
         raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
 
@@ -133,13 +180,15 @@ def forget(
 def _show(outcomes: Iterable[Remembered], total: int) -> None:
     """A bar of documents, a line for each that failed, and the sum; exit code 1 where one failed."""
     counts: Counter[str] = Counter()
-    references = 0
+    references, dropped = 0, list[str]()
     try:
         with Progress(BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn(), console=err) as progress:
             task = progress.add_task(counted(total, "document"), total=total)
             for one in outcomes:
                 if one.outcome == "failed":
                     say(f"failed {one.where}: {one.reason}: {one.message}", "red")
+                if one.outcome == "dropped":
+                    dropped.append(one.key)
                 if one.outcome != "writing":
                     counts[one.outcome] += 1
                     references += one.references
@@ -149,6 +198,8 @@ def _show(outcomes: Iterable[Remembered], total: int) -> None:
     except KeyboardInterrupt:
         say("interrupted; what was written is kept, run the same command again to go on")
         raise
+    for key in dropped:
+        say(f"dropped {key}: it is no longer there")
     said = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items())) or "nothing to do"
     out.print(f"{counted(counts.total(), 'document')}: {said}; {counted(references, 'memory')}", markup=False)
     if counts["failed"]:

@@ -23,11 +23,14 @@ WAIT_S = 10.0
 
 
 def connected(path: Path, journal: str = "WAL") -> sqlite3.Connection:
-    """A connection to a file, which is made where it is missing; every statement is a transaction unless one is begun.
+    """A connection to a file; every statement is a transaction unless one is begun.
 
+    A file that is missing is made, readable by its owner alone, as is what SQLite keeps next to it.
     Raises StorageError (NOT_INSTALLED), MissingFile and InvalidInput for the key.
     """
     key, library = _key(), _library()
+    with contextlib.suppress(OSError):  # SQLite says why it cannot be opened
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     connection: sqlite3.Connection = library.connect(
         str(path), timeout=WAIT_S, isolation_level=None, check_same_thread=False
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,10 +17,12 @@ from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
 from edge_client.wire.client import Answer, merged, names_of
 from memory3.bundle import Bundle
-from memory3.errors import IdentityMismatch, InvalidInput, MissingFile
+from memory3.errors import IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 from memory3.formats import FileDocument
+from memory3.formats.naming import with_file
 from memory3.tokenizer import well_formed
 
+log = logging.getLogger("edge_client.local")
 DEFAULT_NAME = "mine"
 SUFFIX = ".memories"
 TEXT_LIMIT = 16 << 20
@@ -31,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Remembered:
-    """What became of a document, or how far one is. outcome: writing, stored, unchanged or failed.
+    """What became of a document, or how far one is. outcome: writing, stored, unchanged, failed or dropped.
 
     where: for people. done: its references that are stored, of `references`. reason, message: why it failed.
     """
@@ -50,61 +53,106 @@ class LocalKnowledgeBases:
 
     def __init__(self, folder: Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = "") -> None:
         """Opens what is there, or `only` one; raises what LocalKnowledgeBase.open raises: none is left out silently."""
-        self.folder, self._bundle, self._minimum_score = folder, bundle, minimum_score
+        self.folder, self._bundle, self._minimum_score, self._only = folder, bundle, minimum_score, only
         self._lock = threading.Lock()
-        opened = [self._opened(path) for path in files_of(folder) if only in ("", path.stem)]
-        self._own = {base.path.stem: base for base in opened if not base.head.pulled}
-        self._pulled = {base.name: base for base in opened if base.head.pulled}
+        self._open: dict[Path, tuple[_File, LocalKnowledgeBase]] = {}
+        self._unusable: dict[Path, _File] = {}  # reported once
+        for path in self._paths():
+            self._take_in(path)
 
     def __len__(self) -> int:
         """Knowledge bases of the device's own."""
-        return len(self._own)
+        return len(self._own())
 
     def documents(self) -> dict[str, list[LocalDocument]]:
         """The documents of every knowledge base of the device's own, by its name."""
-        with self._lock:
-            return {name: base.documents() for name, base in self._own.items()}
+        return {base.path.stem: base.documents() for base in self._own()}
 
     def base(self, name: str, dimension: int = 0) -> LocalKnowledgeBase:
         """One by name; with the dimension of its vectors, it is made where it is missing.
 
         Raises MissingFile, and InvalidInput for one that was pulled from a service.
         """
+        path = path_of(self.folder, name)
         with self._lock:
-            if name in self._pulled:
+            self._look()
+            if name in {base.name for _, base in self._open.values() if base.head.pulled}:
                 raise InvalidInput(f"{name!r} was pulled from a service: choose another name with --kb")
-            if name not in self._own:
-                path = path_of(self.folder, name)
+            if path not in self._open:
                 try:
-                    self._own[name] = self._opened(path)
+                    self._take_in(path)
                 except MissingFile:
                     if not dimension:
                         raise
                     head = Head.of(name, self._bundle.identity, self._bundle.manifest.embedder_id, dimension)
-                    self._own[name] = LocalKnowledgeBase.create(path, head, minimum_score=self._minimum_score)
-            return self._own[name]
+                    made = LocalKnowledgeBase.create(path, head, minimum_score=self._minimum_score)
+                    self._open[path] = _file_of(path), made
+            return self._open[path][1]
 
     def stand_ins(self, names: str) -> list[LocalKnowledgeBase]:
         """Packs of the knowledge bases "atlas,firm", to be searched where their service does not answer."""
-        return [self._pulled[name] for name in names_of(names) if name in self._pulled]
+        pulled = {base.name: base for _, base in self._open.values() if base.head.pulled}
+        return [pulled[name] for name in names_of(names) if name in pulled]
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
         """The k best of the device's own, as `LocalKnowledgeBase.retrieve`."""
-        with self._lock:
-            bases = list(self._own.values())
-        answers = [base.retrieve(vectors, k=k, words=words) for base in bases]
+        answers = [base.retrieve(vectors, k=k, words=words) for base in self._own()]
         return merged(answers, k, words) if answers else Answer(((),) * len(vectors))
 
     def close(self) -> None:
         """Close the files."""
         with self._lock:
-            for base in (*self._own.values(), *self._pulled.values()):
+            for _, base in self._open.values():
                 base.close()
 
-    def _opened(self, path: Path) -> LocalKnowledgeBase:
-        return LocalKnowledgeBase.open(
-            path, self._bundle.identity, self._bundle.manifest.embedder_id, minimum_score=self._minimum_score
+    def _own(self) -> list[LocalKnowledgeBase]:
+        with self._lock:
+            self._look()
+            return [base for _, base in self._open.values() if not base.head.pulled]
+
+    # Everything below is called with the lock held.
+
+    def _paths(self) -> list[Path]:
+        return [path for path in files_of(self.folder) if self._only in ("", path.stem)]
+
+    def _look(self) -> None:
+        """Take in the files that other processes made or replaced meanwhile, and leave those that are gone.
+
+        One that this bundle cannot read is logged, and the others are read on.
+        """
+        there = {path: file for path in self._paths() if any(file := _file_of(path))}
+        for path in [path for path, (file, _) in self._open.items() if there.get(path) != file]:
+            del self._open[path]  # whoever searches it closes it
+        for path, file in there.items():
+            if path in self._open or self._unusable.get(path) == file:
+                continue
+            try:
+                self._take_in(path)
+            except MissingFile:  # it is being made
+                continue
+            except Memory3Error as error:
+                self._unusable[path] = file
+                log.warning("a new knowledge base is not read: %s", error)
+
+    def _take_in(self, path: Path) -> None:
+        file, identity = _file_of(path), self._bundle.identity
+        base = LocalKnowledgeBase.open(
+            path, identity, self._bundle.manifest.embedder_id, minimum_score=self._minimum_score
         )
+        self._open[path] = file, base
+
+
+_File = tuple[int, int]
+"""Device and inode: a file that took the place of another one has its name alone."""
+
+
+def _file_of(path: Path) -> _File:
+    """Zeros for a file that is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return found.st_dev, found.st_ino
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -128,7 +176,7 @@ def remember(base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable
     be read or split fails alone. Raises StorageError and CorruptFile of the knowledge base.
     """
     for read in documents:
-        document = LocalDocument(read.key, read.title, read.text, read.metadata)
+        document = LocalDocument(read.key, read.title, read.text, with_file(read))
         try:
             yield from _remembered(base, writer, document, read)
         except InvalidInput as error:

@@ -111,7 +111,7 @@ class LocalKnowledgeBase:
         """A new file; raises InvalidInput for one that holds something."""
         path = Path(path)
         with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             connection = connected(path)
             with connection:
                 connection.execute("BEGIN IMMEDIATE")

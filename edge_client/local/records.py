@@ -11,6 +11,7 @@ import numpy as np
 
 from memory3.codec.payload import Identity
 from memory3.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
+from memory3.formats.naming import FILE
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ class LocalDocument:
 
     @property
     def content_hash(self) -> bytes:
-        """SHA-256 of title, metadata and text: an equal document needs no writing."""
-        content = json.dumps([self.title, dict(sorted(self.metadata.items())), self.text])
+        """SHA-256 of title, metadata and text: an equal document needs no writing, whatever file it is from."""
+        metadata = {name: value for name, value in sorted(self.metadata.items()) if name != FILE}
+        content = json.dumps([self.title, metadata, self.text])
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
-from memory_service.client.ingest import listed
+from memory_service.client.ingest import KEYS_AT_ONCE, delete_all, listed
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -19,9 +19,7 @@ documents_app = typer.Typer(no_args_is_help=True, help="Documents of a knowledge
 BaseName = Annotated[str, typer.Argument(metavar="KB", help="knowledge base")]
 Prefix = Annotated[Optional[str], typer.Option("--prefix", help="all keys with this prefix")]  # noqa: UP045
 
-_KEYS_AT_ONCE = 1000
 _CALL_TIMEOUT_S = 60
-_DELETE_TIMEOUT_S = 600
 
 
 @documents_app.command("list")
@@ -71,11 +69,7 @@ def delete(
         chosen = list(dict.fromkeys([*there, *matching]))
         if chosen and not yes:
             typer.confirm(f"delete {counted(len(chosen), 'document')} from knowledge base {kb}?", abort=True)
-        deleted = 0
-        for start in range(0, len(chosen), _KEYS_AT_ONCE):  # what is done stays done
-            page = chosen[start : start + _KEYS_AT_ONCE]
-            request = pb.DeleteRequest(knowledge_base=kb, document_keys=page)
-            deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
+        deleted = delete_all(stub, kb, chosen)
     typer.echo(f"deleted {counted(deleted, 'document')} from {kb}")
     if absent or deleted < len(chosen):  # another may have deleted some meanwhile
         raise typer.Exit(1)
@@ -84,7 +78,7 @@ def delete(
 def _there(stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str]) -> list[str]:
     """Those keys that the knowledge base has."""
     found: list[str] = []
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
-        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=keys[start : start + _KEYS_AT_ONCE])
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=keys[start : start + KEYS_AT_ONCE])
         found += [one.document_key for one in stub.GetVersions(request, timeout=_CALL_TIMEOUT_S).versions]
     return found

@@ -17,11 +17,13 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import count_documents, find_sources, read_documents
-from memory3.printable import Bars, counted
-from memory_service.client.connection import Address, plain
-from memory_service.client.ingest import Destination, Ingestion, Row
+from memory3.formats.naming import Naming
+from memory3.printable import Bars, counted, printable
+from memory_service.client.connection import Address, asking, plain
+from memory_service.client.ingest import Destination, Ingestion, Row, delete_all, listed
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import ingestion_pb2_grpc
 
 _WRITING = {"now": pb.MEMORY_WRITING_NOW, "later": pb.MEMORY_WRITING_LATER}
 
@@ -31,6 +33,8 @@ def ingest(
     address: Address = DEFAULT_ADDRESS,
     kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="knowledge base")] = DEFAULT_KNOWLEDGE_BASE,
     create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
+    name: Annotated[str, typer.Option("--name", help="name of the one file or folder in keys, not its path")] = "",
+    prune: Annotated[bool, typer.Option("--prune", help="delete documents whose files left the folders")] = False,
     memories: Annotated[Literal["now", "later"], typer.Option(help="write memories now, or later")] = "now",
     overlap: Annotated[int, typer.Option(min=0, help="tokens repeated from the preceding reference")] = 0,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="who writes: the service, or Ray")] = "local",
@@ -44,7 +48,10 @@ def ingest(
     Formats: JSONL, CSV, Parquet, text, Markdown, HTML, PDF. Unchanged documents are skipped. The command retries lost
     connections and an unavailable store. With --store clickhouse://…, Ray writes to a server without the service.
 
-    Example: memory-service ingest notes/ 'wiki/**/*.md' --kb notes
+    A file's document is named by its absolute path, or with --name wiki by wiki/PATH, which is the same on every
+    machine. Records keep the keys that their file gives them; --prune deletes none of those.
+
+    Example: memory-service ingest notes/ --kb notes --name notes --prune
     """
     console = Console(stderr=True, highlight=False)
     given: dict[str, Path | str | None] = {"model": model, "bundle": bundle, "store": store}
@@ -52,7 +59,9 @@ def ingest(
         raise InvalidInput(f"{', '.join(useless)}: only for --engine ray, here the service writes with its own")
     if engine == "ray" and memories == "later":
         raise InvalidInput("--memories later is for --engine local")
-    sources = find_sources(files)
+    naming, sources = Naming(tuple(files), name), find_sources(files)
+    if prune and not naming.folders:
+        raise InvalidInput("--prune is for folders: name one")
     to = Destination(address, kb, overlap, _WRITING[memories])
     if to.require(create=create):
         console.print(f"created knowledge base {plain(kb)}")
@@ -61,10 +70,11 @@ def ingest(
         if engine == "local":
             ingestion = Ingestion(to)
             with shown.progress, _interrupting(ingestion, shown):
-                shown.all(ingestion.run(Row.of(one) for source in sources for one in read_documents(source)))
+                documents = (one for source in sources for one in read_documents(source, Path(naming.key(source))))
+                shown.all(ingestion.run(Row.of(one) for one in documents))
         else:
             with shown.progress:
-                shown.all(_with_ray(sources, to, given, workers))
+                shown.all(_with_ray(sources, naming, to, given, workers))
     except KeyboardInterrupt:
         shown.interrupted = True
     except Memory3Error:
@@ -75,11 +85,26 @@ def ingest(
     if shown.interrupted:
         console.print(f"interrupted: {shown.how_far}, run the same command again to go on")
         raise typer.Exit(130)
+    if prune:
+        _prune(to, naming, sources)
     if shown.outcomes["failed"]:
         raise typer.Exit(1)
 
 
-def _with_ray(sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int) -> Iterator[Row]:
+def _prune(to: Destination, naming: Naming, sources: list[Path]) -> None:
+    """Delete the documents of the folders whose files are no longer there, and name them."""
+    there = {naming.key(source) for source in sources}
+    with asking(ingestion_pb2_grpc.IngestionStub, to.address) as stub:
+        stored = [d.document_key for at in naming.folders for d in listed(stub, to.knowledge_base, f"{at}/")]
+        gone = naming.gone({key: key for key in stored}, there)
+        delete_all(stub, to.knowledge_base, gone)
+    for key in gone:
+        typer.echo(f"deleted {printable(key)}")
+
+
+def _with_ray(
+    sources: list[Path], naming: Naming, to: Destination, given: dict[str, Path | str | None], workers: int
+) -> Iterator[Row]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
     from memory_service.client.ray import ingest_with_ray
     from memory_service.write.model_encoder import ModelEncoder
@@ -89,7 +114,7 @@ def _with_ray(sources: list[Path], to: Destination, given: dict[str, Path | str 
     settings = settings.model_copy(update={name: one.resolve() for name, one in settings if isinstance(one, Path)})
     with contextlib.closing(
         ingest_with_ray(
-            sources,
+            {naming.key(source): source for source in sources},
             to,
             functools.partial(ModelEncoder.open, settings),
             workers=workers,

@@ -32,6 +32,9 @@ _WINDOW = 256
 """Documents that are sent and not answered."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _LOOK_AGAIN_S = 0.01
+KEYS_AT_ONCE = 1000
+"""Documents of one call."""
+_DELETE_TIMEOUT_S = 600
 _OVERHEAD_BYTES = 1 << 16
 _OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED: "unchanged"}
 
@@ -318,3 +321,12 @@ def listed(
         if not page.next_page_token:
             return
         request.page_token = page.next_page_token
+
+
+def delete_all(stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, keys: Sequence[str]) -> int:
+    """Delete documents, some at a time, so that what is done stays done; how many there were."""
+    deleted = 0
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        request = pb.DeleteRequest(knowledge_base=knowledge_base, document_keys=keys[start : start + KEYS_AT_ONCE])
+        deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
+    return deleted

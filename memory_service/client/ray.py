@@ -14,7 +14,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,7 +202,7 @@ class _Stage:
 def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
     for file in files.to_pylist():
         rows = []
-        for document in read_documents(Path(file["path"]), Path(file["typed"])):
+        for document in read_documents(Path(file["path"]), Path(file["key"])):
             rows.append(Row.of(document))
             if len(rows) == ROWS:
                 yield table_of(rows)
@@ -215,7 +215,7 @@ def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
 
 
 def ingest_with_ray(
-    sources: Sequence[Path],
+    sources: Mapping[str, Path],
     to: Destination,
     load: Callable[[], Encoder],
     *,
@@ -226,10 +226,11 @@ def ingest_with_ray(
 ) -> Generator[Row]:
     """Ingests files and yields every document with its outcome, in the order in which they are done.
 
-    load: loads the model in a worker; can be pickled. processors, gpus: of each worker; gpus None: one where there are
-    any. store: settings of the store that the workers write to themselves, a server's; without, they send to the
-    service. Works on the cluster that RAY_ADDRESS names, or on one of its own on this machine. Raises MissingFile
-    without Ray, InvalidInput, and IngestionStopped; a model or a service that a worker cannot use stops all.
+    sources: files by the key of each. load: loads the model in a worker; can be pickled. processors, gpus: of each
+    worker; gpus None: one where there are any. store: settings of the store that the workers write to themselves, a
+    server's; without, they send to the service. Works on the cluster that RAY_ADDRESS names, or on one of its own on
+    this machine. Raises MissingFile without Ray, InvalidInput, and IngestionStopped; a model or a service that a worker
+    cannot use stops all.
     """
     if store is not None and not parse_address(store.store).host:
         raise InvalidInput("workers write to clickhouse:// and myscale:// themselves, to other stores by the service")
@@ -257,7 +258,7 @@ def ingest_with_ray(
         gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
     try:
         pool = ray.data.ActorPoolStrategy
-        files = [{"typed": str(source), "path": str(source.resolve())} for source in sources]
+        files = [{"key": key, "path": str(source.resolve())} for key, source in sources.items()]
         documents = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
             _read_files, batch_size=1, batch_format="pyarrow", num_cpus=_SHARE
         )

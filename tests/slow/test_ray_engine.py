@@ -32,7 +32,7 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
     model = HashModel(pids, deadly="Fact 150.")
     with service(tmp_path) as running, client_of(running) as client:
         to = Destination(running.address, client.create("kb"))
-        rows = list(ingest_with_ray([facts], to, model, processors=0.5))
+        rows = list(ingest_with_ray({str(facts): facts}, to, model, processors=0.5))
         assert (pids / "died").exists()
         assert len(list(pids.glob("*.worker"))) > 2, "another worker took the place of the killed one"
         assert sorted(row.key for row in rows) == sorted(f"k{n}" for n in range(300))
@@ -41,7 +41,7 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
         assert stored == (300, sum(row.references for row in rows))
 
         loaded = len(list(pids.glob("*.worker")))
-        again = list(ingest_with_ray([facts], to, model, processors=0.5))
+        again = list(ingest_with_ray({str(facts): facts}, to, model, processors=0.5))
         assert {row.outcome for row in again} == {"unchanged"}
         assert client.counts("kb") == stored
         assert len(list(pids.glob("*.worker"))) <= loaded + 2
@@ -54,6 +54,9 @@ def test_workers_with_another_model_stop_the_ingestion_with_the_reason(tmp_path:
     with service(tmp_path) as running, pytest.raises(IngestionStopped, match="service's model"):
         list(
             ingest_with_ray(
-                [facts], Destination(running.address, "default"), HashModel(tmp_path, name="other"), workers=1
+                {str(facts): facts},
+                Destination(running.address, "default"),
+                HashModel(tmp_path, name="other"),
+                workers=1,
             )
         )

@@ -61,16 +61,16 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
         assert told == {("offline", "", why)}
     read = [hit for chunk in chunks for hit in chunk["read"]]
     found = {hit["document_key"]: (hit["title"], hit["text"], hit["knowledge_base"]) for hit in read}
-    assert found["notes/deep/key.md"] == ("Key", "Key\nThe key lies below the mat.", "mine")
+    assert found[str(notes.resolve() / "deep/key.md")] == ("Key", "Key\nThe key lies below the mat.", "mine")
     assert "mine: 2 documents, 2 memories" in run("remembered").stdout
     assert [line.split()[:2] for line in run("remembered", "--kb", "mine").stdout.splitlines()] == [
-        ["1", "notes/deep/key.md"],
-        ["1", "notes/safe.txt"],
+        ["1", str(notes.resolve() / "deep/key.md")],
+        ["1", str(notes.resolve() / "safe.txt")],
     ]
-    assert run("forget", "notes/safe.txt").stdout == "forgot notes/safe.txt\n"
+    assert run("forget", "notes/safe.txt").stdout == f"forgot {notes.resolve()}/safe.txt\n"
     again = run("forget", "notes/safe.txt")
     assert (again.exit_code, "remembered --kb mine" in again.stderr) == (1, True)
-    assert [d.key for d in base_of(tiny).documents()] == ["notes/deep/key.md"]
+    assert [d.key for d in base_of(tiny).documents()] == [str(notes.resolve() / "deep/key.md")]
     assert run("forget", "--all").exit_code == 1, "nobody said yes"
     assert run("forget", "--all", "--yes").stdout == "forgot mine with all its documents\n"
     assert run("remembered").stdout == ""
@@ -129,7 +129,7 @@ from memory3.formats import read_documents
 bundle = Bundle.open(sys.argv[1])
 writer = MemoryWriter(bundle)
 base = LocalKnowledgeBases(Path(sys.argv[2]), bundle).base("mine", writer.embedder.dim)
-for one in remember(base, writer, read_documents(Path("notes/book.txt"))):
+for one in remember(base, writer, read_documents(Path("notes/book.txt"), Path("notes/book.txt").resolve())):
     print(one.done, flush=True)
 """
     folder = os.environ["EDGE_CLIENT_LOCAL"]
@@ -161,8 +161,8 @@ def test_a_knowledge_base_of_another_bundle_is_refused_until_it_is_written_anew(
     assert "--anew --kb mine" in run("remember", notes, "--bundle", other.folder).stderr
     assert remembered(other, "--anew") == "2 documents: 2 stored; 2 memories"
     assert {d.key: d.title for d in base_of(other).documents()} == {
-        "notes/safe.txt": "safe",
-        "notes/deep/key.md": "Key",
+        str(notes.resolve() / "safe.txt"): "safe",
+        str(notes.resolve() / "deep/key.md"): "Key",
     }
     assert [path.name for path in Path(os.environ["EDGE_CLIENT_LOCAL"]).iterdir() if "anew" in path.name] == []
 

@@ -68,6 +68,34 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     assert "created" not in again.stderr
 
 
+def test_files_are_named_by_their_path_or_a_name_and_pruned_when_they_are_gone(
+    running: Service, tmp_path: Path
+) -> None:
+    notes = tmp_path.resolve() / "notes"
+    (notes / "deep").mkdir(parents=True)
+    for file in ("a.txt", "deep/a.txt"):
+        (notes / file).write_text(f"This is {file}.")
+    write_jsonl(notes / "facts.jsonl", {"key": "fact", "text": "A record."})
+
+    def listed() -> list[str]:
+        found = command(running, "documents", "list", "named").stdout
+        return [line.split("\t")[0] for line in found.splitlines()]
+
+    assert command(running, "ingest", notes, "--kb", "named").exit_code == 0
+    assert command(running, "ingest", notes, "--kb", "named", "--name", "wiki").exit_code == 0
+    both = [f"{notes}/a.txt", f"{notes}/deep/a.txt", "fact", "wiki/a.txt", "wiki/deep/a.txt"]
+    assert listed() == both
+    (notes / "a.txt").rename(notes / "b.txt")
+    assert command(running, "ingest", notes, "--kb", "named").exit_code == 0
+    assert listed() == sorted([*both, f"{notes}/b.txt"])
+    pruned = command(running, "ingest", notes, "--kb", "named", "--prune")
+    assert f"deleted {notes}/a.txt\n" in pruned.stdout
+    assert command(running, "ingest", notes, "--kb", "named", "--name", "wiki", "--prune").exit_code == 0
+    assert listed() == [f"{notes}/b.txt", f"{notes}/deep/a.txt", "fact", "wiki/b.txt", "wiki/deep/a.txt"]
+    alone = command(running, "ingest", notes / "b.txt", "--kb", "named", "--prune")
+    assert (alone.exit_code, "--prune is for folders" in alone.stderr) == (1, True)
+
+
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
     facts = write_jsonl(tmp_path / "many.jsonl", *({"key": f"k{n}", "text": f"Text {n}."} for n in range(100)))
     process = subprocess.Popen(

@@ -1,0 +1,102 @@
+"""Which document a file is: its absolute path, or a name given in its place; and which ones are gone.
+
+Paths are those of files as they are typed, with the symbolic links of their folders resolved, so that `rent.md`,
+`../notes/rent.md` and the absolute path are one document, and two files of the same name are two.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memory3.errors import InvalidInput
+from memory3.formats.document import FileDocument
+
+FILE = "source_file"
+"""Metadata of a document that is a record of a file: the key of the file."""
+
+
+def absolute(path: Path) -> Path:
+    """The path in the file system; of a symbolic link, where the link is."""
+    path = path.expanduser()
+    return path.resolve() if path.is_dir() or path.name == ".." else path.parent.resolve() / path.name
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Keys of the files that `find_sources` found in `paths`.
+
+    name: stands in for the one path, which is a file or a folder. Raises InvalidInput for another.
+    """
+
+    paths: tuple[Path, ...]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if self.name and (len(self.paths) != 1 or not (self.paths[0].is_file() or self.paths[0].is_dir())):
+            raise InvalidInput("a name is for one file or one folder: give that alone")
+
+    def key(self, source: Path) -> str:
+        """The document that the file is."""
+        path = absolute(source)
+        if not self.name:
+            return str(path)
+        root = absolute(self.paths[0])
+        return self.name if path == root else f"{self.name}/{path.relative_to(root).as_posix()}"
+
+    def gone(
+        self, stored: Mapping[str, str], there: Collection[str], read: Collection[str] = (), seen: Collection[str] = ()
+    ) -> list[str]:
+        """Stored documents, {key: key of its file}, which the folders, patterns and files of records no longer hold.
+
+        there: keys of the files that the paths hold. read: those of them that were read whole this time, and seen the
+        keys that came of them.
+        """
+
+        def is_gone(key: str, file: str) -> bool:
+            if file in there:
+                return key != file and file in read and key not in seen
+            if any(file.startswith(f"{folder}/") for folder in self.folders):
+                return True
+            return any(file.startswith(f"{root}/") for root in self._roots) and not Path(file).exists()
+
+        return [key for key, file in stored.items() if is_gone(key, file)]
+
+    @property
+    def folders(self) -> list[str]:
+        """Keys of the folders: what is below them is theirs."""
+        return [self.name or str(absolute(path)) for path in self.paths if path.is_dir()]
+
+    @property
+    def _roots(self) -> list[str]:
+        """Folders below which the patterns look."""
+        found = []
+        for path in self.paths:
+            if glob.has_magic(str(path)) and not path.exists():
+                plain = path
+                while glob.has_magic(str(plain)):
+                    plain = plain.parent
+                found.append(str(absolute(plain)))
+        return found
+
+
+def file_of(key: str, metadata: Mapping[str, str]) -> str:
+    """The key of the file that a stored document is from."""
+    return metadata.get(FILE, key)
+
+
+def with_file(read: FileDocument) -> Mapping[str, str]:
+    """The metadata of a document, with its file where it is a record of one."""
+    return read.metadata if read.key == read.source else {**read.metadata, FILE: read.source}
+
+
+def below(keys: Sequence[str], typed: str) -> list[str]:
+    """Those keys that `typed` names: the key itself, or that of a file, or all of a folder."""
+    path = str(absolute(Path(typed)))
+    for exact in (typed, path):
+        if exact in keys:
+            return [exact]
+    return [key for key in keys if key.startswith(f"{path}/")]

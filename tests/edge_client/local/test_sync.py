@@ -1,0 +1,174 @@
+"""Documents follow their files: one name for a file, what is gone is dropped, changes are followed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edge_client.local.folder import LocalKnowledgeBases, remember
+from edge_client.local.writer import MemoryWriter
+from edge_client.model import EdgeModel
+from edge_client.settings import EdgeSettings
+from memory3.bundle import Bundle
+from memory3.formats import read_documents
+from memory3.formats.naming import Naming
+from tests.edge_client.cli.conftest import run
+
+
+def remembered(tiny: Bundle, *arguments: object, code: int = 0) -> str:
+    result = run("remember", *arguments, "--bundle", tiny.folder)
+    assert result.exit_code == code, result.output
+    return result.stdout.strip()
+
+
+def keys(tiny: Bundle, name: str = "mine") -> list[str]:
+    bases = LocalKnowledgeBases(Path(os.environ["EDGE_CLIENT_LOCAL"]), tiny)
+    try:
+        return [document.key for document in bases.documents().get(name, [])]
+    finally:
+        bases.close()
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path.resolve() / "notes"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "rent.md").write_text("The rent is 700.")
+    (folder / "deep" / "key.txt").write_text("The key lies below the mat.")
+    return folder
+
+
+def test_a_file_is_one_document_however_it_is_typed_and_two_folders_have_two(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = notes.parent / "other" / "rent.md"
+    other.parent.mkdir()
+    other.write_text("The rent is 1,200.")
+    (notes.parent / "link").symlink_to(notes)
+    monkeypatch.chdir(notes)
+    for typed in ("rent.md", "../notes/rent.md", "../link/rent.md", notes / "rent.md"):
+        remembered(tiny, typed)
+    monkeypatch.chdir(other.parent)
+    remembered(tiny, "rent.md")
+    assert keys(tiny) == [str(notes / "rent.md"), str(other)]
+
+
+def test_a_name_stands_in_for_a_file_or_a_folder(tiny: Bundle, notes: Path) -> None:
+    remembered(tiny, notes, "--name", "flat")
+    remembered(tiny, notes / "rent.md", "--name", "rent")
+    assert keys(tiny) == ["flat/deep/key.txt", "flat/rent.md", "rent"]
+    (notes / "rent.md").unlink()
+    assert "1 dropped, 1 unchanged" in remembered(tiny, notes, "--name", "flat")
+    assert keys(tiny) == ["flat/deep/key.txt", "rent"]
+    refused = run("remember", notes, notes / "deep", "--name", "x", "--bundle", tiny.folder)
+    assert (refused.exit_code, "a name is for one" in refused.stderr) == (1, True)
+
+
+def test_what_left_a_folder_is_dropped_unless_it_shall_be_kept(tiny: Bundle, notes: Path) -> None:
+    outside = notes.parent / "notes2.txt"
+    outside.write_text("Not in the folder.")
+    remembered(tiny, notes, outside)
+    (notes / "rent.md").rename(notes / "lease.md")
+    (notes / "deep" / "key.txt").unlink()
+    assert "1 stored" in remembered(tiny, notes, "--keep")
+    assert len(keys(tiny)) == 4
+    result = run("remember", notes, "--bundle", tiny.folder)
+    assert "2 dropped, 1 unchanged" in result.stdout
+    assert f"dropped {notes}/rent.md" in result.stderr
+    assert keys(tiny) == [str(notes / "lease.md"), str(outside)]
+    (notes / "lease.md").unlink()
+    assert "1 dropped" in remembered(tiny, notes)
+    outside.unlink()
+    gone = run("remember", outside, "--bundle", tiny.folder)
+    assert (gone.exit_code, f"edge-client forget {outside}" in gone.stderr) == (1, True)
+    assert run("forget", outside).exit_code == 0
+    assert keys(tiny) == []
+
+
+def test_a_file_that_cannot_be_read_now_keeps_its_document_and_an_empty_one_loses_it(tiny: Bundle, notes: Path) -> None:
+    remembered(tiny, notes)
+    (notes / "rent.md").write_bytes(b"\x00\x00")
+    (notes / "deep" / "key.txt").write_text("\n")
+    remembered(tiny, notes, code=1)
+    assert keys(tiny) == [str(notes / "rent.md")]
+
+
+def test_records_that_left_their_file_are_dropped(tiny: Bundle, notes: Path) -> None:
+    records = [{"key": name, "text": f"{name} is here."} for name in ("a", "b", "c")]
+    facts = notes / "facts.jsonl"
+    facts.write_text("\n".join(map(json.dumps, records)))
+    remembered(tiny, notes)
+    facts.write_text("\n".join(map(json.dumps, records[:2])))
+    assert "1 dropped, 4 unchanged" in remembered(tiny, notes)
+    facts.write_text("{")  # what its lines were cannot be known
+    remembered(tiny, notes, code=1)
+    assert keys(tiny)[-2:] == ["a", "b"]
+    facts.unlink()
+    assert "2 dropped" in remembered(tiny, notes)
+
+
+def test_the_key_of_an_earlier_release_gives_way_to_the_path_of_the_same_text(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(notes)
+    writer = MemoryWriter(tiny)
+    bases = LocalKnowledgeBases(Path(os.environ["EDGE_CLIENT_LOCAL"]), tiny)
+    for name in ("rent.md", "deep/key.txt"):
+        list(remember(bases.base("mine", writer.embedder.dim), writer, read_documents(Path(name))))
+    bases.close()
+    assert keys(tiny) == ["deep/key.txt", "rent.md"]
+    (notes / "rent.md").write_text("The rent is 750.")
+    remembered(tiny, "rent.md", "deep/key.txt")
+    assert keys(tiny) == [str(notes / "deep/key.txt"), str(notes / "rent.md"), "rent.md"]
+
+
+def test_a_pattern_drops_what_no_longer_exists(notes: Path) -> None:
+    naming = Naming((notes / "**" / "*.md",))
+    stored = {str(path): str(path) for path in (notes / "gone.md", notes / "deep" / "key.txt")}
+    assert naming.gone(stored, {str(notes / "rent.md")}) == [str(notes / "gone.md")]
+
+
+def test_a_folder_is_watched_until_it_is_interrupted(tiny: Bundle, notes: Path) -> None:
+    command = [sys.executable, "-m", "edge_client.cli.main", "remember", str(notes), "--watch"]
+    with subprocess.Popen([*command, "--bundle", str(tiny.folder)], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        seen = ""
+        while "watching" not in seen:
+            seen += process.stderr.readline()
+        (notes / "new.txt").write_text("A new one.")
+        (notes / "rent.md").unlink()
+        while not ("stored" in seen and "dropped" in seen):
+            seen += process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert keys(tiny) == [str(notes / "deep" / "key.txt"), str(notes / "new.txt")]
+
+
+def test_a_running_model_sees_bases_that_others_make_replace_and_remove(tiny: Bundle, notes: Path) -> None:
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        assert model.local.documents() == {}
+        remembered(tiny, notes, "--kb", "late")
+        assert [*model.local.documents()] == ["late"]
+        (read, *_) = model.ask("Where is the key?", max_tokens=1).memories
+        assert read.knowledge_base == "late"
+        assert run("forget", "--all", "--yes", "--kb", "late").exit_code == 0
+        remembered(tiny, notes / "rent.md", "--kb", "late")
+        assert len(model.local.documents()["late"]) == 1
+        assert run("forget", "--all", "--yes", "--kb", "late").exit_code == 0
+        assert model.ask("Where is the key?", max_tokens=1).memories == ()
+
+
+def test_the_store_is_the_users_and_nobody_elses(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("EDGE_CLIENT_LOCAL")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    remembered(tiny, notes)
+    folder = EdgeSettings().local
+    assert folder == tmp_path / "share" / "memory3-edge" / "local"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
