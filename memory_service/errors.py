@@ -157,8 +157,16 @@ class EncodingFailed(ServiceError):
     """The model could not turn a reference into a memory."""
 
 
+def of_the_machine(error: BaseException) -> BaseException:
+    """An error of the operating system as StoreUnavailable: more descriptors, space or rights mend it; others as is."""
+    if isinstance(error, OSError) and not isinstance(error, (TimeoutError, ConnectionError)) and error.errno:
+        return StoreUnavailable(f"the machine refused what the service needs: {error.strerror}")
+    return error
+
+
 def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str, str]]:
     """(status code, reason, message, metadata) of any error; of a bug nothing but that it is one."""
+    error = of_the_machine(error)
     if isinstance(error, ServiceError):
         field = {"field": error.field} if isinstance(error, BadRequest) and error.field else {}
         return error.code, error.reason, str(error), {**error.details, **field}
@@ -175,11 +183,13 @@ def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str
 
 def retryable(error: BaseException) -> bool:
     """Whether what failed with this error may succeed later as it is."""
+    error = of_the_machine(error)
     return isinstance(error, ServiceError) and error.retryable
 
 
 def to_status(error: BaseException) -> status_pb2.Status:
     """The error as google.rpc.Status with ErrorInfo, and BadRequest or RetryInfo where they apply."""
+    error = of_the_machine(error)
     code, reason, message, metadata = described(error)
     # Status and details travel as headers, of which a client takes 8 KB.
     message = message[:_MESSAGE_CHARACTERS]

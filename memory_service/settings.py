@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant per second; 0: no limit")
     metrics_listen: str = Field("", pattern=_PORT_PATTERN, description="host:port for Prometheus; '': none")
     traces_endpoint: str = Field("", description="OpenTelemetry collector, http://host:4317 (extra `tracing`)")
-    health_interval_s: float = Field(5.0, gt=0, description="interval between checks of store and disk")
+    health_interval_s: float = Field(5.0, gt=0, description="interval between checks of store and disk, and retries")
     warm_up: bool = Field(True, description="use model and store once before reporting ready")
 
     model: Path | None = Field(None, description="model folder; default: the packaged one")
@@ -98,6 +98,7 @@ class Settings(BaseSettings):
             max_threads=self.store_max_threads,
             insert_quorum=self.store_insert_quorum,
             sweep_after_s=self.store_sweep_after_s,
+            retry_s=self.health_interval_s,
         )
 
     @classmethod

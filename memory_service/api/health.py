@@ -14,13 +14,23 @@ from grpc_health.v1.health import aio as health
 
 from memory_service.api.interceptors import SERVICES
 from memory_service.service import Runtime
-from memory_service.stores.store import Store
+from memory_service.stores.store import KnowledgeBase, Store
 from memory_service.telemetry.logs import logger
 from memory_service.telemetry.metrics import DISK_FREE_BYTES, KNOWLEDGE_BASES, READY, STORE_UP
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 MODELS = "memory.v1.Models"
+
+
+STATES = ("ready", "damaged", "unavailable", "mismatched")
+
+
+def state_of(base: KnowledgeBase, runtime: Runtime) -> str:
+    """One of STATES."""
+    if base.problem:
+        return "damaged" if base.damaged else "unavailable"
+    return "mismatched" if runtime.problem_of(base) else "ready"
 
 
 class Health:
@@ -78,11 +88,8 @@ class Health:
         for service in ("", *SERVICES):
             await self.servicer.set(service, SERVING if up or service == MODELS else NOT_SERVING)
         if up:
-            states = Counter(
-                "damaged" if base.problem else "mismatched" if runtime.problem_of(base) else "ready"
-                for base in runtime.store.knowledge_bases()
-            )
-            for state in ("ready", "damaged", "mismatched"):
+            states = Counter(state_of(base, runtime) for base in runtime.store.knowledge_bases())
+            for state in STATES:
                 KNOWLEDGE_BASES.labels(state).set(states[state])
 
     async def _problem(self, store: Store) -> str:

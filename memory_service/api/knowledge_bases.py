@@ -132,7 +132,8 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         created_at.FromDatetime(base.created_at)
         state, problem = pb.KNOWLEDGE_BASE_STATE_READY, self._runtime.problem_of(base)
         if problem:
-            state = pb.KNOWLEDGE_BASE_STATE_DAMAGED if base.problem else pb.KNOWLEDGE_BASE_STATE_MISMATCHED
+            found = pb.KNOWLEDGE_BASE_STATE_DAMAGED if base.damaged else pb.KNOWLEDGE_BASE_STATE_UNAVAILABLE
+            state = found if base.problem else pb.KNOWLEDGE_BASE_STATE_MISMATCHED
         identity, name = base.identity, access.seen_name(base.name)
         return pb.KnowledgeBase(
             name=name,

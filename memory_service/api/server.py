@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -234,6 +235,14 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     return uvloop.run(main)
 
 
+def raise_descriptor_limit() -> int:
+    """Raises the soft limit of open files to the hard one, which it returns: a knowledge base takes five."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def keep_what_is_loaded() -> None:
     """For a service that has started: modules, model and indices are left out of garbage collection."""
     gc.collect()
@@ -245,6 +254,7 @@ async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Enco
 
     Raises what `open_store` and `load_encoder` raise; without either only the metrics port was open.
     """
+    raise_descriptor_limit()
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -60,7 +60,7 @@ def show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
         lines = [f"{field}: {getattr(base, field)}" for field in _SHOWN]
         lines += [f"created_at: {base.created_at.ToJsonString()}", f"state: {_state(base)}"]
         lines += [f"problem: {base.problem}"] if base.problem else []
-        if base.state != pb.KNOWLEDGE_BASE_STATE_DAMAGED:  # nobody can count what is left of that
+        if base.state not in (pb.KNOWLEDGE_BASE_STATE_DAMAGED, pb.KNOWLEDGE_BASE_STATE_UNAVAILABLE):
             counts = stub.GetStatistics(pb.GetStatisticsRequest(name=name), timeout=60)
             lines += [f"{field}: {getattr(counts, field)}" for field in _COUNTED]
             lines += [f"without_memories_yet: {counts.unwritten_document_count}"]

@@ -56,7 +56,8 @@ class StoreOptions:
     cluster: name of a cluster in the server's configuration; tables are then replicated and distributed over it.
     max_threads: of one search, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an
     insert before it is acknowledged, 'auto' for most of them. sweep_after_s: age at which rows of replaced, deleted and
-    unfinished documents are removed; a write that takes longer than half of it fails.
+    unfinished documents are removed; a write that takes longer than half of it fails. retry_s: interval at
+    which knowledge bases that could not be opened are opened again.
     """
 
     read_connections: int = 2
@@ -66,6 +67,7 @@ class StoreOptions:
     max_threads: int = 0
     insert_quorum: str = "auto"
     sweep_after_s: float = 3600.0
+    retry_s: float = 5.0
 
 
 def parse_address(url: str) -> StoreAddress:

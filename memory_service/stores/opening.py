@@ -15,7 +15,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if address.engine == "file":
         from memory_service.stores.local.store import LocalStore  # FAISS takes a moment to import
 
-        return LocalStore(address.path)
+        return LocalStore(address.path, options.retry_s)
     from memory_service.stores.clickhouse.store import ClickHouseStore  # the engine takes a second to import
 
     return ClickHouseStore(address, options)

@@ -11,7 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from memory3.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
-from memory_service.errors import DocumentNotFound, KnowledgeBaseDamaged, KnowledgeBaseExists, KnowledgeBaseNotFound
+from memory_service.errors import (
+    DocumentNotFound,
+    KnowledgeBaseDamaged,
+    KnowledgeBaseExists,
+    KnowledgeBaseNotFound,
+    StoreUnavailable,
+)
 from memory_service.stores.filters import Filter
 
 # Who wrote the memories of a knowledge base: the ids that must agree before anything is read or added.
@@ -60,7 +66,10 @@ def require_readable(found: WriterIdentity, dimension: int = 0, /, **ids: str) -
 
 @dataclass(frozen=True)
 class KnowledgeBase:
-    """A knowledge base as it was created. `problem`: what the store found wrong with it, empty when nothing."""
+    """A knowledge base as it was created. `problem`: why it cannot be used, empty when it can.
+
+    damaged: what is stored is not what was written; with a problem and undamaged it is unavailable for the moment.
+    """
 
     number: int
     name: str
@@ -68,6 +77,7 @@ class KnowledgeBase:
     identity: WriterIdentity
     created_at: datetime
     problem: str = ""
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,7 +250,9 @@ class Store(ABC):
     report done is durable and searchable.
     Isolation: no method reads or changes another knowledge base than its argument.
     Damage: a knowledge base whose rows are not those that were written is refused by KnowledgeBaseDamaged, the
-    others go on. Every method may raise StoreUnavailable; writing ones StoreFull.
+    others go on. One that the machine does not let open (a full disk, missing rights, no more descriptors) is refused
+    by StoreUnavailable, and opened as soon as it can be. Every method may raise StoreUnavailable; writing ones
+    StoreFull.
     """
 
     @abstractmethod
@@ -316,14 +328,17 @@ class Store(ABC):
         """Finishes the write under way and lets go of the files; the store is useless afterwards."""
 
 
-def problem_text(problems: Sequence[str]) -> str:
-    """The problems as the one text that refuses a knowledge base; empty for none."""
-    remedy = "restore a backup, or `memory-service kb delete` it and ingest again"
+def damage_text(problems: Sequence[str]) -> str:
+    """Damage as the one text that refuses a knowledge base; empty for none."""
+    remedy = "check its disk, then restore a backup under another name"
     return f"{'; '.join(problems)}: {remedy}" if problems else ""
 
 
 def require_sound(base: KnowledgeBase) -> None:
-    """Raises KnowledgeBaseDamaged for one that has a problem."""
+    """Raises KnowledgeBaseDamaged, or StoreUnavailable for one that cannot be opened at the moment."""
+    if base.problem and not base.damaged:
+        message = f"knowledge base {base.name!r} is unavailable: {base.problem}"
+        raise StoreUnavailable(message, knowledge_base=base.name)
     if base.problem:
         message = f"knowledge base {base.name!r} is damaged: {base.problem}"
         raise KnowledgeBaseDamaged(message, knowledge_base=base.name)

@@ -21,11 +21,10 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from memory3.errors import Memory3Error
 from memory3.printable import counted
-from memory_service.errors import StoreUnavailable
-from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.store import KnowledgeBase, WriterIdentity, name_taken, problem_text, unknown_knowledge_base
+from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
+from memory_service.stores.clickhouse.engine import Engine, of_the_machine
+from memory_service.stores.store import KnowledgeBase, WriterIdentity, damage_text, name_taken, unknown_knowledge_base
 
 _NOTE = "documents.json"
 _ATTEMPTS = 60
@@ -42,7 +41,7 @@ class Bases:
         """Reads the records; raises StoreUnavailable where an embedded engine has rows of none."""
         self._engine = engine
         self._by_name: dict[str, KnowledgeBase] = {}
-        self._problems: dict[int, str] = {}
+        self._problems: dict[int, tuple[str, bool]] = {}  # and whether it is damage
         self._numbers: set[int] = set()
         self._lock = threading.Lock()
         self._read_at = 0.0
@@ -67,8 +66,8 @@ class Bases:
         for dropped, number, name, description, *ids, ms in rows:
             if not dropped:
                 created_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
-                identity, problem = WriterIdentity(*ids), self._problems.get(int(number), "")
-                by_name[name] = KnowledgeBase(int(number), name, description, identity, created_at, problem)
+                identity, problem = WriterIdentity(*ids), self._problems.get(int(number), ("", False))
+                by_name[name] = KnowledgeBase(int(number), name, description, identity, created_at, *problem)
         with self._lock:
             if started >= self._read_at:
                 self._by_name, self._read_at = by_name, started
@@ -78,9 +77,25 @@ class Bases:
     def check(self) -> None:
         """Notes what is wrong with each knowledge base of an embedded engine."""
         for base in self.all():
-            small = self.bytes_on_disk(base) <= _START_CHECK_BYTES
-            self._problems[base.number] = problem_text(find_problems(self._engine, base, files=small))
+            self._check(base)
         self.refresh()
+
+    def check_again(self) -> bool:
+        """Checks those that could not be checked; returns whether any is left."""
+        unavailable = [base for base in self.all() if base.problem and not base.damaged]
+        for base in unavailable:
+            self._check(base)
+        if unavailable:
+            self.refresh()
+        return any(base.problem and not base.damaged for base in self.all())
+
+    def _check(self, base: KnowledgeBase) -> None:
+        try:
+            small = self.bytes_on_disk(base) <= _START_CHECK_BYTES
+            problem = damage_text(find_problems(self._engine, base, files=small))
+            self._problems[base.number] = problem, bool(problem)
+        except (StoreUnavailable, StoreFull) as error:
+            self._problems[base.number] = f"{error}; it is checked again by itself", False
 
     def all(self) -> list[KnowledgeBase]:
         """All of them, by name."""
@@ -182,11 +197,13 @@ class Bases:
 def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[str]:
     """Everything wrong with a knowledge base of an embedded engine, a sentence each; empty when it is whole.
 
+    Raises StoreUnavailable where the machine does not let it be read.
+
     files: has the engine read all files and compare them with the checksums it wrote.
     """
     try:
         problems = _differences(engine, base) or _lost_parts(engine, base) or _lost_since_closed(engine, base)
-    except Memory3Error as error:
+    except KnowledgeBaseDamaged as error:
         problems = [f"table documents cannot be read: {error}"]
     return problems or (_changed_files(engine, base) if files else [])
 
@@ -229,7 +246,7 @@ def _differences(engine: Engine, base: KnowledgeBase) -> list[str]:
         ids = f"SELECT DISTINCT id FROM {name} WHERE kb = {kb} AND {within}"
         try:
             ((found, their_digest),) = engine.rows(f"SELECT count(), groupBitXor(id) FROM ({ids})")
-        except Memory3Error as error:
+        except KnowledgeBaseDamaged as error:
             problems.append(f"table {name} cannot be read: {error}")
             continue
         if (found, their_digest) != (count, digest):
@@ -256,10 +273,12 @@ def _changed_files(engine: Engine, base: KnowledgeBase) -> list[str]:
         try:
             with engine.reader() as client:
                 said = client.raw_query(statement, fmt="JSONCompactEachRow").decode(errors="replace")
-        except Memory3Error as error:
+        except KnowledgeBaseDamaged as error:
             problems.append(f"table {table} cannot be checked: {error}")
             continue
         for part, sound, message in map(json.loads, said.splitlines()):
+            if not sound and of_the_machine(message):
+                raise StoreUnavailable(f"part {part} of {table} cannot be read ({message[:200]})")
             if not sound:
                 problems.append(f"part {part} of {table} is not what was written ({message[:200]})")
     return problems

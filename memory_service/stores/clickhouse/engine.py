@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import queue
+import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,10 +40,16 @@ def engine_errors(doing: str) -> Iterator[None]:
         if code == _DISK_FULL_CODE:
             message = f"the store's disk is full while {doing}: free space, nothing stored before is lost"
             raise StoreFull(message, code=code) from error
-        if code in _DAMAGE_CODES:
+        if code in _DAMAGE_CODES and not of_the_machine(str(error)):
             message = f"the store's files are damaged while {doing} ({first_line})"
             raise KnowledgeBaseDamaged(message, code=code) from error
         raise StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code) from error
+
+
+def of_the_machine(message: str) -> bool:
+    """Whether the engine names an error of the operating system that passes, unlike a file that is gone."""
+    found = re.search(r"errno: (\d+)", message)
+    return found is not None and int(found[1]) not in (errno.ENOENT, errno.EUCLEAN)
 
 
 class Engine:

@@ -57,6 +57,7 @@ class ClickHouseStore(Store):
         """
         self._engine = engine = Engine(address, options)
         self._sweep_after_s = options.sweep_after_s
+        self._retry_s = options.retry_s
         try:
             with engine_errors("opening the store"):
                 migrate(engine, set())
@@ -75,8 +76,12 @@ class ClickHouseStore(Store):
     def _keep_up(self) -> None:
         """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age."""
         sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
+        check_at = time.monotonic() + self._retry_s
         while not self._closing.wait(_REFRESH_S):
             try:
+                if not self._engine.dialect.shared and time.monotonic() > check_at:
+                    self._bases.check_again()
+                    check_at = time.monotonic() + self._retry_s
                 if self._engine.dialect.shared:
                     self._bases.refresh()
                 if time.monotonic() > sweep_at:

@@ -42,6 +42,7 @@ _PRAGMAS = (
 )
 _PATIENCE_S = 30
 _VECTORS_AT_ONCE = 4096
+_READ_BYTES = 1 << 20
 
 
 class Document(NamedTuple):
@@ -344,7 +345,9 @@ class Transaction:
         """Reads everything; raises KnowledgeBaseDamaged where something is not what was written."""
         try:
             problem = next(self._problems(), "")
-        except (sqlite3.Error, ValueError, TypeError) as error:  # the latter two: values that are no text, no number
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            if not is_damage(error):
+                raise
             problem = str(error) or type(error).__name__
         if problem:
             raise KnowledgeBaseDamaged(problem)
@@ -398,20 +401,21 @@ class Database:
         self.migrated: list[str] = []
         if new is not None:
             path.touch()
-        elif not path.is_file():
+        elif not path.exists():
             raise KnowledgeBaseDamaged(f"{path.name} is missing")
-        self._writer = self._connect()
+        writer = self._connect()
+        self._writer: sqlite3.Connection | None = writer
         if new is None:
             try:
-                self.migrated = migrate(self._writer)
+                self.migrated = migrate(writer)
             except BaseException:
-                self._writer.close()
+                writer.close()
                 raise
         else:
-            create(self._writer)
+            create(writer)
             record = _RECORD.dump_json(new).decode()
             state = (record, checksum_of([record]), time.time_ns(), 0, -SHIFT)
-            self._writer.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
+            writer.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -422,14 +426,19 @@ class Database:
             timeout=_PATIENCE_S,
         )
         connection.create_function("number", 1, number, deterministic=True)
-        for pragma in _PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
+        try:
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def close(self) -> None:
         """Closes the file; its journal goes into it."""
         self._closed = True
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._idle.get_nowait().close()  # one that reads at this moment is closed when it has read
@@ -444,25 +453,41 @@ class Database:
         try:
             connection.execute("BEGIN")
             yield Transaction(connection)
-        finally:
-            with contextlib.suppress(sqlite3.Error):
-                connection.rollback()
-            if self._closed:
-                connection.close()
-            else:
-                self._idle.put(connection)
+            connection.rollback()
+        except BaseException as error:
+            connection.close()  # what failed once is not used again: the next reader opens the file anew
+            self._require_damage(error)
+            raise
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.put(connection)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Transaction]:
         """Changes that are there after a crash all together, or not at all."""
-        self._writer.execute("BEGIN IMMEDIATE")
+        if self._writer is None:
+            self._writer = self._connect()
         try:
+            self._writer.execute("BEGIN IMMEDIATE")
             yield Transaction(self._writer)
             self._writer.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._writer.rollback()
+        except BaseException as error:
+            self._writer.close()  # which rolls back
+            self._writer = None
+            self._require_damage(error)
             raise
+
+    def _require_damage(self, error: BaseException) -> None:
+        """Raises StoreUnavailable for what SQLite calls damage where the file is whole: so it reports failed reads."""
+        if not (isinstance(error, sqlite3.DatabaseError) and is_damage(error)):
+            return
+        with self._path.open("rb") as file:  # OSError: it cannot be read at the moment
+            while file.read(_READ_BYTES):
+                pass
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._connect()) as connection:
+            if connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+                raise StoreUnavailable(f"the disk failed ({error}); a check finds {self._path.name} whole") from error
 
     def note_commit(self, revision: int) -> None:
         """To be called once a batch is committed, before it is acknowledged.
@@ -482,6 +507,15 @@ class Database:
                 )
 
 
+def is_damage(error: Exception) -> bool:
+    """Whether an error says that what was read is not what was written; all others are of the machine, and pass."""
+    if isinstance(error, sqlite3.Error):
+        name = getattr(error, "sqlite_errorname", None) or ""
+        return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
+    # UnicodeDecodeError is a ValueError. Values of another type than the tables have make the latter two.
+    return isinstance(error, (ValueError, TypeError)) or getattr(error, "errno", None) == errno.EUCLEAN
+
+
 @contextlib.contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
     """Raises StoreFull, KnowledgeBaseDamaged or StoreUnavailable for what the disk or SQLite says while `doing`."""
@@ -493,8 +527,7 @@ def disk_errors(doing: str) -> Iterator[None]:
         name, code = getattr(error, "sqlite_errorname", None) or "", getattr(error, "errno", None)
         if name.startswith("SQLITE_FULL") or code in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFull(f"the disk is full while {doing}: free space, nothing stored before is lost") from error
-        harmed = code in (errno.EIO, errno.ENOENT, errno.EUCLEAN) or name.startswith("SQLITE_IOERR")
-        if harmed or (isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)):
+        if is_damage(error):
             raise KnowledgeBaseDamaged(f"the store's files are damaged while {doing} ({error})") from error
         raise StoreUnavailable(f"the store failed while {doing}: {error}") from error
 

@@ -34,6 +34,8 @@ LIVING_SHARE = 0.6
 _DATA, _INDEX = "documents.sqlite3", "index.faiss"
 _KEPT_FILTERS = 32
 _PUBLISHED_SOON_S = 0.0005
+_NEVER_PUBLISHED_S = 1.0
+"""After which a commit has no view: the disk failed while it was made, and it was made nevertheless."""
 
 
 @dataclass(frozen=True)
@@ -134,14 +136,23 @@ class LocalKnowledgeBase:
     def reading(self) -> Iterator[tuple[Transaction, View]]:
         """A state of the data, and the view of the commit that it sees."""
         with disk_errors("reading"):
+            began = time.monotonic()
             while True:
                 self._require_open()
+                if time.monotonic() - began > _NEVER_PUBLISHED_S:
+                    self._publish_again()
                 with self._database.reading() as data:
                     revision, view = data.revision().number, self._view
                     if view.revision == revision:
                         yield data, view
                         return
                 time.sleep(_PUBLISHED_SOON_S)  # a batch is committed, its view comes at once
+
+    def _publish_again(self) -> None:
+        """Makes the view of the newest commit, where the one that made it could not."""
+        with self._lock, self._database.reading() as data:
+            if data.revision().number != self._view.revision and not self._closed:
+                self._view = self._caught_up(self._view.index, data)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -31,13 +31,14 @@ from memory_service.stores.store import (
     StoredVersion,
     WriterIdentity,
     Written,
+    damage_text,
     deleted_meanwhile,
     name_taken,
-    problem_text,
     require_sound,
     unknown_document,
     unknown_knowledge_base,
 )
+from memory_service.telemetry.logs import logger
 
 _FOLDER = re.compile(r"kb-(\d+)-(.+)")
 
@@ -45,19 +46,28 @@ _FOLDER = re.compile(r"kb-(\d+)-(.+)")
 class LocalStore(Store):
     """See Store for the contract. One process at a path."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens every knowledge base and checks it; raises StoreUnavailable when the path cannot be used."""
+    def __init__(self, path: Path, retry_s: float = 5.0) -> None:
+        """Opens every knowledge base and checks it; raises StoreUnavailable when the path cannot be used.
+
+        retry_s: interval at which those that could not be opened are opened again.
+        """
         self.path = path
+        self._retry_s = retry_s
+        self._closing = threading.Event()
+        self._opener = threading.Thread(target=self._open_again, name="store-opener", daemon=True)
         self._change = threading.RLock()
         self._bases: dict[str, KnowledgeBase] = {}
         self._last_number = 0
         self._open: dict[int, LocalKnowledgeBase] = {}
         self._lock = FolderLock(path)
         try:
-            self._begin()
+            with disk_errors("opening the store"):
+                self._begin()
         except BaseException:
             self._lock.release()
             raise
+        if self._unavailable():
+            self._opener.start()
 
     def ping(self) -> None:
         """See Store: the folder is there."""
@@ -75,14 +85,33 @@ class LocalStore(Store):
                     " by that one, or name an empty folder and ingest again"
                 )
             number, name = int(named[1]), unquote(named[2])
-            try:
-                self._open[number] = opened = LocalKnowledgeBase(folder)
-                base = opened.base
-            except Memory3Error as error:
-                made_at = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc)
-                unknown, problem = WriterIdentity("", "", "", "", 0), problem_text([str(error)])
-                base = KnowledgeBase(number, name, "", unknown, made_at, problem)
-            self._bases[name], self._last_number = base, number
+            self._bases[name], self._last_number = self._opened(number, name, folder), number
+
+    def _opened(self, number: int, name: str, folder: Path) -> KnowledgeBase:
+        """Opens a knowledge base; one that cannot be is damaged or unavailable."""
+        try:
+            opened = LocalKnowledgeBase(folder)
+        except Memory3Error as error:
+            damaged, unknown = isinstance(error, KnowledgeBaseDamaged), WriterIdentity("", "", "", "", 0)
+            problem = damage_text([str(error)]) if damaged else f"{error}; it is opened again by itself"
+            return KnowledgeBase(number, name, "", unknown, datetime.fromtimestamp(0, timezone.utc), problem, damaged)
+        self._open[number] = opened
+        return opened.base
+
+    def _unavailable(self) -> list[KnowledgeBase]:
+        return [base for base in self._bases.values() if base.problem and not base.damaged]
+
+    def _open_again(self) -> None:
+        """Opens those that are unavailable, until all are open."""
+        while (left := self._unavailable()) and not self._closing.wait(self._retry_s):
+            for base in left:
+                with self._change:
+                    if self._bases.get(base.name) != base or self._closing.is_set():
+                        continue
+                    again = self._opened(base.number, base.name, self._folder(base))
+                    self._bases = {**self._bases, base.name: again}
+                if not again.problem:
+                    logger().info("knowledge_base_opened", knowledge_base=base.name)
 
     def _folder(self, base: KnowledgeBase) -> Path:
         return self.path / f"kb-{base.number:06d}-{quote(base.name, safe='')}"
@@ -101,21 +130,25 @@ class LocalStore(Store):
             if name in self._bases:
                 raise name_taken(name)
             now = datetime.now(timezone.utc)
-            base = KnowledgeBase(self._last_number + 1, name, description, identity, now)
-            self._open[base.number] = LocalKnowledgeBase.create(self._folder(base), base)
-            self._last_number = base.number
+            self._last_number += 1
+            base = KnowledgeBase(self._last_number, name, description, identity, now)
+            try:
+                self._open[base.number] = LocalKnowledgeBase.create(self._folder(base), base)
+            except BaseException:
+                shutil.rmtree(self._folder(base), ignore_errors=True)  # nobody was told that it is there
+                raise
             self._bases = {**self._bases, name: base}
             return base
 
     def drop(self, base: KnowledgeBase) -> None:
-        with self._change:
+        gone = self.path / f".kb-{base.number:06d}"
+        with self._change, disk_errors("deleting the knowledge base"):
+            with contextlib.suppress(FileNotFoundError):
+                self._folder(base).rename(gone)
+            self._bases = {name: one for name, one in self._bases.items() if one.number != base.number}
             if (opened := self._open.pop(base.number, None)) is not None:
                 opened.close(keep=False)
-            self._bases = {name: one for name, one in self._bases.items() if one.number != base.number}
-            gone = self.path / f".kb-{base.number:06d}"
-            with disk_errors("deleting the knowledge base"), contextlib.suppress(FileNotFoundError):
-                self._folder(base).rename(gone)
-                sync_folder(self.path)
+            sync_folder(self.path)
         shutil.rmtree(gone, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -127,7 +160,8 @@ class LocalStore(Store):
         if opened is None:
             raise deleted_meanwhile(base)
         try:
-            yield opened
+            with disk_errors("reading"):
+                yield opened
         except KnowledgeBaseDamaged as error:
             message = f"knowledge base {base.name!r} is damaged: {error}"
             raise KnowledgeBaseDamaged(message, knowledge_base=base.name) from error
@@ -198,6 +232,7 @@ class LocalStore(Store):
             return opened.delete(keys)
 
     def close(self) -> None:
+        self._closing.set()
         with self._change:
             for opened in self._open.values():
                 opened.close()

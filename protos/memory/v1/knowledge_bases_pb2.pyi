@@ -16,10 +16,12 @@ class KnowledgeBaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KNOWLEDGE_BASE_STATE_READY: _ClassVar[KnowledgeBaseState]
     KNOWLEDGE_BASE_STATE_DAMAGED: _ClassVar[KnowledgeBaseState]
     KNOWLEDGE_BASE_STATE_MISMATCHED: _ClassVar[KnowledgeBaseState]
+    KNOWLEDGE_BASE_STATE_UNAVAILABLE: _ClassVar[KnowledgeBaseState]
 KNOWLEDGE_BASE_STATE_UNSPECIFIED: KnowledgeBaseState
 KNOWLEDGE_BASE_STATE_READY: KnowledgeBaseState
 KNOWLEDGE_BASE_STATE_DAMAGED: KnowledgeBaseState
 KNOWLEDGE_BASE_STATE_MISMATCHED: KnowledgeBaseState
+KNOWLEDGE_BASE_STATE_UNAVAILABLE: KnowledgeBaseState
 
 class KnowledgeBase(_message.Message):
     __slots__ = ("name", "description", "model_id", "codec_id", "memory_format_id", "embedder_id", "dimension", "created_at", "state", "problem")

@@ -1,0 +1,122 @@
+"""Errors of the operating system are no damage: a knowledge base is unavailable for so long, and opened by itself."""
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memory_service.api.server import raise_descriptor_limit
+from memory_service.errors import StoreUnavailable
+from memory_service.stores.address import StoreOptions
+from memory_service.stores.clickhouse import bases
+from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.local import knowledge_base
+from memory_service.stores.opening import open_store
+from protos.memory.v1 import knowledge_bases_pb2 as pb
+from testing.encoders import HashEncoder
+from tests.memory_service.running import Client, document, eventually, refused, running
+from tests.memory_service.stored import IDENTITY
+
+SOURCE = Path(__file__).parents[1] / "disk_faults" / "disk_faults.c"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is preloaded so that calls fail."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    made = tmp_path_factory.mktemp("library") / "disk_faults.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, SOURCE, "-ldl", "-lpthread"], check=True)
+    return made
+
+
+@pytest.mark.parametrize("depth", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_failed_calls_at_any_file_of_the_local_store_are_no_damage_and_pass(
+    tmp_path: Path, library: Path, depth: int
+) -> None:
+    """Each of five errors at the first `depth` opens, reads, writes, fsyncs and renames, once and for good."""
+    command = [sys.executable, "-m", "tests.disk_faults.local_store", str(tmp_path), str(depth)]
+    done = subprocess.run(
+        command, env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False
+    )
+    *broken, summary = [line for line in done.stdout.splitlines() if re.match(r"BROKEN|\d+ cases", line)]
+    assert (done.returncode, broken) == (0, []), done.stderr[-2000:]
+    cases, failed, _ = map(int, re.findall(r"\d+", summary))
+    assert cases == 2 * 5 * 5 * 2 * depth
+    assert failed >= cases // 2, "the faults were met"
+
+
+def state(client: Client, kb: str) -> str:
+    base = client.bases.GetKnowledgeBase(pb.GetKnowledgeBaseRequest(name=kb), timeout=60).knowledge_base
+    return pb.KnowledgeBaseState.Name(base.state).removeprefix("KNOWLEDGE_BASE_STATE_")
+
+
+def test_a_knowledge_base_that_cannot_be_opened_is_unavailable_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, HashEncoder()) as (client, _):
+        client.ingest("kb", document("a", "Text."))
+    full = [True]
+    opened = knowledge_base.Database.__init__
+
+    def failing(database: knowledge_base.Database, path: Path, *more: object) -> None:
+        if full[0] and "-kb" in str(path):
+            raise OSError(28, "No space left on device")
+        opened(database, path, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(knowledge_base.Database, "__init__", failing)
+    with running(tmp_path, HashEncoder(), health_interval_s=0.05) as (client, _):
+        assert state(client, "kb") == "UNAVAILABLE"
+        assert state(client, "default") == "READY"
+        refusal = refused(lambda: client.hits("kb", "Text."))
+        assert refusal.reason == "STORE_UNAVAILABLE"
+        assert "delete" not in refusal.message
+        assert refused(lambda: client.statistics("kb")).reason == "STORE_UNAVAILABLE"
+        full[0] = False
+        eventually(lambda: state(client, "kb") == "READY")
+        assert client.keys("kb") == ["a"]
+        client.ingest("kb", document("b", "More."))
+        assert client.counts("kb") == (2, 2)
+
+
+def test_the_embedded_engine_checks_again_what_it_could_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory_service.stores.clickhouse.store._REFRESH_S", 0.05)
+    found, check = [True], bases.find_problems
+
+    def failing(engine: Engine, base: object, *, files: bool) -> list[str]:
+        if found[0]:
+            raise StoreUnavailable("Too many open files")
+        return check(engine, base, files=files)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bases, "find_problems", failing)
+    store = open_store(f"chdb://{tmp_path}")
+    store.create("kb", "", IDENTITY)
+    store.close()
+    store = open_store(f"chdb://{tmp_path}", StoreOptions(retry_s=0.05))
+    try:
+        base = store.knowledge_base("kb")
+        assert (bool(base.problem), base.damaged) == (True, False)
+        with pytest.raises(StoreUnavailable, match="unavailable"):
+            store.revision(base)
+        found[0] = False
+        eventually(lambda: store.knowledge_base("kb").problem == "")
+    finally:
+        store.close()
+
+
+def test_the_soft_limit_of_descriptors_is_raised_at_start() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        assert raise_descriptor_limit() == before[1]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
