@@ -6,17 +6,16 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from memory_service.access.authorization import tenant_of
 from memory_service.errors import QuotaExceeded, RateExceeded
-from memory_service.telemetry.metrics import REFUSED, TENANT_QUOTA, TENANT_USE
+from memory_service.telemetry.metrics import REFUSED
 
 if TYPE_CHECKING:
-    from memory_service.stores.store import KnowledgeBase, NewDocument, Store
+    from memory_service.stores.store import KnowledgeBase, NewDocument, Statistics, Store, StoredVersion
 
 _COUNTED_S = 60.0
 """Other pods write for the same tenants: so long a count is good for."""
@@ -60,7 +59,7 @@ class Rates:
 
 
 class Use(NamedTuple):
-    """What a tenant stores, or a batch adds to it."""
+    """What a tenant stores, or a document adds to it."""
 
     references: int = 0
     bytes: int = 0
@@ -69,78 +68,137 @@ class Use(NamedTuple):
         """Both together."""
         return Use(self.references + more.references, self.bytes + more.bytes)
 
+    def less(self, other: Use) -> Use:
+        """This without the other; may be negative."""
+        return Use(self.references - other.references, self.bytes - other.bytes)
+
+    @classmethod
+    def of(cls, references: int, size_bytes: int, dimension: int, reserved_bytes: int = 0) -> Use:
+        """Of references with vectors, and `size_bytes` of texts and payloads."""
+        return cls(references, size_bytes + 4 * dimension * references + reserved_bytes)
+
+
+class Admission(NamedTuple):
+    """The documents of a batch that may be written, and why the others may not, by their keys."""
+
+    documents: list[NewDocument]
+    refused: dict[str, QuotaExceeded]
+
 
 class WriteGuard:
-    """Quotas of what tenants store, checked before a batch is written. Thread-safe.
+    """Quotas of what tenants store, checked for each document before a batch is written. Thread-safe.
 
-    What tenants store is counted by the store once a minute at most, and added up in between.
+    A document whose memories are written later counts as if they were, by the longest payload there is: so they find
+    room. What tenants store is counted by the store once a minute at most, and added up in between.
     """
 
     def __init__(
-        self, store: Store, quota_of: Callable[[str], Quota], clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        quota_of: Callable[[str], Quota],
+        payload_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """payload_bytes: of the longest payload."""
         self._store = store
         self._quota_of = quota_of
+        self._payload_bytes = payload_bytes
         self._clock = clock
         self._lock = threading.Lock()
         self._uses: dict[str, tuple[Use, float]] = {}
 
     @contextlib.contextmanager
-    def writing(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Iterator[None]:
-        """Around `Store.write` of these documents; raises QuotaExceeded before it.
+    def writing(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Iterator[Admission]:
+        """Around `Store.write` of the documents that are admitted.
 
-        What needs no more than before is admitted, also after the quota was made smaller.
+        A document that needs no more than the one it replaces always is, also after the quota was made smaller.
         """
-        tenant, references = tenant_of(base.name), [one for document in documents for one in document.references]
-        sizes = (len(one.text.encode()) + len(one.payload) + one.vector.nbytes for one in references)
-        quota, more = self._quota_of(tenant), Use(len(references), sum(sizes))
-        if quota.references or quota.bytes:
-            with self._lock:
-                self._require_room(tenant, quota, more, base, documents)
-        yield
+        tenant = tenant_of(base.name)
+        quota = self._quota_of(tenant)
+        if not (quota.references or quota.bytes):
+            yield Admission(list(documents), {})
+            return
         with self._lock:
-            if tenant in self._uses:
-                use, counted_at = self._uses[tenant]
-                self._uses[tenant] = use.plus(more), counted_at
+            admission, added = self._admit(tenant, quota, base, documents)
+            self._add(tenant, added)
+        try:
+            yield admission
+        except BaseException:
+            with self._lock:
+                self._add(tenant, Use().less(added))
+            raise
 
     def forget(self, base: KnowledgeBase) -> None:
         """After documents of `base`, or all of it, were deleted: the store counts again when it matters."""
         with self._lock:
             self._uses.pop(tenant_of(base.name), None)
 
-    def _require_room(
-        self, tenant: str, quota: Quota, more: Use, base: KnowledgeBase, documents: Sequence[NewDocument]
-    ) -> None:
-        use, counted_at = self._uses.get(tenant, (Use(), -_COUNTED_S))
-        if self._clock() - counted_at >= _COUNTED_S or _excess(use, more, quota):
-            bases = [one for one in self._store.knowledge_bases() if tenant_of(one.name) == tenant]
-            use = reduce(Use.plus, (self._stored(one) for one in bases if not one.problem), Use())
-            self._uses[tenant] = use, self._clock()
-        for name in Use._fields:
-            TENANT_USE.labels(tenant, name).set(getattr(use, name))
-            TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
-        if _excess(use, more, quota) and (excess := _excess(use, more.plus(self._replaced(base, documents)), quota)):
-            REFUSED.labels(QuotaExceeded.reason).inc()
-            name, held, limit = excess
-            raise QuotaExceeded(
-                f"{held} {name} are stored and this batch would exceed the quota of {limit}: delete documents or"
-                " request a larger quota",
-                quantity=name,
-                held=held,
-                limit=limit,
+    def use_of(self, base: KnowledgeBase, counts: Statistics) -> Use:
+        """What a knowledge base counts for."""
+        reserved_bytes = counts.unwritten_references * self._payload_bytes
+        size_bytes = counts.payload_bytes + counts.text_bytes
+        return Use.of(counts.references, size_bytes, base.identity.dimension, reserved_bytes)
+
+    def _admit(
+        self, tenant: str, quota: Quota, base: KnowledgeBase, documents: Sequence[NewDocument]
+    ) -> tuple[Admission, Use]:
+        """Which documents fit, in their order, and what they add."""
+        stored = self._store.versions(base, [document.key for document in documents])
+        needed: dict[str, Use] = {}
+        for document in documents:
+            before = stored.get(document.key)
+            needed[document.key] = self._of_document(base, document).less(
+                Use() if before is None else self._of_version(base, before)
             )
+        use, counted_at = self._uses.get(tenant, (Use(), -_COUNTED_S))
+        whole = Use()
+        for one in needed.values():
+            whole = whole.plus(Use(*(max(0, more) for more in one)))
+        if self._clock() - counted_at >= _COUNTED_S or _excess(use, whole, quota):
+            use = self._counted(tenant)
+            self._uses[tenant] = use, self._clock()
+        admitted, refused, added = [], {}, Use()
+        for document in documents:
+            more = needed[document.key]
+            if excess := _excess(use.plus(added), more, quota):
+                refused[document.key] = _refusal(*excess)
+                REFUSED.labels(QuotaExceeded.reason).inc()
+            else:
+                admitted.append(document)
+                added = added.plus(more)
+        return Admission(admitted, refused), added
 
-    def _replaced(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Use:
-        """What the store has of these documents, negative; bytes by the knowledge base's average reference."""
-        versions = self._store.versions(base, [document.key for document in documents])
-        references = sum(len(version.memory_ids) for version in versions.values())
-        held = self._stored(base)
-        return Use(-references, -held.bytes * references // max(1, held.references))
+    def _add(self, tenant: str, more: Use) -> None:
+        use, counted_at = self._uses[tenant] if tenant in self._uses else (Use(), -_COUNTED_S)
+        self._uses[tenant] = use.plus(more), counted_at
 
-    def _stored(self, base: KnowledgeBase) -> Use:
-        counts = self._store.statistics(base)
-        vectors_bytes = counts.references * 4 * base.identity.dimension
-        return Use(counts.references, counts.payload_bytes + counts.text_bytes + vectors_bytes)
+    def _counted(self, tenant: str) -> Use:
+        use = Use()
+        for base in self._store.knowledge_bases():
+            if tenant_of(base.name) == tenant and not base.problem:
+                use = use.plus(self.use_of(base, self._store.statistics(base)))
+        return use
+
+    def _of_document(self, base: KnowledgeBase, document: NewDocument) -> Use:
+        count = len(document.references)
+        size_bytes = sum(len(one.text.encode()) + len(one.payload) for one in document.references)
+        reserved_bytes = 0 if document.written else count * self._payload_bytes
+        return Use.of(count, size_bytes, base.identity.dimension, reserved_bytes)
+
+    def _of_version(self, base: KnowledgeBase, version: StoredVersion) -> Use:
+        count = len(version.memory_ids)
+        reserved_bytes = 0 if version.written else count * self._payload_bytes
+        return Use.of(count, version.size_bytes, base.identity.dimension, reserved_bytes)
+
+
+def _refusal(name: str, held: int, limit: int) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"{held} {name} are stored and this document would exceed the quota of {limit}: delete documents or"
+        " request a larger quota",
+        quantity=name,
+        held=held,
+        limit=limit,
+    )
 
 
 def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,23 +13,13 @@ from grpc_health.v1.health import aio as health
 
 from memory_service.api.interceptors import SERVICES
 from memory_service.service import Runtime
-from memory_service.stores.store import KnowledgeBase, Store
+from memory_service.stores.store import Store
 from memory_service.telemetry.logs import logger
-from memory_service.telemetry.metrics import DISK_FREE_BYTES, KNOWLEDGE_BASES, READY, STORE_UP
+from memory_service.telemetry.metrics import DISK_FREE_BYTES, READY, STORE_UP
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 MODELS = "memory.v1.Models"
-
-
-STATES = ("ready", "damaged", "unavailable", "mismatched")
-
-
-def state_of(base: KnowledgeBase, runtime: Runtime) -> str:
-    """One of STATES."""
-    if base.problem:
-        return "damaged" if base.damaged else "unavailable"
-    return "mismatched" if runtime.problem_of(base) else "ready"
 
 
 class Health:
@@ -87,10 +76,6 @@ class Health:
                 DISK_FREE_BYTES.set(shutil.disk_usage(folder).free)
         for service in ("", *SERVICES):
             await self.servicer.set(service, SERVING if up or service == MODELS else NOT_SERVING)
-        if up:
-            states = Counter(state_of(base, runtime) for base in runtime.store.knowledge_bases())
-            for state in STATES:
-                KNOWLEDGE_BASES.labels(state).set(states[state])
 
     async def _problem(self, store: Store) -> str:
         """Why the store does not answer; empty when it does. A question without an answer is not asked twice."""

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from memory3.errors import Memory3Error, MissingFile
 from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.access.tls import Security
+from memory_service.api.gauges import StoreGauges
 from memory_service.api.health import Health
 from memory_service.api.ingestion import Ingestion
 from memory_service.api.interceptors import METHODS, SERVICES, Calls
@@ -34,7 +35,7 @@ from memory_service.stores.address import parse_address
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import Query, Store
 from memory_service.telemetry.logs import logger, traces
-from memory_service.telemetry.metrics import metrics_port
+from memory_service.telemetry.metrics import REGISTRY, metrics_port
 from memory_service.write.cold_start import LateMemories
 from protos.memory.v1 import (
     ingestion_pb2_grpc,
@@ -106,9 +107,12 @@ class Server:
         """Answers calls when it returns. The store is closed by `stop`. Raises StoreUnavailable for a taken address."""
         settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
-        guard = WriteGuard(store, self._quota_of)
+        guard = WriteGuard(store, self._quota_of, encoder.description.payload_bytes)
         runtime = Runtime(settings, store, guard, encoder, self._draining)
         self._closing.callback(runtime.close)
+        gauges = StoreGauges(runtime, self._quota_of)
+        REGISTRY.register(gauges)
+        self._closing.callback(REGISTRY.unregister, gauges)
         if DEFAULT_KNOWLEDGE_BASE not in {base.name for base in store.knowledge_bases()}:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)

@@ -131,11 +131,15 @@ class Written:
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """The version of a document that the store holds. written: whether its memories are."""
+    """The version of a document that the store holds. written: whether its memories are.
+
+    size_bytes: of its texts and payloads.
+    """
 
     content_hash: bytes
     memory_ids: tuple[int, ...]
     written: bool
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ class Retrieved:
 class Statistics:
     """What a knowledge base holds; stored_bytes is on disk, with index and vectors.
 
-    unwritten_documents: those whose memories are still to be written. reindexed, unindexed:
+    unwritten_documents, unwritten_references: those whose memories are still to be written. reindexed, unindexed:
     references that a search index which is being built anew has and lacks; 0 while none is.
     """
 
@@ -215,6 +219,7 @@ class Statistics:
     text_bytes: int
     stored_bytes: int
     unwritten_documents: int = 0
+    unwritten_references: int = 0
     reindexed: int = 0
     unindexed: int = 0
 

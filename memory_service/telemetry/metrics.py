@@ -40,10 +40,7 @@ DOCUMENTS = Counter("documents", "Answers to documents of Ingest", ["outcome"], 
 REFUSED = Counter("refused", "Calls and batches refused by a limit", ["reason"], **_OURS)
 READY = Gauge("ready", "1 when retrieval is served", **_OURS)
 STORE_UP = Gauge("store_up", "1 when the store answers", **_OURS)
-KNOWLEDGE_BASES = Gauge("knowledge_bases", "Knowledge bases by state", ["state"], **_OURS)
 DISK_FREE_BYTES = Gauge("disk_free_bytes", "Free space where the store is", **_OURS)
-TENANT_USE = Gauge("tenant_use", "What a tenant stores", ["tenant", "quantity"], **_OURS)
-TENANT_QUOTA = Gauge("tenant_quota", "What it may store", ["tenant", "quantity"], **_OURS)
 _STAGE_SECONDS = Histogram("retrieval_stage_seconds", "Stages of retrieval", ["stage"], buckets=_STAGE_BUCKETS, **_OURS)
 _OF_STAGES = {stage: _STAGE_SECONDS.labels(stage) for stage in _STAGES}
 _STUCK_AFTER_S = 5.0

@@ -115,6 +115,7 @@ class _Backlog:
         self._base = base
         self._runtime = runtime
         self._asked: dict[str, Asked] = {}
+        self._wanted = asyncio.Event()  # a retrieval waits
         self._open: dict[str, Document] = {}
         self._keys: deque[str] = deque()
         self._more = False  # there may be documents beside those
@@ -126,6 +127,7 @@ class _Backlog:
         if hit.chunk_number not in asked:
             asked[hit.chunk_number] = asyncio.get_running_loop().create_future()
             self._answer(hit.document_key)
+            self._wanted.set()
             self._wake()
         return asked[hit.chunk_number]
 
@@ -156,10 +158,20 @@ class _Backlog:
                     "late_memories_not_written", knowledge_base=self._base.name, again_in_s=pause_s, exc_info=error
                 )
                 self._start_over(more=True)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(draining.wait(), pause_s)
+                await self._pause(pause_s)
         self._start_over(more=False)
         self.task = None
+
+    async def _pause(self, pause_s: float) -> None:
+        """Ends early when the service stops, or when a retrieval waits and the shortest pause is over."""
+        self._wanted.clear()
+        draining = self._runtime.draining
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(draining.wait(), min(pause_s, _FIRST_PAUSE_S))
+        waiting = [asyncio.ensure_future(one.wait()) for one in (draining, self._wanted)]
+        await asyncio.wait(waiting, timeout=max(0.0, pause_s - _FIRST_PAUSE_S), return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
 
     def _start_over(self, *, more: bool) -> None:
         self._forget([*self._open, *self._asked])
@@ -223,16 +235,19 @@ class _Backlog:
                 for one in chunks:
                     await self._write([one] if one[0] in self._open else [])
                 return
-            key = chunks[0][0]
-            logger().error("late_memory_failed", document_key=key, exc_info=error)
-            self._refused.add((key, self._open[key].content_hash))
-            problem = f"document {key!r}: its memories could not be written"
-            self.progress = self.progress._replace(failed=len(self._refused), problem=problem)
-            self._forget([key])
+            self._refuse(chunks[0][0], error)
+            self._forget([chunks[0][0]])
             return
         for (key, chunk), vector, payload in zip(chunks, encoded.vectors, encoded.payloads, strict=True):
             self._open[key].fill(chunk, vector, payload)
             self._answer(key)
+
+    def _refuse(self, key: str, error: Exception) -> None:
+        """This version of an open document stays without memories."""
+        logger().error("late_memory_failed", document_key=key, exc_info=error)
+        self._refused.add((key, self._open[key].content_hash))
+        problem = f"document {key!r}: its memories could not be written"
+        self.progress = self.progress._replace(failed=len(self._refused), problem=problem)
 
     async def _store_finished(self) -> None:
         """Documents with all their memories take their place; the answers are given before."""
@@ -245,8 +260,11 @@ class _Backlog:
     def _replace(self, finished: Sequence[Document]) -> int:
         """Writes them, each only in the place of the version that was read."""
         documents = [replace(document.finished(), replaces=document.content_hash) for document in finished]
-        with self._runtime.guard.writing(self._base, documents):
-            return sum(written.replaced for written in self._runtime.store.write(self._base, documents))
+        with self._runtime.guard.writing(self._base, documents) as admission:
+            written = self._runtime.store.write(self._base, admission.documents)
+        for key, error in admission.refused.items():
+            self._refuse(key, error)
+        return sum(one.replaced for one in written)
 
     def _answer(self, key: str) -> None:
         """Gives the memories of an open document that are there to the retrievals that wait for them."""

@@ -22,9 +22,11 @@ from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
     EncodingFailed,
+    KnowledgeBaseDamaged,
     KnowledgeBaseExists,
     KnowledgeBaseNotFound,
     ShuttingDown,
+    retryable,
 )
 from memory_service.service import Runtime
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
@@ -236,26 +238,40 @@ class IngestStream:
     # Stored
 
     async def _store(self, base: KnowledgeBase, batch: Batch) -> None:
-        """Writes the batch's new documents; where that fails they all have the error."""
+        """Writes the batch's new documents; each has its own verdict."""
         new = [document for document in batch if document.to_write]
-        if new:
-            try:
-                outcome = await self._runtime.run("write", self._write, base, new)
-                written = {one.key: one for one in outcome}
-                for document in new:
-                    document.written = written[document.key]
-            except Exception as error:
-                cause = {"problem": str(error)} if isinstance(error, Memory3Error) else {"exc_info": error}
-                logger().error("batch_not_stored", knowledge_base=base.name, documents=len(new), **cause)
-                for document in new:
-                    document.error = error
+        if new and not await self._try_to_store(base, new):
+            for document in new:  # one of them is to blame: find it, keep the others
+                await self._try_to_store(base, [document])
         self._on_the_way -= Counter(document.key for document in batch)
 
-    def _write(self, base: KnowledgeBase, new: Batch) -> list[Written]:
-        """In the writer's thread; raises QuotaExceeded before anything is written."""
+    async def _try_to_store(self, base: KnowledgeBase, documents: Batch) -> bool:
+        """Whether every document has its verdict; False where a document may be to blame that failed all of them."""
+        try:
+            verdicts = await self._runtime.run("write", self._write, base, documents)
+        except Exception as error:
+            of_the_store = retryable(error) or isinstance(error, (KnowledgeBaseNotFound, KnowledgeBaseDamaged))
+            if len(documents) > 1 and not of_the_store:
+                return False
+            cause = {"problem": str(error)} if isinstance(error, Memory3Error) else {"exc_info": error}
+            logger().error("batch_not_stored", knowledge_base=base.name, documents=len(documents), **cause)
+            for document in documents:
+                document.error = error
+            return True
+        for document in documents:
+            verdict = verdicts[document.key]
+            if isinstance(verdict, Written):
+                document.written = verdict
+            else:
+                document.error = verdict
+        return True
+
+    def _write(self, base: KnowledgeBase, new: Batch) -> dict[str, Written | Exception]:
+        """What became of each document, or why it was not written; in the writer's thread."""
         documents = [document.finished() for document in new]
-        with self._runtime.guard.writing(base, documents):
-            return self._runtime.store.write(base, documents)
+        with self._runtime.guard.writing(base, documents) as admission:
+            written = self._runtime.store.write(base, admission.documents) if admission.documents else []
+        return {**{one.key: one for one in written}, **admission.refused}
 
 
 def encoding_error(error: Exception, key: str) -> Memory3Error:

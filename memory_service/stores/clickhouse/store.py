@@ -125,7 +125,7 @@ class ClickHouseStore(Store):
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         found, _ = self._writes.newest(base, keys)
         return {
-            key: StoredVersion(one.content_hash, one.memory_ids, one.written)
+            key: StoredVersion(one.content_hash, one.memory_ids, one.written, one.size_bytes)
             for key, one in found.items()
             if not one.deleted
         }
@@ -230,10 +230,13 @@ class ClickHouseStore(Store):
         return Revision(max(int(number), 0), int(memories), int(digest))
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
-        columns = "count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(written != 1)"
-        documents, references, payload, text, unwritten = map(int, self._documents(base, columns, "1", {})[0])
+        columns = (
+            "count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(written != 1),"
+            " sumIf(length(memory_ids), written != 1)"
+        )
+        documents, references, payload, text, *unwritten = map(int, self._documents(base, columns, "1", {})[0])
         stored = self._bases.bytes_on_disk(base)
-        return Statistics(documents, references, payload, text, stored, unwritten)
+        return Statistics(documents, references, payload, text, stored, *unwritten)
 
     def close(self) -> None:
         if self._closing.is_set():

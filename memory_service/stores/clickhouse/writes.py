@@ -44,6 +44,7 @@ class Committed:
     content_hash: bytes
     memory_ids: tuple[int, ...]
     written: bool
+    size_bytes: int
 
 
 class Writes:
@@ -64,17 +65,19 @@ class Writes:
         found, now_ms = {}, 0
         for start in range(0, len(keys) or 1, _KEYS_AT_ONCE):
             rows = self._engine.rows(
-                "SELECT 1, key, version, deleted, content_hash, memory_ids, written = 1 FROM documents FINAL"
+                "SELECT 1, key, version, deleted, content_hash, memory_ids, written = 1,"
+                " text_bytes + payload_bytes FROM documents FINAL"
                 " WHERE kb = {kb:UInt32} AND key IN {keys:Array(String)} UNION ALL"
-                " SELECT 0, '', toUInt64(toUnixTimestamp64Milli(now64(3))), dropped, toFixedString('', 32), [], 0"
+                " SELECT 0, '', toUInt64(toUnixTimestamp64Milli(now64(3))), dropped, toFixedString('', 32), [], 0, 0"
                 " FROM knowledge_bases FINAL WHERE number = {kb:UInt32}",
                 {"kb": base.number, "keys": list(keys[start : start + _KEYS_AT_ONCE])},
             )
             living = False
-            for is_document, key, version, deleted, content_hash, ids, written in rows:
+            for is_document, key, version, deleted, content_hash, ids, written, size_bytes in rows:
                 if is_document:
                     ids = tuple(map(int, ids))
-                    found[key] = Committed(int(version), bool(deleted), bytes(content_hash), ids, bool(written))
+                    state = bool(deleted), bytes(content_hash), ids, bool(written), int(size_bytes)
+                    found[key] = Committed(int(version), *state)
                 else:
                     living, now_ms = not deleted, int(version)
             if not living:

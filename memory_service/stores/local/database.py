@@ -189,10 +189,10 @@ class Transaction:
         return int(count)
 
     def sums(self) -> list[int]:
-        """[documents, references, payload bytes, text bytes, documents whose memories are not written]."""
+        """[documents, references, payload bytes, text bytes, documents and references without memories]."""
         found = self._run(
             "SELECT count(*), total(row_count), total(payload_bytes), total(text_bytes),"
-            " total(written = 0) FROM documents"
+            " total(written = 0), total(iif(written = 0, row_count, 0)) FROM documents"
         ).fetchone()
         return list(map(int, found))
 

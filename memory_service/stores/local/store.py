@@ -181,7 +181,10 @@ class LocalStore(Store):
         with self._reading(base) as data:
             return {
                 key: StoredVersion(
-                    one.content_hash, tuple(memory_id for memory_id, _ in data.texts(one)), bool(one.written)
+                    one.content_hash,
+                    tuple(memory_id for memory_id, _ in data.texts(one)),
+                    bool(one.written),
+                    one.text_bytes + one.payload_bytes,
                 )
                 for key, one in data.documents(keys).items()
             }
@@ -215,11 +218,21 @@ class LocalStore(Store):
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
         with self._of(base) as opened, opened.reading() as (data, _):
-            documents, references, payload_bytes, text_bytes, unwritten = data.sums()
+            documents, references, payload_bytes, text_bytes, unwritten, unwritten_references = data.sums()
             reindexed, left = opened.reindexing(references)
             files = [path.stat() for path in self._folder(base).iterdir() if path.is_file()]
         stored_bytes = sum(file.st_blocks * 512 for file in files)
-        return Statistics(documents, references, payload_bytes, text_bytes, stored_bytes, unwritten, reindexed, left)
+        return Statistics(
+            documents,
+            references,
+            payload_bytes,
+            text_bytes,
+            stored_bytes,
+            unwritten,
+            unwritten_references,
+            reindexed,
+            left,
+        )
 
     # Writing
 

@@ -222,8 +222,10 @@ def guard_of(store: Store, now: list[float]) -> WriteGuard:
 
 def write(guard: WriteGuard, store: Store, base: KnowledgeBase, key: str, count: int, version: int = 0) -> None:
     new = stored.document(key, *(f"{key} {version} {n}" for n in range(count)))
-    with guard.writing(base, [new]):
-        store.write(base, [new])
+    with guard.writing(base, [new]) as admission:
+        store.write(base, admission.documents)
+    for error in admission.refused.values():
+        raise error
 
 
 def test_what_is_replaced_and_deleted_makes_room_again(store: Store) -> None:

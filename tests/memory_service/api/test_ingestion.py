@@ -219,3 +219,19 @@ def test_a_failure_says_whether_the_document_may_be_sent_again(
         assert told.details[error_details_pb2.ErrorInfo] == info
         assert (error_details_pb2.RetryInfo in told.details) == retryable
         assert upsert(client, "kb", document("k", "Text.")).outcome == STORED
+
+
+def test_one_document_that_the_store_refuses_decides_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = LocalStore.write
+
+    def write_or_fail(store: LocalStore, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
+        if any(one.key == "bad" for one in documents):
+            raise RuntimeError("a bug")
+        return write(store, base, documents)
+
+    monkeypatch.setattr(LocalStore, "write", write_or_fail)
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}") as (client, _):
+        answers = client.ingest("kb", *(document(key, f"Text {key}.") for key in ("a", "bad", "b")))[1:]
+        assert [outcome(one) for one in answers] == [STORED, "INTERNAL", STORED]

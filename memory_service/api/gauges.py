@@ -1,0 +1,83 @@
+"""Gauges of what the store holds, read from the store when Prometheus asks: nothing has to keep them up to date."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from memory3.errors import Memory3Error
+from memory_service.access.authorization import tenant_of
+from memory_service.access.quotas import Quota, Use
+from memory_service.service import Runtime
+from memory_service.stores.store import KnowledgeBase, Revision, Statistics
+
+STATES = ("ready", "damaged", "unavailable", "mismatched")
+
+
+def state_of(base: KnowledgeBase, runtime: Runtime) -> str:
+    """One of STATES."""
+    if base.problem:
+        return "damaged" if base.damaged else "unavailable"
+    return "mismatched" if runtime.problem_of(base) else "ready"
+
+
+class StoreGauges(Collector):
+    """Counts by state, tenant and unwritten memories. A knowledge base is counted again when its revision changed.
+
+    Thread-safe: Prometheus asks in threads of its own. One that cannot be counted at the moment keeps its last count.
+    """
+
+    def __init__(self, runtime: Runtime, quota_of: Callable[[str], Quota]) -> None:
+        self._runtime = runtime
+        self._quota_of = quota_of
+        self._counted: dict[int, tuple[Revision, Statistics]] = {}
+        self._lock = threading.Lock()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See prometheus_client: the gauges as they are now."""
+        bases = self._runtime.store.knowledge_bases()
+        with self._lock:
+            counts = {base.number: self._counts(base) for base in bases}
+            self._counted = {number: one for number, one in self._counted.items() if number in counts}
+        found = Counter(state_of(base, self._runtime) for base in bases)
+        states = GaugeMetricFamily("memory_service_knowledge_bases", "Knowledge bases by state", labels=["state"])
+        for state in STATES:
+            states.add_metric([state], found[state])
+        yield states
+        unwritten = GaugeMetricFamily(
+            "memory_service_unwritten", "Documents and references without memories", labels=["what"]
+        )
+        unwritten.add_metric(["documents"], sum(one.unwritten_documents for one in counts.values()))
+        unwritten.add_metric(["references"], sum(one.unwritten_references for one in counts.values()))
+        yield unwritten
+        uses: defaultdict[str, Use] = defaultdict(Use)
+        for base in bases:
+            tenant = tenant_of(base.name)
+            uses[tenant] = uses[tenant].plus(self._runtime.guard.use_of(base, counts[base.number]))
+        labels = ["tenant", "quantity"]
+        use = GaugeMetricFamily("memory_service_tenant_use", "What a tenant stores", labels=labels)
+        quota = GaugeMetricFamily("memory_service_tenant_quota", "What it may store", labels=labels)
+        for tenant, of_tenant in sorted(uses.items()):
+            limits = self._quota_of(tenant)
+            for name in Use._fields:
+                use.add_metric([tenant, name], getattr(of_tenant, name))
+                if limit := getattr(limits, name):
+                    quota.add_metric([tenant, name], limit)
+        yield use
+        yield quota
+
+    def _counts(self, base: KnowledgeBase) -> Statistics:
+        revision, counts = self._counted.get(base.number, (None, Statistics(0, 0, 0, 0, 0)))
+        if not base.problem:
+            try:
+                newest = self._runtime.store.revision(base)
+                if newest != revision:
+                    counts = self._runtime.store.statistics(base)
+                    self._counted[base.number] = newest, counts
+            except Memory3Error:  # the store is away, or the knowledge base was dropped meanwhile
+                pass
+        return counts
