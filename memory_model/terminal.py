@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
+from rich.progress import DownloadColumn, MofNCompleteColumn, Progress
 
 from memory3.printable import Bars
 
@@ -22,7 +22,10 @@ count, amount, share = partial(typer.Option, min=1), partial(typer.Option, min=0
 DataOption = Annotated[Path, typer.Option("--data", help="JSONL of documents {key, title, text}.")]
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),
+    typer.Option(
+        "--model",
+        help="Model folder (`memory-model new` makes one) or the name of a packaged one; default: SmolLM2-135M.",
+    ),
 ]
 AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the model's.")]
 CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the model's.")]
@@ -39,9 +42,10 @@ PrecisionOption = Annotated[
 ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0: torch's default.")]
 
 
-def progress_bars() -> Progress:
-    """Progress bars on stderr for long work."""
-    return Bars(*Progress.get_default_columns(), MofNCompleteColumn(), console=console)
+def progress_bars(*, bytes_of: bool = False) -> Progress:
+    """Progress bars on stderr for long work, which count steps, or bytes."""
+    counts = DownloadColumn() if bytes_of else MofNCompleteColumn()
+    return Bars(*Progress.get_default_columns(), counts, console=console)
 
 
 @contextmanager

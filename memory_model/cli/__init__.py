@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from memory3.printable import Commands
+from memory_model.cli.catalogue import list_models, pull
 from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
@@ -29,5 +30,6 @@ app = typer.Typer(
     """,
 )
 
-for command in (new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain):
-    app.command("eval" if command is evaluate else None)(command)
+_NAMES = {evaluate: "eval", list_models: "list"}
+for command in (pull, list_models, new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain):
+    app.command(_NAMES.get(command))(command)

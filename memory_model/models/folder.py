@@ -6,7 +6,7 @@
     calibration.jsonl      questions that int4 weights are rounded for (optional)
     chat_template.jinja    in place of the base's own (optional)
 
-The base is a Hugging Face folder or a GGUF file that stays where it is.
+The base is a Hugging Face folder or a GGUF file that stays where it is, or a name of the catalogue.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory3.refusal import Refusal
+from memory_model.catalogue.table import PREFIX, entry_of, nearest
 from memory_model.models.defaults import ASSETS, MINILM, MODEL
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
@@ -45,9 +46,10 @@ Checkpoint = HuggingFaceFolder | GgufFile
 class ModelFolder:
     """An opened model folder; nothing large is read.
 
-    base: a path, relative to the folder or absolute, or `package:NAME/FILE` of an installed package. base_id:
-    SHA-256 of the base's files. sizes: bytes of each of them. minimum_score: cosine similarity, of the folder's own
-    embedder, below which a device does not read what it finds; None reads everything.
+    base: a path, relative to the folder or absolute, `catalogue:NAME` of a base that `memory-model pull` fetches, or
+    `package:NAME/FILE` of an installed package. base_id: SHA-256 of the base's files. sizes: bytes of each of them.
+    minimum_score: cosine similarity, of the folder's own embedder, below which a device does not read what it finds;
+    None reads everything.
     """
 
     path: Path
@@ -63,8 +65,11 @@ class ModelFolder:
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> ModelFolder:
-        """Read `model.json` of a folder, by default of the packaged one; raises MissingFile, CorruptFile."""
-        folder = Path(path) if path else DEFAULT
+        """Read `model.json` of a folder, by default of the packaged one; raises MissingFile, CorruptFile.
+
+        path: a folder, or the name of a packaged one.
+        """
+        folder = named_folder(path) if path else DEFAULT
         data = read_json(folder / MANIFEST, advice="make a folder with `memory-model new BASE --out FOLDER`")
         try:
             if data.pop("format") != FORMAT:
@@ -101,7 +106,8 @@ class ModelFolder:
         memory: the budget for the base's shape. progress: called with the name of each file that is hashed. Raises
         MissingFile, CorruptFile, InvalidInput before anything is written.
         """
-        base, out = Path(base).absolute(), Path(out)
+        named = entry_of(str(base)) if str(base).startswith(PREFIX) else None
+        base, out = named.require() if named else Path(base).absolute(), Path(out)
         if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
             raise InvalidInput(f"{out} exists and is not empty: choose another folder")
         checkpoint = open_checkpoint(base)
@@ -116,10 +122,20 @@ class ModelFolder:
         near = out.resolve().parent
         place = base.resolve()
         shown = f"../{place.relative_to(near)}" if place.is_relative_to(near) else str(place)
+        shown = f"{PREFIX}{named.name}" if named else shown
         out.mkdir(parents=True, exist_ok=True)
         if chat_template:
             (out / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
-        made = cls(out, config.name.lower(), shown, base_id, sizes, budget, embedder, _licence(base))
+        made = cls(
+            out,
+            config.name.lower(),
+            shown,
+            base_id,
+            sizes,
+            budget,
+            embedder,
+            named.licence if named else _licence(base),
+        )
         made.save()
         return made
 
@@ -142,8 +158,8 @@ class ModelFolder:
 
     @property
     def packaged(self) -> bool:
-        """Whether this is the folder that ships with the package, which no command writes to."""
-        return self.path.resolve() == DEFAULT
+        """Whether this is a folder that ships with the package, which no command writes to."""
+        return self.path.resolve().parent == ASSETS
 
     @property
     def adapter(self) -> Path | None:
@@ -197,6 +213,8 @@ class ModelFolder:
         return self.checkpoint.config(self.name).with_memory(self.memory)
 
     def _base_path(self) -> Path:
+        if self.base.startswith(PREFIX):
+            return entry_of(self.base).require()
         if not self.base.startswith(_PACKAGE):
             path = Path(self.base)
             path = path if path.is_absolute() else self.path / path
@@ -214,6 +232,22 @@ class ModelFolder:
 
     def _file(self, name: str) -> Path | None:
         return path if (path := self.path / name).is_file() else None
+
+
+def packaged_models() -> list[str]:
+    """The names of the folders that ship with the package."""
+    return sorted(path.parent.name for path in ASSETS.glob(f"*/{MANIFEST}"))
+
+
+def named_folder(path: str | Path) -> Path:
+    """The folder at a path, else the packaged one of this name; raises MissingFile with names that are near."""
+    folder, known = Path(path), packaged_models()
+    if folder.exists() or len(folder.parts) > 1:
+        return folder
+    if str(path) in known:
+        return ASSETS / folder
+    advice = "make a folder with `memory-model new BASE --out FOLDER`, or name a packaged one"
+    raise MissingFile(f"no model folder {path}: {advice}: {nearest(str(path), known)}")
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
