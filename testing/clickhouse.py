@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ from urllib.parse import urlencode
 from memory_service.stores.address import parse_address
 
 PASSWORD = "s3cret/%"
+OLD_ENGINE = "chdb==0.11.5"
+"""ClickHouse 23.6, which lacks what MyScale, a branch of 23.3, lacks."""
 
 
 @contextlib.contextmanager
@@ -22,9 +26,29 @@ def clickhouse_server(folder: Path, port: int = 0) -> Iterator[int]:
     """Serve ClickHouse's HTTP interface on an engine in `folder`; yields the port."""
     port_file = folder / "clickhouse.port"
     port_file.unlink(missing_ok=True)
-    script = Path(__file__).with_name("clickhouse_server.py")
-    command = [sys.executable, str(script), str(folder / "engine"), str(port_file), PASSWORD, str(port)]
-    process = subprocess.Popen(command)
+    with _serving("clickhouse_server.py", folder, port_file, port, {}) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def myscale_server(folder: Path) -> Iterator[int]:
+    """Serve MyScale's dialect on an engine of 2023 (`myscale_server.py`), which pip installs; yields the port."""
+    engine = Path(tempfile.gettempdir()) / f"memory3-{OLD_ENGINE.replace('==', '-')}"
+    if not (engine / "chdb").is_dir():
+        made = Path(tempfile.mkdtemp(dir=engine.parent))
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(made), OLD_ENGINE]
+        subprocess.run(pip, check=True)
+        made.rename(engine)
+    path = os.pathsep.join([str(engine), str(Path(__file__).resolve().parents[1])])
+    with _serving("myscale_server.py", folder, folder / "myscale.port", 0, {"PYTHONPATH": path}) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def _serving(script: str, folder: Path, port_file: Path, port: int, environment: dict[str, str]) -> Iterator[int]:
+    path = Path(__file__).with_name(script)
+    command = [sys.executable, str(path), str(folder / "engine"), str(port_file), PASSWORD, str(port)]
+    process = subprocess.Popen(command, env={**os.environ, **environment})
     try:
         yield port_of(process, port_file)
     finally:

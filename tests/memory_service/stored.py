@@ -10,7 +10,7 @@ from memory_service.stores.address import StoreOptions
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import KnowledgeBase, NewDocument, NewReference, Query, Store, StoredMemory, digest
 from memory_service.write.document import content_hash_of, memory_id_of
-from testing.clickhouse import PASSWORD, clickhouse_server
+from testing.clickhouse import PASSWORD, clickhouse_server, myscale_server
 from testing.encoders import identity_of, payload_of, vector_of
 
 IDENTITY = identity_of("test")
@@ -71,12 +71,15 @@ class OpenedStore:
 
 @contextlib.contextmanager
 def opened(kind: str, folder: Path) -> Iterator[OpenedStore]:
-    """An empty store of one kind: file, chdb or clickhouse."""
+    """An empty store of one kind: file, chdb, clickhouse or myscale."""
     with contextlib.ExitStack() as stack:
         url, options = f"{kind}://{folder}/store", StoreOptions()
         if kind == "clickhouse":
             port = stack.enter_context(clickhouse_server(folder))
             url, options = f"clickhouse://127.0.0.1:{port}/memories", StoreOptions(password=PASSWORD)
+        elif kind == "myscale":
+            port = stack.enter_context(myscale_server(folder))
+            url, options = f"myscale://127.0.0.1:{port}/memories", StoreOptions(password=PASSWORD)
         made = OpenedStore(url, options)
         stack.callback(lambda: made.store.close())
         yield made

@@ -208,7 +208,9 @@ class _Searching:
         payloads = f" UNION ALL SELECT '', id, 0, 0, [], payload FROM payloads WHERE kb = {self._base.number}"
         payloads += f" AND id IN ({', '.join(map(str, ids))})"
         rows = self._client.query(
-            "SELECT key, version, deleted, dateDiff('millisecond', stored_at, now64(6)) AS age,"
+            # No dateDiff: it has milliseconds since ClickHouse 23.7 only, and MyScale is a branch of 23.3.
+            "SELECT key, version, deleted,"
+            " toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(stored_at) AS age,"
             f" if(age < 60000, memory_ids, []), '' AS payload FROM documents WHERE kb = {self._base.number}"
             f" AND key IN ({', '.join(map(_quoted, keys))}){payloads if ids else ''} SETTINGS max_threads = 1",
             column_formats={"payload": "bytes"},

@@ -1,0 +1,80 @@
+"""A stand-in for MyScale: `clickhouse_server` over chdb 0.11, which is ClickHouse 23.6.
+
+    PYTHONPATH=FOLDER-WITH-CHDB-0.11:. python testing/myscale_server.py FOLDER PORT_FILE [PASSWORD [PORT]]
+
+MyScale is a branch of ClickHouse 23.3, so functions, units and types that ClickHouse got after 23.6 fail here as they
+fail there; those of 23.4 to 23.6 are not found. What MyScale adds is replaced by what this engine has:
+`distance(embedding, …)` by `cosineDistance(…)`, and a vector index by none, so that every search compares all rows.
+`system.parts`, which only a server has, is empty.
+"""
+
+import re
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from chdb.session import Session
+
+from testing import clickhouse_server
+from testing.clickhouse_server import INSERT, quoted
+
+VECTOR_INDEX = re.compile(r"\s*ALTER TABLE \S+( ON CLUSTER \S+)? ADD VECTOR INDEX ")
+NO_PARTS = (
+    "(SELECT '' AS database, '' AS table, '' AS name, '' AS partition_id, 1 AS active, 0 AS rows, 0 AS bytes_on_disk"
+    " FROM numbers(0))"
+)
+"""In place of `system.parts`, which the embedded engine of this age does not have."""
+ENGINE = threading.Lock()
+"""An engine of this age runs one query at a time."""
+
+
+def translated(sql: str) -> str:
+    """A statement of MyScale's dialect in ClickHouse's."""
+    if VECTOR_INDEX.match(sql):
+        return "SELECT 1 WHERE 0"
+    return sql.replace("distance(embedding, ", "cosineDistance(embedding, ").replace("system.parts", NO_PARTS)
+
+
+class OldHandle:
+    """A session of the old engine. It forgets settings, so they go in front of each statement."""
+
+    def __init__(self, path: str) -> None:
+        self.connection = Session(path)
+
+    def run(self, sql: bytes, database: str, settings: dict[str, str], parameters: dict[str, str]) -> Any:
+        """The result of a statement; raises with the engine's message."""
+        # MyScale deletes rows lightly without being told so.
+        settings = {"allow_experimental_lightweight_delete": "1", **settings}
+        head = [f"SET {name} = {quoted(value)}" for name, value in settings.items()]
+        head += [f"SET param_{name} = {quoted(value)}" for name, value in parameters.items()]
+        if database != "default":
+            head.append(f"USE {database}")
+        insert = INSERT.match(sql)
+        with tempfile.NamedTemporaryFile(suffix=".data") as file, ENGINE:
+            if insert is None:
+                statement = translated(sql.decode())
+            else:
+                file.write(sql[insert.end() :])
+                file.flush()
+                statement = (
+                    f"INSERT INTO {insert[1].decode()} FROM INFILE {quoted(file.name)} FORMAT {insert[2].decode()}"
+                )
+            return Result(self.connection.query("; ".join([*head, statement]), "TabSeparated"))
+
+
+class Result:
+    """A result with the interface of a newer chdb's."""
+
+    def __init__(self, found: Any) -> None:
+        self._content = b"" if found is None else bytes(found.bytes() if hasattr(found, "bytes") else found)
+
+    def bytes(self) -> bytes:
+        """What the engine printed."""
+        return self._content
+
+
+if __name__ == "__main__":
+    clickhouse_server.Handle = OldHandle  # type: ignore[assignment, misc]
+    clickhouse_server.HANDLES = 1
+    clickhouse_server.main(*sys.argv[1:])
