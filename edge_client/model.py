@@ -130,7 +130,9 @@ class EdgeModel:
         )
         embedder = opened.embedder(threads=settings.embedder_threads)
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
-        return cls._reading(opened, decoder, embedder, cache, local, settings)
+        model = cls._reading(opened, decoder, embedder, cache, local, settings)
+        model.recaller.prepare()
+        return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
         """The same model with another knowledge base of the same service, or several ("atlas,firm").

@@ -229,6 +229,11 @@ class Recaller:
             reason, _, message = described(error).partition(": ")
             return without(queries, reason, message, "failed")
 
+    def prepare(self) -> None:
+        """Do what the first recall would otherwise do within its deadline: codec tables, first run of the embedder."""
+        self.memory_format.codec.prepare()
+        query_vectors(self.embedder, ["ready"])
+
     def close(self) -> None:
         """Close the connections to the service."""
         if self.client is not None:

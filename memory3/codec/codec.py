@@ -63,6 +63,9 @@ class MemoryCodec(ABC):
     def _decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
         rows[places] = self.decode(codes).reshape(-1, self.head_dim)
 
+    def prepare(self) -> None:  # noqa: B027  # most codecs have nothing to prepare
+        """Make what decoding needs of the tables, so that no later call waits for it."""
+
     @abstractmethod
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`."""
@@ -142,6 +145,10 @@ class ProductCodec(MemoryCodec):
     def native(self) -> Compiled | None:
         """The compiled way of decoding these tables; None where numpy decodes."""
         return compiled(self.tables, self.library, self._decode_by_numpy) if self.library else None
+
+    def prepare(self) -> None:
+        """See MemoryCodec."""
+        _ = self.native
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
         """The nearest codewords, in numpy: on the device as in the cloud, so that both write the same bytes."""

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from edge_client import EdgeModel
 from memory3.bundle import Bundle
+from memory3.codec.codec import ExactCodec
 from protos.memory.v1 import retrieval_pb2
 from testing.tcp_proxy import TcpProxy
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
@@ -100,6 +102,23 @@ def test_the_answer_is_that_without_memories_and_the_reason_is_named(
     assert any(text.startswith(FAULTS[fault]) for text in said), said
     assert not first.recall.memories
     assert finished(events).reason == "length"
+
+
+def test_a_codec_that_is_slow_to_prepare_delays_the_opening_and_not_the_first_answer(
+    tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = set[ExactCodec]()
+    decode = ExactCodec.decode
+
+    def slow_unless_prepared(codec: ExactCodec, codes: np.ndarray) -> np.ndarray:
+        time.sleep(0 if codec in ready else WAIT_S)
+        return decode(codec, codes)
+
+    monkeypatch.setattr(ExactCodec, "prepare", lambda codec: ready.add(codec))
+    monkeypatch.setattr(ExactCodec, "decode", slow_unless_prepared)
+    with EdgeModel.open(tiny.folder, service.address, deadline_s=0.75 * WAIT_S) as model:
+        events = list(model.session().send(QUESTION, **MANY))
+    assert len(recalls_of(events)[0].recall.memories) == 5
 
 
 def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
