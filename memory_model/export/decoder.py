@@ -34,7 +34,7 @@ from memory3.bundle import WRITER_FILE
 from memory3.cache_layout import CacheTensor, cache_layout, fused_path, projection_rows
 from memory3.config import ModelConfig
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention, normed
-from memory_model.export.graph import Graph, save_together
+from memory_model.export.graph import ExternalData, Graph, save_together
 from memory_model.export.weights import Precision, Weights
 from memory_model.export.writer import WritingAttention, writer_weights
 
@@ -61,16 +61,18 @@ def export_decoder(
     (layers done, layers). moments: for int4, as `Weights` takes them. Raises InvalidInput.
     """
     path = Path(path)
-    graphs = decoder_graphs(
-        loaded.model.state_dict(),
-        loaded.config,
-        precision,
-        progress,
-        moments,
-        OPERATORS + (WRITER,) * bool(loaded.config.memory.heads),
-    )
-    places = {"standard": path, "fused": fused_path(path), WRITER: path.with_name(WRITER_FILE)}
-    return save_together({places[name]: g for name, g in graphs.items()}, path.with_name(path.name + ".data"))
+    with ExternalData(path.with_name(path.name + ".data")) as data:
+        graphs = decoder_graphs(
+            loaded.model.state_dict(),
+            loaded.config,
+            precision,
+            progress,
+            moments,
+            OPERATORS + (WRITER,) * bool(loaded.config.memory.heads),
+            data,
+        )
+        files = {"standard": path, "fused": fused_path(path), WRITER: path.with_name(WRITER_FILE)}
+        return save_together({files[name]: g for name, g in graphs.items()}, data)
 
 
 def decoder_graphs(
@@ -80,6 +82,7 @@ def decoder_graphs(
     progress: Progress = lambda *_: None,
     moments: Mapping[str, np.ndarray] | None = None,
     operators: Sequence[str] = OPERATORS,
+    data: ExternalData | None = None,
 ) -> dict[str, Graph]:
     """Graphs of weights with Hugging Face Llama names (without `model.`), by spelling; see `export_decoder`.
 
@@ -88,7 +91,7 @@ def decoder_graphs(
     precision = Precision(precision) if isinstance(precision, str) else precision
     fusible = precision.compute == "float32" and config.head_dim % FUSED_MULTIPLE == 0
     spellings = [name for name in operators if name != "fused" or fusible]
-    shared = Weights(Graph(config.name), precision, moments)
+    shared = Weights(Graph(config.name, data=data), precision, moments)
     exporters: dict[str, _Exporter] = {}
     for name in spellings:
         graph = Graph(config.name, shared.g)
@@ -118,7 +121,7 @@ class _Exporter:
     def _embed(self, ids: str) -> None:
         """Lay the token table; the tokens of all sequences are rows."""
         tied, flat = "lm_head.weight" not in self.weights, self.g.op("Reshape", ids, [-1])
-        self._x, self._head = self.lay.table(flat, self._weight("embed_tokens.weight"), tied)
+        self._x, self._head = self.lay.table(flat, lambda: self._weight("embed_tokens.weight"), tied)
         self._delta = ""
 
     def layer(self, number: int) -> None:
@@ -233,7 +236,7 @@ class _DecoderExporter(_Exporter):
         if self._head is not None:
             self._head(x, "logits")
         else:
-            self.lay.head(x, self._weight("lm_head.weight"), "logits")
+            self.lay.head(x, lambda: self._weight("lm_head.weight"), "logits")
         return g
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -24,16 +25,57 @@ PAGE_BYTES = 4096
 Value = np.ndarray | Sequence[int] | int | float
 
 
+class ExternalData:
+    """The file of weights next to the models, written as constants are added: none of them stays in memory.
+
+    It appears under its name with `finish`; leaving the context before that removes what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._partial = path, path.with_name(path.name + ".partial")
+        self._file = self._partial.open("wb")
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def add(self, raw: np.ndarray) -> tuple[int, int]:
+        """Offset and length of these bytes, uint8 [n], in the file; equal bytes are written once."""
+        digest = hashlib.sha256(raw).hexdigest()
+        if digest not in self._known:
+            self._file.write(b"\0" * (-self._file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
+            self._known[digest] = start, size = self._file.tell(), len(raw)
+            # TensorRT takes two tensors of one address for one, so whoever shares bytes puts an empty page in front
+            # of one of them.
+            if not raw[:PAGE_BYTES].any():
+                rest = hashlib.sha256(raw[PAGE_BYTES:]).hexdigest()
+                self._known[rest] = start + PAGE_BYTES, size - PAGE_BYTES
+            self._file.write(raw)
+        return self._known[digest]
+
+    def finish(self) -> Path:
+        """The file, complete."""
+        self._file.close()
+        self._partial.replace(self.path)
+        return self.path
+
+    def __enter__(self) -> ExternalData:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+
 class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
 
     Inputs of nodes are names of tensors, or values, which become constants. Equal constants are stored once. `metadata`
     becomes the file's key-value properties. Every method returns names of tensors. A graph made `beside`
-    another shares its constants; its file lists those that its nodes read.
+    another shares its constants; its file lists those that its nodes read. data: where large constants are written at
+    once; without, they stay in memory until the graph is saved.
     """
 
-    def __init__(self, name: str, beside: Graph | None = None) -> None:
+    def __init__(self, name: str, beside: Graph | None = None, data: ExternalData | None = None) -> None:
         self.name = name
+        self.data = beside.data if beside else data
         self.metadata: dict[str, str] = {}
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -57,19 +99,23 @@ class Graph:
         if not isinstance(value, np.ndarray):
             value = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
         array = np.asarray(value, order="C")  # ascontiguousarray would give a scalar one dimension
-        return self._store(name, _kind(array.dtype), array.shape, array.tobytes())
+        return self._store(name, _kind(array.dtype), array.shape, array.reshape(-1).view(np.uint8))
 
     def constant_int4(self, values: np.ndarray, name: str = "") -> str:
         """Store int8 values in -8..7 as INT4, two to a byte, low nibble first (ONNX's order)."""
-        return self._store(name, TensorProto.INT4, values.shape, packed_int4(values).tobytes())
+        return self._store(name, TensorProto.INT4, values.shape, packed_int4(values))
 
-    def _store(self, name: str, kind: int, shape: Sequence[int], raw: bytes) -> str:
+    def _store(self, name: str, kind: int, shape: Sequence[int], raw: np.ndarray) -> str:
         key = (str(kind), hashlib.sha256(raw).hexdigest(), tuple(shape))
         if key not in self._known:
             name = name or f"constant_{len(self._constants)}"
             assert name not in self._constants, name
-            tensor = TensorProto(name=name, data_type=kind, raw_data=raw)
+            tensor = TensorProto(name=name, data_type=kind)
             tensor.dims.extend(int(n) for n in shape)
+            if self.data is not None and len(raw) >= EXTERNAL_BYTES:
+                _place(tensor, self.data, raw)
+            else:
+                tensor.raw_data = raw.tobytes()
             self._constants[name] = tensor
             self._known[key] = name
         return self._known[key]
@@ -104,7 +150,8 @@ class Graph:
 
     def save(self, path: Path) -> None:
         """Write the model to `path` and its weights to `<path>.data`; see `save_together`."""
-        save_together({path: self}, path.with_name(path.name + ".data"))
+        with self.data or ExternalData(path.with_name(path.name + ".data")) as data:
+            save_together({path: self}, data)
 
 
 def packed_int4(values: np.ndarray) -> np.ndarray:
@@ -117,34 +164,26 @@ def _kind(dtype: type[np.generic] | np.dtype[Any]) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
-def save_together(graphs: Mapping[Path, Graph], data: Path) -> list[Path]:
-    """Write models whose weights lie in one file `data` beside them; return the files written.
+def _place(tensor: TensorProto, data: ExternalData, raw: np.ndarray) -> None:
+    """Write a tensor's bytes to the file and have it refer to them."""
+    place = data.add(raw)
+    tensor.raw_data = b""  # the function below requires the field
+    set_external_data(tensor, data.path.name, *place)
+    tensor.ClearField("raw_data")
+
+
+def save_together(graphs: Mapping[Path, Graph], data: ExternalData) -> list[Path]:
+    """Write models whose weights lie in one file next to them; return the files written.
 
     What several of them read is written once. Each file appears whole or not at all.
     """
-    constants = {t.name: t for graph in graphs.values() for t in graph._initializers()}
-    partial = data.with_name(data.name + ".partial")
-    places: dict[str, tuple[int, int]] = {}
-    with partial.open("wb") as file:
-        for tensor in constants.values():
-            assert tensor.data_location != TensorProto.EXTERNAL, "weights leave the graph when they are saved"
-            if len(tensor.raw_data) < EXTERNAL_BYTES:
-                continue
-            # Tensors of different type and equal bytes are written once. TensorRT takes two tensors of one
-            # address for one, so whoever shares bytes puts an empty page in front of one of them.
-            digest = hashlib.sha256(tensor.raw_data).hexdigest()
-            if digest not in places:
-                file.write(b"\0" * (-file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
-                places[digest] = start, size = file.tell(), len(tensor.raw_data)
-                if not any(tensor.raw_data[:PAGE_BYTES]):
-                    rest = hashlib.sha256(tensor.raw_data[PAGE_BYTES:]).hexdigest()
-                    places[rest] = start + PAGE_BYTES, size - PAGE_BYTES
-                file.write(tensor.raw_data)
-            set_external_data(tensor, data.name, *places[digest])
-            tensor.ClearField("raw_data")
-    partial.replace(data)
+    for graph in graphs.values():
+        for tensor in graph._initializers():
+            if tensor.data_location != TensorProto.EXTERNAL and len(tensor.raw_data) >= EXTERNAL_BYTES:
+                _place(tensor, data, np.frombuffer(tensor.raw_data, np.uint8))
+    data.finish()
     for path, graph in graphs.items():
         partial = path.with_name(path.name + ".partial")
         partial.write_bytes(graph.model().SerializeToString(deterministic=True))
         partial.replace(path)
-    return [*graphs, data]
+    return [*graphs, data.path]

@@ -79,7 +79,7 @@ class Weights:
     def __init__(self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None) -> None:
         self.g, self.precision, self.block = graph, precision, precision.block
         self._stored: dict[tuple[str, int], tuple[str, str]] = {}  # by name and bits
-        self._tables: list[Quantized] = []
+        self._shared: dict[str, tuple[str, str, tuple[int, int, int]]] = {}
         self._moments = moments or {}
         self.dtype = COMPUTE[precision.compute]
         self.kind = TensorProto.FLOAT16 if self.dtype == np.float16 else TensorProto.FLOAT
@@ -91,7 +91,7 @@ class Weights:
         """
         precision = replace(self.precision, weights=weights or self.precision.weights, table=self._table)
         twin = Weights(graph, precision, self._moments)
-        twin._stored, twin._tables = self._stored, self._tables
+        twin._stored, twin._shared = self._stored, self._shared
         return twin
 
     @property
@@ -111,20 +111,23 @@ class Weights:
             return self.g.op("MatMul", x, self._computed(codes, bits))
         return self._product(x, codes, scales)
 
-    def table(self, ids: str, table: np.ndarray, tied: bool) -> tuple[str, Head | None]:
-        """Rows float32 [S, D] of the token table [V, D]; and, if it is `tied`, what lays the head."""
+    def table(self, ids: str, table: Callable[[], np.ndarray], tied: bool) -> tuple[str, Head | None]:
+        """Rows float32 [S, D] of the token table [V, D], made when it is met first; if it is `tied`, also the head."""
         # One row is read for each token: a table without head costs no time.
         bits = BITS[self._table] if tied else max(BITS[self._table], 8)
         rows, head = (self._float_table if bits >= 16 else self._code_table)(ids, table, bits)
         return rows, head if tied else None
 
-    def head(self, x: str, weight: np.ndarray, out: str) -> None:
+    def head(self, x: str, weight: Callable[[], np.ndarray], out: str) -> None:
         """Logits [N, V] float32 by a head of its own [V, D]."""
-        self._logits(self.linear(x, lambda: weight.T, "lm_head", BITS[self._table]), out)
+        self._logits(self.linear(x, lambda: weight().T, "lm_head", BITS[self._table]), out)
 
-    def _float_table(self, ids: str, table: np.ndarray, bits: int) -> tuple[str, Head]:
+    def _float_table(self, ids: str, table: Callable[[], np.ndarray], bits: int) -> tuple[str, Head]:
         g = self.g
-        stored = g.constant(table.astype(np.float16) if bits == 16 else table, "embed_tokens")
+        if ("embed_tokens", bits) not in self._stored:
+            own = np.asarray(table(), np.float16 if bits == 16 else np.float32)
+            self._stored["embed_tokens", bits] = g.constant(own, "embed_tokens"), ""
+        stored, _ = self._stored["embed_tokens", bits]
         rows = g.op("Gather", stored, ids, axis=0)
         rows = g.op("Cast", rows, to=TensorProto.FLOAT) if bits == 16 else rows
 
@@ -134,28 +137,19 @@ class Weights:
 
         return rows, head
 
-    def _code_table(self, ids: str, table: np.ndarray, bits: int) -> tuple[str, Head]:
+    def _code_table(self, ids: str, table: Callable[[], np.ndarray], bits: int) -> tuple[str, Head]:
         """A quantized table lies as the head reads it, [D, V]; V is padded to whole words.
 
         TensorRT takes int8 and int4 constants for nothing but matrix weights, so the input reads the same
         bytes as int32 words and takes them apart with integer arithmetic.
         """
-        g, (vocabulary, width) = self.g, table.shape
-        in_word = 32 // bits
-        padded = np.pad(table, ((0, -vocabulary % in_word), (0, 0)))
-        if not self._tables:
-            self._tables.append(self._quantized("table", padded.T, bits))
-        q = self._tables[0]
-        # An empty page in front, so that the words have an address of their own (see `Graph.save`).
-        ahead = PAGE_BYTES // 4
-        words = g.constant(np.pad(_words(q.codes, bits), (ahead, 0)), "embed_tokens.words")
-        if ("embed_tokens", bits) not in self._stored:  # after the words, whose bytes in the file these are
-            self._store_codes("embed_tokens", q)
-        # A shape of its own keeps it apart from the head's scales, which the runtime takes into its kernel.
-        scales = g.constant(q.scales.astype(self.dtype)[None], "embed_tokens.rows.scale")
+        g, in_word, ahead = self.g, 32 // bits, PAGE_BYTES // 4
+        if "table" not in self._shared:
+            self._shared["table"] = self._store_table(table(), bits, ahead)
+        words, scales, (vocabulary, padded, width) = self._shared["table"]
         word = g.op("Div", ids, in_word)
         place = g.op("Sub", ids, g.op("Mul", word, in_word))
-        first = g.constant(np.arange(width) * (len(padded) // in_word) + ahead)
+        first = g.constant(np.arange(width) * (padded // in_word) + ahead)
         found = g.op("Gather", words, g.op("Add", g.op("Unsqueeze", word, [1]), first), axis=0)
         # Field number `place` of a word, from -half to half - 1. The word is made positive by 2^31, which
         # already moves its last field by half; the others are moved before the modulus.
@@ -166,14 +160,28 @@ class Weights:
         found = g.op("Mod", g.op("Add", g.op("Div", found, divisor), move), 2 * half)
         codes = g.op("Sub", g.op("Cast", found, to=TensorProto.FLOAT), float(half))
         factor = g.op("Transpose", g.op("Gather", scales, ids, axis=2), perm=[2, 1, 0])
-        factor = g.op("Gather", self.wide(factor), np.arange(width) // q.block, axis=1)
+        factor = g.op("Gather", self.wide(factor), np.arange(width) // self.block, axis=1)
         rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
 
         def head(x: str, out: str) -> None:
             product = self._product(x, *self._stored["embed_tokens", bits])
-            self._logits(product, out, vocabulary, len(padded) - vocabulary)
+            self._logits(product, out, vocabulary, padded - vocabulary)
 
         return rows, head
+
+    def _store_table(self, table: np.ndarray, bits: int, ahead: int) -> tuple[str, str, tuple[int, int, int]]:
+        """Store a token table [V, D] as codes; names of its words and of their scales, and (V, padded V, D)."""
+        vocabulary, width = table.shape
+        if missing := -vocabulary % (32 // bits):
+            table = np.pad(table, ((0, missing), (0, 0)))
+        q = self._quantized("table", table.T, bits)
+        del table  # a gigabyte of a large vocabulary
+        # An empty page in front, so that the words have an address of their own (see `ExternalData.add`).
+        words = self.g.constant(np.pad(_words(q.codes, bits), (ahead, 0)), "embed_tokens.words")
+        self._store_codes("embed_tokens", q)  # after the words, whose bytes in the file these are
+        # A shape of its own keeps it apart from the head's scales, which the runtime takes into its kernel.
+        scales = self.g.constant(q.scales.astype(self.dtype)[None], "embed_tokens.rows.scale")
+        return words, scales, (vocabulary, vocabulary + missing, width)
 
     def _logits(self, product: str, out: str, vocabulary: int = 0, padded: int = 0) -> None:
         """The head's product [N, padded V] as float32 logits [N, V]."""
@@ -210,4 +218,4 @@ class Weights:
 
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:
     """The bytes of the codes [D, V] as int32 [D * V * bits / 32], the first code in a word's lowest bits."""
-    return np.frombuffer((packed_int4(codes) if bits == 4 else codes).tobytes(), "<i4")
+    return np.ascontiguousarray(packed_int4(codes) if bits == 4 else codes).reshape(-1).view("<i4")

@@ -102,15 +102,15 @@ def _assemble(
     if codec is not None:
         MemoryFormat(config, "", codec)
     weights = checkpoint.weights()
-    added = adapter.added() if adapter else {}
-    if unknown := [n for n, delta in added.items() if weights.shapes.get(n) != tuple(delta.shape)]:
+    tuned = adapter.shapes if adapter else {}
+    if unknown := [name for name, shape in tuned.items() if weights.shapes.get(name) != shape]:
         raise InvalidInput(f"the adapter's {unknown[0].removesuffix('.weight')} does not fit this model")
     wide = 4 * config.parameters() <= tensor_files.FLOAT32_BYTES
     state = {}
     for name in weights.shapes:
         tensor = weights.read(name)
         kept = torch.float32 if wide else tensor.dtype
-        state[name] = (tensor.float() + added[name] if name in added else tensor).to(kept)
+        state[name] = (tensor.float() + adapter.added_to(name) if adapter and name in tuned else tensor).to(kept)
     with torch.device("meta"):  # weights are assigned, not made and thrown away
         model = Decoder(config)
     model.set_memory(config)  # its tables of rows are values

@@ -94,9 +94,19 @@ class Adapter:
         partial.chmod(0o644)  # safetensors makes it readable for its owner only
         partial.replace(path)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Shape of each weight that something is added to, by parameter name."""
+        return {f"{name}.weight": (len(b), a.shape[1]) for name, (a, b) in self.factors.items()}
+
+    def added_to(self, weight: str) -> Tensor:
+        """What is added to one weight, float32, by its parameter name."""
+        a, b = self.factors[weight.removesuffix(".weight")]
+        return (b @ a) * self.scale
+
     def added(self) -> dict[str, Tensor]:
         """What is added to each weight, float32, by parameter name."""
-        return {f"{name}.weight": (b @ a) * self.scale for name, (a, b) in self.factors.items()}
+        return {name: self.added_to(name) for name in self.shapes}
 
 
 def attach(model: Decoder, rank: int, alpha: float, first_layer: int, device: str = "cpu") -> list[nn.Parameter]:
