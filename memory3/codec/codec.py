@@ -26,7 +26,7 @@ from memory3.codec.native.library import Compiled, Library, compiled, installed
 from memory3.codec.tables import COARSE_SUBSPACES, ProductTables, pack_bits, unpack_bits
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
-CODEC_FORMAT_VERSION = 2  # 2 added codes of several vectors
+CODEC_FORMAT_VERSION = 3  # 2 added codes of several vectors, 3 the kind "scalar"
 _DISTANCES = 1 << 18  # computed at a time: what a processor's cache holds
 _UNREADABLE = (BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError)
 
@@ -89,6 +89,12 @@ class MemoryCodec(ABC):
                 tables = {name: array.squeeze(0).astype(np.float32) for name, array in arrays.items()}  # of all heads
                 together = int(header.get("together", 1))
                 return ProductCodec(ProductTables(**tables, together=together), installed())
+            if header["kind"] == "scalar":
+                from memory3.codec.scalar import ScalarCodec, ScalarTables
+
+                own = {name: array.astype(np.float32) for name, array in arrays.items()}
+                tables_of_steps = ScalarTables(**own, bits=int(header["bits"]), together=int(header["together"]))
+                return ScalarCodec(tables_of_steps, installed())
         except _UNREADABLE as error:
             raise CorruptFile(f"{path} is not a codec file ({error}): fit a codec anew") from error
         raise CorruptFile(f"{path} holds a codec of unknown kind {header['kind']!r}")
@@ -116,7 +122,7 @@ class ExactCodec(MemoryCodec):
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`."""
         header = {"kind": "exact", "dtype": self.dtype.name, "head_dim": self.head_dim, "groups": 1}
-        _save(path, header, {})
+        save_codec(path, header, {})
 
 
 class ProductCodec(MemoryCodec):
@@ -195,7 +201,7 @@ class ProductCodec(MemoryCodec):
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`, float16 tables where they lose nothing."""
         header = {"kind": "product", "groups": self.together, "head_dim": self.head_dim, "together": self.together}
-        _save(path, header, {name: _smallest(array[None]) for name, array in self.tables.arrays().items()})
+        save_codec(path, header, {name: _smallest(array[None]) for name, array in self.tables.arrays().items()})
 
 
 def _words(codewords: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -219,7 +225,7 @@ def _nearest(x: np.ndarray, codewords: np.ndarray) -> np.ndarray:
     return found
 
 
-def _save(path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def save_codec(path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write a codec file, to a temporary name first."""
     path = Path(path)
     text = json.dumps({"version": CODEC_FORMAT_VERSION, **header}, sort_keys=True).encode()

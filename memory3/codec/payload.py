@@ -66,15 +66,15 @@ class MemoryFormat:
     def __init__(self, config: ModelConfig, model_id: str, codec: MemoryCodec) -> None:
         if codec.head_dim != config.head_dim:
             raise InvalidInput(f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}: {_FIT}")
-        heads, full = len(config.memory.heads), config.memory.reference_tokens
+        heads, kept = len(config.memory.heads), {head.tokens for head in config.memory.heads}
         if codec.together > 1 and (codec.together % 2 or 2 * heads % codec.together):
             raise InvalidInput(
                 f"codec holds {codec.together} vectors in a code, {heads} heads do not divide so: {_FIT}"
             )
-        if codec.together > 2 and any(h.tokens != full for h in config.memory.heads):
+        if codec.together > 2 and len(kept) > 1:
             raise InvalidInput(
-                f"codec holds the vectors of {codec.together // 2} heads in a code, which needs heads that keep every"
-                f" token of a reference ({full}): fit a codec of single vectors"
+                f"codec holds the vectors of {codec.together // 2} heads in a code, which needs heads that keep equally"
+                f" many tokens, not {', '.join(map(str, sorted(kept)))}: fit a codec of single vectors"
             )
         self.config = config
         self.codec = codec

@@ -88,6 +88,9 @@ def pack_bits(numbers: np.ndarray, bits: int) -> np.ndarray:
     """Numbers int64 [n, count] of `bits` bits each as little-endian bit strings uint8 [n, bytes]."""
     if bits == 8:
         return numbers.astype(np.uint8)
+    if bits == 4:
+        nibbles = np.pad(numbers.astype(np.uint8), ((0, 0), (0, numbers.shape[1] % 2)))
+        return np.asarray(nibbles[:, 0::2] | nibbles[:, 1::2] << 4)
     spread = (numbers[:, :, None] >> np.arange(bits)) & 1
     return np.packbits(spread.astype(np.uint8).reshape(len(numbers), -1), axis=1, bitorder="little")
 
@@ -96,5 +99,9 @@ def unpack_bits(codes: np.ndarray, bits: int, count: int) -> np.ndarray:
     """`count` numbers of `bits` bits each, int64 [n, count], from little-endian bit strings uint8 [n, bytes]."""
     if bits == 8:
         return codes[:, :count].astype(np.int64)
+    if bits == 4:
+        numbers = np.empty((len(codes), 2 * codes.shape[1]), np.int64)
+        numbers[:, 0::2], numbers[:, 1::2] = codes & 15, codes >> 4
+        return numbers[:, :count]
     spread = np.unpackbits(codes, axis=1, count=count * bits, bitorder="little")
     return np.asarray(spread.reshape(len(codes), count, bits) @ (1 << np.arange(bits)))

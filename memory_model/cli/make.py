@@ -11,6 +11,9 @@ from memory_model.models.defaults import MINILM, PRECISION
 from memory_model.terminal import ModelOption, console, count
 
 BUNDLE = Path("build/bundle")
+_CALIBRATION_TEXTS = 16
+_TUNED_HEADS = 8
+"""What a tuned model of this size reads with; said where all heads are read."""
 
 
 def new(
@@ -19,22 +22,29 @@ def new(
     heads: Annotated[
         str,
         typer.Option(
-            help="Memory budget: paper[:TOKENS] (8 tokens in every head of the first half of the layers), all, or "
-            "LAYER.HEAD:TOKENS,… (as `rank-heads` prints it)."
+            help="Memory budget: all (every token in every head), paper[:TOKENS] (8 tokens in every head of the first "
+            "half of the layers), or LAYER.HEAD:TOKENS,… (as `rank-heads` prints it)."
         ),
-    ] = "paper",
+    ] = "all",
     embedder: Annotated[str, typer.Option(help="Embedder: minilm, or a folder such as BGE-M3.")] = MINILM,
     chat_template: Annotated[Path | None, typer.Option(help="Jinja chat template; default: the base's.")] = None,
     reference_tokens: Annotated[int, count(help="Longest reference, in tokens.")] = 128,
 ) -> None:
     """Make a model folder from a base model: check shape, tokenizer and chat template, and set the memory budget.
 
-    The base is not copied. Next, `adapt --model OUT` tunes it to read memories, `fit-codec --model OUT` fits the codec,
-    `eval` measures, and `export` writes the bundle for devices.
+    The base is not copied. The folder works at once: large models read memories of all heads without tuning, and its
+    codec rounds each number to 4 bits. `eval` measures it, `export` writes the bundle for devices. For smaller
+    memories, `adapt --model OUT` tunes it to read few heads, and `fit-codec --model OUT` fits a codec to them.
     """
+    from memory3.codec.payload import MemoryFormat
     from memory3.config import parse_budget
     from memory3.errors import MissingFile
+    from memory3.references import split
+    from memory_model.data.factbook import read_jsonl
+    from memory_model.export.activations import KEYS
     from memory_model.models.folder import ModelFolder
+    from memory_model.models.load import load_model
+    from memory_model.train.codec_fit import has_scalar_codec, scalar_codec
 
     if embedder != MINILM and not (embedder and Path(embedder).is_dir()):
         raise MissingFile(f"no embedder at {embedder}: give minilm, or the folder of a BERT or XLM-R")
@@ -47,11 +57,27 @@ def new(
             chat_template=chat_template.read_text(encoding="utf-8") if chat_template else "",
             progress=lambda name: status.update(f"hashing {name}"),
         )
-    config = made.config()
+    config, memory = made.config(), made.memory
     console.print(
         f"{made.name}: {config.layers} layers, {config.parameters() / 1e6:,.1f} M parameters, "
-        f"{len(config.memory.heads)} memory heads, {config.memory.vectors:,} vectors a memory; in [bold]{out}[/bold]"
+        f"{len(memory.heads)} memory heads, {memory.vectors:,} vectors a memory; in [bold]{out}[/bold]"
     )
+    if not has_scalar_codec(memory):
+        console.print(f"its heads keep different tokens: memory-model fit-codec --model {out} makes its codec")
+        return
+    with console.status(f"writing {_CALIBRATION_TEXTS} memories for the codec"):
+        rows, loaded = read_jsonl(ModelFolder.open().calibration or "", KEYS), load_model(made)
+        texts = [split(row["knowledge"], "", loaded.tokenizer.count, memory.reference_tokens)[0] for row in rows]
+        codec = scalar_codec(loaded.writer, memory, sorted(texts, key=len)[-_CALIBRATION_TEXTS:])
+        codec.save(made.path / "codec.npz")
+    size = MemoryFormat(config, loaded.model_id, codec).full_bytes
+    tuned = 2 * _TUNED_HEADS * config.head_dim * memory.reference_tokens // 8
+    console.print(f"{size:,} bytes a memory at 4 bits a number; ready for `eval` and `export --model {out}`")
+    if size > tuned:
+        console.print(
+            f"`adapt`, `rank-heads` and `fit-codec` save most of it: {_TUNED_HEADS} heads at 1 bit a number take"
+            f" {tuned:,} bytes"
+        )
 
 
 def export(

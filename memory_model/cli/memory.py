@@ -73,7 +73,9 @@ def fit_codec(
     adapter: terminal.AdapterOption = None,
     data: terminal.DataOption = FACTBOOK,
     corpus: terminal.CorpusOption = None,
-    factory: Annotated[str, typer.Option(help="'tokens:PARTSxBITS', or a FAISS factory string.")] = "",
+    factory: Annotated[
+        str, typer.Option(help="'tokens:PARTSxBITS', 'scalar:4', 'scalar:8', or a FAISS factory string.")
+    ] = "",
     references: Annotated[int, typer.Option(min=2, help="References to write; a tenth is for measuring.")] = 700,
     points: Annotated[int, count(help="Vectors to fit to.")] = 40000,
     seed: terminal.SeedOption = 0,
@@ -81,8 +83,9 @@ def fit_codec(
 ) -> None:
     """Fit the codec to the model's own key-values (paper, appendix B); the same seed gives the same file.
 
-    tokens:… encodes all vectors of a token together, FAISS's 'PQ16x8' each alone. Default: tokens with 8 bytes per
-    vector if every memory head keeps all tokens, otherwise the paper's 14 bytes.
+    tokens:… encodes all vectors of a token together, FAISS's 'PQ16x8' each alone; scalar:4 rounds each number to
+    4 bits: more bytes, but a few references suffice (`memory-model new` writes such a codec). Default: tokens with
+    8 bytes per vector if every memory head keeps all tokens, otherwise the paper's 14 bytes.
     """
     from memory3.errors import InvalidInput
     from memory_model.data.mixture import Reader, codec_texts

@@ -38,16 +38,16 @@ class ExternalData:
 
     def add(self, raw: np.ndarray) -> tuple[int, int]:
         """Offset and length of these bytes, uint8 [n], in the file; equal bytes are written once."""
-        digest = hashlib.sha256(raw).hexdigest()
+        digest = hashlib.sha256(raw.data).hexdigest()
         if digest not in self._known:
             self._file.write(b"\0" * (-self._file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
             self._known[digest] = start, size = self._file.tell(), len(raw)
             # TensorRT takes two tensors of one address for one, so whoever shares bytes puts an empty page in front
             # of one of them.
             if not raw[:PAGE_BYTES].any():
-                rest = hashlib.sha256(raw[PAGE_BYTES:]).hexdigest()
+                rest = hashlib.sha256(raw[PAGE_BYTES:].data).hexdigest()
                 self._known[rest] = start + PAGE_BYTES, size - PAGE_BYTES
-            self._file.write(raw)
+            self._file.write(raw.data)
         return self._known[digest]
 
     def finish(self) -> Path:
@@ -75,7 +75,7 @@ class Graph:
 
     def __init__(self, name: str, beside: Graph | None = None, data: ExternalData | None = None) -> None:
         self.name = name
-        self.data = beside.data if beside else data
+        self.data: ExternalData | None = beside.data if beside else data
         self.metadata: dict[str, str] = {}
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -106,7 +106,7 @@ class Graph:
         return self._store(name, TensorProto.INT4, values.shape, packed_int4(values))
 
     def _store(self, name: str, kind: int, shape: Sequence[int], raw: np.ndarray) -> str:
-        key = (str(kind), hashlib.sha256(raw).hexdigest(), tuple(shape))
+        key = (str(kind), hashlib.sha256(raw.data).hexdigest(), tuple(shape))
         if key not in self._known:
             name = name or f"constant_{len(self._constants)}"
             assert name not in self._constants, name

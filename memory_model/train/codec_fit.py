@@ -16,8 +16,10 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from memory3.chat import text_start
-from memory3.codec.codec import ProductCodec
+from memory3.codec.codec import MemoryCodec
+from memory3.codec.native.library import installed
 from memory3.codec.payload import vector_rows
+from memory3.codec.scalar import SCALAR_BITS, ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.errors import InvalidInput
 from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
@@ -48,6 +50,28 @@ def recipe(factory: str, memory: MemoryConfig) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
+def scalar_bits(factory: str, memory: MemoryConfig) -> int | None:
+    """The bits of `scalar:BITS`, None for another string; raises InvalidInput."""
+    if not factory.startswith("scalar:"):
+        return None
+    if factory not in (names := [f"scalar:{bits}" for bits in SCALAR_BITS]):
+        raise InvalidInput(f"--factory {factory!r}: write {' or '.join(names)}")
+    if not has_scalar_codec(memory):
+        raise InvalidInput(f"--factory {factory!r} needs heads that keep equally many tokens")
+    return int(factory.removeprefix("scalar:"))
+
+
+def has_scalar_codec(memory: MemoryConfig) -> bool:
+    """Whether a token's vectors of all heads can share a code: the heads keep equally many tokens."""
+    return len({head.tokens for head in memory.heads}) == 1
+
+
+def scalar_codec(writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str], bits: int = 4) -> ScalarCodec:
+    """A scalar codec with the steps that suit the memories of these texts; a dozen of them are enough."""
+    together = 2 * len(memory.heads)
+    return ScalarCodec(ScalarTables.of(written_vectors(writer, memory, texts, together), bits, together), installed())
+
+
 def default_factory(config: ModelConfig) -> str:
     """The codec for a budget: one code for a token's vectors where all are kept, else the paper's (appendix B)."""
     memory, d = config.memory, config.head_dim
@@ -65,24 +89,27 @@ def fit(
     progress: Progress,
     *,
     points: int = 65536,
-) -> tuple[ProductCodec, list[float]]:
+) -> tuple[MemoryCodec, list[float]]:
     """(codec, share of variance lost by each vector of a code), measured on references it was not fitted to.
 
     texts: references, drawn uniformly as in the paper, of which the last tenth is kept for measuring; batches: what
     reads memories, for the metric; factory: see `recipe`. At most `points` vectors are fitted to.
     """
     memory, d = loaded.config.memory, loaded.config.head_dim
-    tokens = recipe(factory, memory)
-    together = 2 * len(memory.heads) if tokens else 1
+    tokens, bits = recipe(factory, memory), scalar_bits(factory, memory)
+    together = 2 * len(memory.heads) if tokens or bits else 1
     fitting = len(texts) - max(1, len(texts) // 10)
-    if not tokens:  # before hours of writing
+    if not (tokens or bits):  # before hours of writing
         check_factory(factory, d, fitting * memory.vectors)
     task = progress.add_task("writing memories", total=len(texts))
     sample, fresh = (
         written_vectors(loaded.writer, memory, part, together, lambda n: progress.advance(task, n))
         for part in (texts[:fitting], texts[fitting:])
     )
-    if tokens is None:
+    codec: MemoryCodec
+    if bits:
+        codec = ScalarCodec(ScalarTables.of(sample, bits, together), installed())
+    elif tokens is None:
         task = progress.add_task("training FAISS's index (it reports nothing)", total=1)
         codec = fit_factory(sample, factory)
         progress.advance(task)

@@ -104,6 +104,13 @@ export function readPayload(payload, model) {
   return { tokens, blocks };
 }
 
+// Scalar codes (docs/reference/runtime.md): number n of a vector is offset[n] + step[n] * its code
+
+function readScalarCode(code, { bits, offset, step }) {
+  const number = (n) => (bits === 8 ? code[n] : (code[n >> 1] >> (4 * (n & 1))) & 15);
+  return offset.map((start, n) => start + step[n] * number(n));
+}
+
 // Comparison with the vectors
 
 let failures = 0;
@@ -139,6 +146,10 @@ for (const model of vectors("payloads")) {
   for (const [why, wrong] of Object.entries(model.refused ?? {})) {
     same(`refused: ${why}`, refused(Buffer.from(wrong, "hex"), model), true);
   }
+}
+for (const codec of vectors("scalar_codecs")) {
+  const found = codec.codes.map((code) => readScalarCode(Buffer.from(code, "hex"), codec));
+  same(`vectors of ${codec.bits}-bit codes`, found, codec.vectors);
 }
 console.log(failures ? `${failures} differ` : "all vectors agree");
 process.exitCode = failures ? 1 : 0;

@@ -13,6 +13,7 @@ import numpy as np
 
 from memory3.codec.codec import ExactCodec, MemoryCodec
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory3.codec.scalar import SCALAR_BITS, ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, MemoryHead
 from memory3.words import query_words
 from memory_service.write.document import content_hash_of, text_hash_of
@@ -158,9 +159,32 @@ def payloads() -> list[dict[str, Any]]:
     return found
 
 
+def scalar_codecs() -> list[dict[str, Any]]:
+    """Scalar codecs of 4 and 8 bits, some of their codes, and the vectors of these."""
+    found = []
+    for bits in SCALAR_BITS:
+        offset, step = np.arange(-4, 4, dtype=np.float32), np.array([0.25, 0.5, 1, 2] * 2, np.float32)
+        codec = ScalarCodec(ScalarTables(offset, step, bits, together=2))
+        codes = np.arange(3 * codec.code_bytes, dtype=np.uint8).reshape(3, -1) * 11
+        found.append(
+            {
+                "bits": bits,
+                "together": codec.together,
+                "head_dim": codec.head_dim,
+                "codec_id": codec.codec_id,
+                "offset": offset.tolist(),
+                "step": step.tolist(),
+                "codes": [code.tobytes().hex() for code in codes],
+                "vectors": codec.decode(codes).tolist(),
+            }
+        )
+    return found
+
+
 def contents() -> dict[str, str]:
     """The files by name. Characters beyond ASCII are escaped, so that no editor normalises them."""
     made = {"words": words(), "content_hashes": content_hashes(), "payloads": payloads()}
+    made["scalar_codecs"] = scalar_codecs()
     return {f"{name}.json": json.dumps(value, indent=1) + "\n" for name, value in made.items()}
 
 

@@ -171,8 +171,44 @@ PRODUCT static void multiply_all(const product_tables *t, const uint8_t *gathere
 }
 #endif
 
+/* Tables of `ScaledCodes` in library.py: float [together * head_dim] each. A number is offset + step * code; codes of 4
+   bits lie two to a byte, low nibble first. head_dim: even where codes have 4 bits. */
+typedef struct {
+    int64_t bits, code_bytes, head_dim, together;
+    const float *offset, *step;
+} scaled_tables;
+
+INLINE void scale_codes(const scaled_tables *t, const uint8_t *codes, int64_t n, const int64_t *places, float *out) {
+    const int64_t d = t->head_dim, half = t->bits == 4, bytes = half ? d / 2 : d;
+    for (int64_t i = 0; i < n; i++, codes += t->code_bytes)
+        for (int64_t group = 0; group < t->together; group++) {
+            const uint8_t *code = codes + group * bytes;
+            const float *offset = t->offset + group * d, *step = t->step + group * d;
+            float *row = out + places[i * t->together + group] * d;
+            if (half)
+                for (int64_t x = 0; x < bytes; x++) {
+                    row[2 * x] = offset[2 * x] + step[2 * x] * (float)(code[x] & 15);
+                    row[2 * x + 1] = offset[2 * x + 1] + step[2 * x + 1] * (float)(code[x] >> 4);
+                }
+            else
+                for (int64_t x = 0; x < d; x++) row[x] = offset[x] + step[x] * (float)code[x];
+        }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) static void scale_codes_avx2(const scaled_tables *t, const uint8_t *codes, int64_t n,
+                                                                 const int64_t *places, float *out) {
+    scale_codes(t, codes, n, places, out);
+}
+
+__attribute__((target("avx512f"))) static void scale_codes_avx512(const scaled_tables *t, const uint8_t *codes,
+                                                                  int64_t n, const int64_t *places, float *out) {
+    scale_codes(t, codes, n, places, out);
+}
+#endif
+
 /* Another number with every change below, so that a library of another version is not called. */
-int32_t memory_codec_version(void) { return 6; }
+int32_t memory_codec_version(void) { return 7; }
 
 /* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with VNNI, or ARM's dot products; those below
    it run too. Sums of rows are the same at level 2 as at 1: wider vectors bring nothing there. */
@@ -232,4 +268,22 @@ int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const
     multiply_all(t, gathered, n, stride, places, out);
 #endif
     return 0;
+}
+
+/* n codes to vectors, each number by its own step. places, out: as in memory_codec_sum_rows. Returns 0, or what is wrong
+   before it writes. */
+int32_t memory_codec_scale(int32_t level, const scaled_tables *tables, const uint8_t *codes, int64_t n,
+                           const int64_t *places, float *out, int64_t out_rows) {
+    const scaled_tables *t = tables;
+    if ((t->bits != 4 && t->bits != 8) || t->head_dim < 1 || t->together < 1 || (t->bits == 4 && t->head_dim % 2) ||
+        t->head_dim * t->together * t->bits > 8 * t->code_bytes)
+        return BAD_TABLES;
+    for (int64_t i = 0; i < n * t->together; i++)
+        if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
+    if (level < 0 || level > memory_codec_level()) return BAD_LEVEL;
+#if defined(__x86_64__)
+    if (level >= 2) return scale_codes_avx512(t, codes, n, places, out), 0;
+    if (level == 1) return scale_codes_avx2(t, codes, n, places, out), 0;
+#endif
+    return scale_codes(t, codes, n, places, out), 0;
 }

@@ -27,7 +27,7 @@ from memory3.codec.native.compile import FOLDER, LIBRARY
 from memory3.codec.tables import ProductTables
 from memory3.errors import InvalidInput
 
-VERSION = 6
+VERSION = 7
 ARM = platform.machine() in ("aarch64", "arm64")
 LEVELS = ("NEON", "NEON", "NEON dot product") if ARM else ("plain", "AVX2", "AVX-512 VNNI")
 """Instruction sets that the loops are compiled for; the first is what every processor of the architecture has."""
@@ -71,6 +71,8 @@ class Library:
         self.sum_rows, self.multiply = loaded.memory_codec_sum_rows, loaded.memory_codec_multiply
         self.sum_rows.argtypes = [ctypes.c_int32, pointer, pointer, number, pointer, pointer, number]
         self.multiply.argtypes = [*self.sum_rows.argtypes, pointer]
+        self.scale = loaded.memory_codec_scale
+        self.scale.argtypes = self.sum_rows.argtypes
         self._nearest = loaded.memory_codec_nearest
         self._nearest.argtypes = [
             ctypes.c_int32,
@@ -108,23 +110,26 @@ class Library:
         return found
 
 
-class Compiled(ABC):
-    """A codec's tables laid out for a loop. Thread-safe: nothing changes after it is made."""
+class Loop(ABC):
+    """Tables laid out for a loop of decode.c. Thread-safe: nothing changes after it is made.
+
+    numbers, arrays: the fields of the loop's struct, numbers first.
+    """
 
     name: str
-    tolerance: float
-    """Largest relative error against numpy."""
 
-    def __init__(self, tables: ProductTables, library: Library) -> None:
-        self._library, self._shape = library, (tables.code_bytes, tables.together)
-        self._head_dim = len(tables.mean) // tables.together
-        numbers, self._arrays = self._laid_out(tables)
+    def __init__(
+        self,
+        library: Library,
+        code_bytes: int,
+        together: int,
+        head_dim: int,
+        numbers: list[int],
+        arrays: list[np.ndarray],
+    ) -> None:
+        self._library, self._shape, self._head_dim, self._arrays = library, (code_bytes, together), head_dim, arrays
         # A struct of decode.c: all of its fields have eight bytes.
-        self._struct = np.array([*numbers, *(array.ctypes.data for array in self._arrays)], np.int64)
-
-    @abstractmethod
-    def _laid_out(self, tables: ProductTables) -> tuple[list[int], list[np.ndarray]]:
-        """The numbers of the struct, and the arrays behind them."""
+        self._struct = np.array([*numbers, *(array.ctypes.data for array in arrays)], np.int64)
 
     @abstractmethod
     def _call(self, head: tuple[int, ...], rows: int) -> int:
@@ -148,6 +153,40 @@ class Compiled(ABC):
             raise InvalidInput(_WRONG[wrong])
 
 
+class Compiled(Loop):
+    """The loop of a product codec."""
+
+    tolerance: float
+    """Largest relative error against numpy."""
+
+    def __init__(self, tables: ProductTables, library: Library) -> None:
+        head_dim = len(tables.mean) // tables.together
+        super().__init__(library, tables.code_bytes, tables.together, head_dim, *self._laid_out(tables, head_dim))
+
+    @abstractmethod
+    def _laid_out(self, tables: ProductTables, head_dim: int) -> tuple[list[int], list[np.ndarray]]:
+        """The numbers of the struct, and the arrays behind them."""
+
+
+class ScaledCodes(Loop):
+    """Decodes a scalar codec: offset and step of each number, float32 [together * head_dim]."""
+
+    name = "scaled codes"
+
+    def __init__(self, offset: np.ndarray, step: np.ndarray, bits: int, together: int, library: Library) -> None:
+        head_dim, code_bytes = len(offset) // together, len(offset) * bits // 8
+        arrays = [np.ascontiguousarray(array, np.float32) for array in (offset, step)]
+        super().__init__(library, code_bytes, together, head_dim, [bits, code_bytes, head_dim, together], arrays)
+
+    @staticmethod
+    def suits(head_dim: int, bits: int) -> bool:
+        """Whether the codes of each vector are whole bytes."""
+        return head_dim * bits % 8 == 0
+
+    def _call(self, head: tuple[int, ...], rows: int) -> int:
+        return int(self._library.scale(*head, rows))
+
+
 class FoldedTables(Compiled):
     """Decodes by sums of rows, int16 with one scale a number."""
 
@@ -162,7 +201,7 @@ class FoldedTables(Compiled):
         small = 2 * (parts * words + coarse * coarse_words) * d <= _MOST_BYTES
         return small and parts + coarse <= _MOST_TABLES and d <= _MOST_WIDTH
 
-    def _laid_out(self, tables: ProductTables) -> tuple[list[int], list[np.ndarray]]:
+    def _laid_out(self, tables: ProductTables, head_dim: int) -> tuple[list[int], list[np.ndarray]]:
         width = -(-len(tables.mean) // _PADDING) * _PADDING
         rows, scales, mean = _fold(_products(tables), tables.mean, width)
         coarse = 0 if tables.coarse is None else len(tables.coarse)
@@ -174,7 +213,7 @@ class FoldedTables(Compiled):
             tables.bits,
             tables.code_bytes,
             width,
-            self._head_dim,
+            head_dim,
             tables.together,
         ]
         return numbers, [_paired(rows), scales, mean]
@@ -197,7 +236,7 @@ class ByteProduct(Compiled):
         """Whether the codec has no coarse parts, and its heads fill vectors of 16 floats."""
         return tables.coarse is None and len(tables.mean) // tables.together % 16 == 0
 
-    def _laid_out(self, tables: ProductTables) -> tuple[list[int], list[np.ndarray]]:
+    def _laid_out(self, tables: ProductTables, head_dim: int) -> tuple[list[int], list[np.ndarray]]:
         codewords, d = tables.codewords, len(tables.mean)
         parts, words, wide = codewords.shape
         # Parts are padded to one width; numbers that are always zero are left out of the product.
@@ -224,7 +263,7 @@ class ByteProduct(Compiled):
         paneled = _on_large_pages((panels, quads, _COLUMNS, 2)).view(np.int8)  # all of it is read for every memory
         paneled[:] = basis.reshape(quads, 4, panels, _COLUMNS).transpose(2, 0, 3, 1)
         self._gathered = 4 * quads + row
-        sizes = [parts, tables.bits, tables.code_bytes, row, quads, panels, len(ends), self._head_dim, tables.together]
+        sizes = [parts, tables.bits, tables.code_bytes, row, quads, panels, len(ends), head_dim, tables.together]
         compact ^= 0x80 if ARM else 0  # its bytes have a sign
         return sizes, [
             compact,

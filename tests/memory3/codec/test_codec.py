@@ -95,7 +95,7 @@ def test_a_codec_of_tokens_is_refused_for_heads_that_keep_different_ones(token_c
     with pytest.raises(InvalidInput, match="divide"):
         MemoryFormat(tiny_config(), "ab" * 32, token_codec)
     heads = (MemoryHead(0, 1, 16), MemoryHead(2, 0, 8))
-    with pytest.raises(InvalidInput, match="every token"):
+    with pytest.raises(InvalidInput, match="equally many tokens, not 8, 16"):
         MemoryFormat(tiny_config(memory=MemoryConfig(heads, reference_tokens=16)), "ab" * 32, token_codec)
 
 
