@@ -60,8 +60,8 @@ class ScalarTables:
                 best, least = np.where(lost < least, step, best), np.minimum(lost, least)
             offsets.append(mean - best * last / 2)
             steps.append(best)
-        arrays = (np.concatenate(part).astype(np.float32) for part in (offsets, steps))
-        return cls(*arrays, bits=bits, together=together)
+        offset, step = (np.concatenate(part).astype(np.float32) for part in (offsets, steps))
+        return cls(offset, step, bits, together)
 
     @property
     def codec_id(self) -> str:
