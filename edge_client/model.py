@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import atexit
-import os
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_client.decoder.batch import Decoder
-from edge_client.decoder.sequence import Sequence as Text
-from edge_client.errors import Cancellation, ContextFull, ModelClosed, RetrievalError
-from edge_client.generate.conversation import REMEMBER_AT, Conversation, Progress
-from edge_client.generate.loop import Answer
-from edge_client.generate.prompt import common_length
-from edge_client.generate.sampling import Sampling
-from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
-from edge_client.local.folder import Remembered as LocalOutcome
+from edge_client.decoder.sequence import common_length
+from edge_client.engine import Engine
+from edge_client.generate.loop import answer_stream, checked
+from edge_client.generate.past import Progress
+from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases
 from edge_client.local.folder import remember as remember_documents
-from edge_client.local.writer import MemoryWriter
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import MemoryCache, Recaller
-from edge_client.recall.worker import RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Result
-from edge_client.wire.client import MemoryClient, names_of
 from memory3.bundle import Bundle
 from memory3.chat import Message, Prompt
-from memory3.embedder import Embedder
-from memory3.errors import CorruptFile, InvalidInput
+from memory3.errors import InvalidInput
 from memory3.formats import FileDocument
 
 if TYPE_CHECKING:
@@ -67,33 +53,11 @@ class EdgeModel:
     that ends closes what is open.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        decoder: Decoder,
-        recaller: Recaller,
-        settings: EdgeSettings,
-        local: LocalKnowledgeBases | None = None,
-    ) -> None:
-        """See `open`. local: None to open what the settings name. Raises CorruptFile for a decoder of another shape."""
-        if decoder.config != bundle.config:
-            raise CorruptFile("decoder.onnx has another shape than the manifest says: export the bundle again")
-        self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
-        self.graph = decoder.graph
-        self.policy, self._settings = settings.recall_policy, settings
-        self.mark = int(REMEMBER_AT * decoder.context)
-        self._local = _local(bundle, settings) if local is None else local
-        self.closed = False
-        self.worker = RecallWorker(recaller)
-        self.background = ThreadPoolExecutor(1, "memory3-remember", initializer=_lower_priority)
-        self.closing = Cancellation()
-        # Before there are threads: a cached property is made twice if two read it at once.
-        _ = bundle.chat
-        self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
-        self._lock = threading.Lock()
+    def __init__(self, engine: Engine) -> None:
+        """See `open`."""
+        self.engine = engine
         self._choosing = threading.Lock()  # a session's lock may be taken within, and this one within none
         self._sessions: list[ChatSession] = []  # of `generate`, the last one first
-        self._writer: MemoryWriter | None = None
         _OPEN.add(self)
 
     @classmethod
@@ -115,24 +79,17 @@ class EdgeModel:
         given = {name: value for name, value in given.items() if value is not None}
         if settings is not None and given:
             raise InvalidInput(f"give either settings or {', '.join(given)}")
-        settings = settings or EdgeSettings(**given)
-        opened = Bundle.open(settings.bundle)
-        if settings.minimum_score is None:
-            settings = settings.model_copy(update={"minimum_score": opened.manifest.minimum_score})
-        local = _local(opened, settings)  # refused before weights are loaded
-        decoder = Decoder.open(
-            opened,
-            threads=settings.threads,
-            provider=settings.provider,
-            context=settings.context,
-            parallel=settings.parallel,
-            model=settings.model,
-        )
-        embedder = opened.embedder(threads=settings.embedder_threads)
-        cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
-        model = cls._reading(opened, decoder, embedder, cache, local, settings)
-        model.recaller.prepare()
-        return model
+        return cls(Engine.open(settings or EdgeSettings(**given)))
+
+    @property
+    def bundle(self) -> Bundle:
+        """The opened bundle."""
+        return self.engine.bundle
+
+    @property
+    def local(self) -> LocalKnowledgeBases:
+        """The knowledge bases of this device; raises ModelClosed."""
+        return self.engine.local
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
         """The same model with another knowledge base of the same service, or several ("atlas,firm").
@@ -140,49 +97,11 @@ class EdgeModel:
         Weights, embedder and cached memories are shared. Close it apart from this one. Raises InvalidInput and
         ModelClosed.
         """
-        settings, recaller = self._settings.model_copy(update={"knowledge_base": name}), self.recaller
-        return self._reading(self.bundle, self.decoder, recaller.embedder, recaller.cache, self.local, settings)
+        return EdgeModel(self.engine.with_knowledge_base(name))
 
     def require_knowledge_bases(self, names: str) -> None:
         """Raise InvalidInput for one ("atlas,firm") that neither this device has nor a service that answers."""
-        client = self.recaller.client
-        with suppress(RetrievalError):
-            known = {base.name for base in client.knowledge_bases()} | {*self.local.documents()} if client else set()
-            if client and (unknown := [name for name in names_of(names) if name not in known]):
-                there = ", ".join(sorted(known)) or "none"
-                raise InvalidInput(f"there is no knowledge base {unknown[0]!r}; there are: {there}")
-
-    @classmethod
-    def _reading(
-        cls,
-        bundle: Bundle,
-        decoder: Decoder,
-        embedder: Embedder,
-        cache: MemoryCache,
-        local: LocalKnowledgeBases,
-        settings: EdgeSettings,
-    ) -> EdgeModel:
-        """With a recaller of its own for the knowledge base in the settings."""
-        client = None
-        if not settings.offline:
-            client = MemoryClient(
-                settings.channel,
-                settings.knowledge_base,
-                bundle.identity,
-                bundle.manifest.embedder_id,
-                deadline_s=settings.deadline_s,
-                minimum_score=settings.minimum_score,
-                payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
-            )
-        recaller = Recaller(
-            embedder,
-            client,
-            decoder.graph.reading(bundle.memory_format),
-            local=[local],
-            stand_ins=local.stand_ins(settings.knowledge_base),
-            cache=cache,
-        )
-        return cls(bundle, decoder, recaller, settings, local)
+        self.engine.require_knowledge_bases(names)
 
     def ask(
         self,
@@ -223,13 +142,13 @@ class EdgeModel:
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        policy = self.policy_with(memory)
+        policy = self.engine.policy_with(memory)
         self.bundle.chat.prompt(messages)  # refuses what is no conversation
         if document:
             *before, question = messages
             whole = [*before, {**question, "content": f"{document}\n\n{question['content']}"}]
-            if len(self.bundle.chat.prompt(whole).ids) >= self.mark:
-                session = ChatSession(self, before, policy)
+            if len(self.bundle.chat.prompt(whole).ids) >= self.engine.mark:
+                session = ChatSession(self.engine, before, policy)
                 if policy.mode is not RecallMode.off:
                     session.remember(document, title, progress=progress)
                 return session.reply(question, policy, options)
@@ -239,8 +158,8 @@ class EdgeModel:
             return session.reply(messages[-1], policy, options)
         finally:
             with self._choosing:
-                if not self.closed:
-                    self._sessions = [session, *self._sessions][: max(KEPT, self.decoder.parallel)]
+                if not self.engine.closed:
+                    self._sessions = [session, *self._sessions][: max(KEPT, self.engine.decoder.parallel)]
 
     def complete(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
@@ -253,8 +172,8 @@ class EdgeModel:
             raise InvalidInput("the text to continue is empty: give at least one character")
         ids = self.bundle.tokenizer.encode(text)
         prompt = Prompt(ids, [True] * len(ids))
-        sampling, policy = self.checked(prompt, options), self.policy_with(memory)
-        return self.answer(self.sequence(), prompt, sampling, policy, lambda _: None)
+        sampling, policy = checked(self.engine, prompt, options), self.engine.policy_with(memory)
+        return answer_stream(self.engine, self.engine.sequence(), prompt, sampling, policy)
 
     def session(
         self, system: str | None = None, *, messages: Sequence[Message] = (), memory: RecallMode | str | None = None
@@ -266,14 +185,14 @@ class EdgeModel:
         """
         if system is not None:
             messages = [{"role": "system", "content": system}, *messages]
-        return ChatSession(self, messages, self.policy_with(memory))
+        return ChatSession(self.engine, messages, self.engine.policy_with(memory))
 
     def load_session(self, path: str | Path, *, memory: RecallMode | str | None = None) -> ChatSession:
         """A conversation that `ChatSession.save` wrote, on this or another device with the same model.
 
         Raises MissingFile, CorruptFile, IdentityMismatch, ContextFull, ModelClosed.
         """
-        return ChatSession.load(self, path, self.policy_with(memory))
+        return ChatSession.load(self.engine, path, self.engine.policy_with(memory))
 
     def remember(
         self,
@@ -299,109 +218,29 @@ class EdgeModel:
 
     def remember_documents(
         self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
-    ) -> Iterator[LocalOutcome]:
+    ) -> Iterator[DocumentOutcome]:
         """As `remember`, of files (`memory3.formats`); yields how far it is, and which of them failed."""
-        local, writer = self.local, self.writer
+        local, writer = self.engine.local, self.engine.writer
         yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)
 
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
         return self.local.base(knowledge_base).delete(key)
 
-    @property
-    def local(self) -> LocalKnowledgeBases:
-        """The knowledge bases of this device; raises ModelClosed."""
-        self.check_open()
-        return self._local
-
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.
 
         The caches go now; weights and memories once nobody holds the model or a session of it any more.
         """
-        with self._lock:
-            self.closed = True
-            streams = list(self._under_way)
+        self.engine.close()
         with self._choosing:
             self._sessions = []
-        for stream in streams:
-            stream.cancel()
-        for stream in streams:
-            stream.wait_for_step()
-        self.closing.cancel()
-        self.background.shutdown(cancel_futures=True)
-        self.worker.close()
-        self.recaller.close()
 
     def __enter__(self) -> EdgeModel:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # What sessions need.
-
-    def sequence(self, source: object = None) -> Text:
-        """The key-values of one more conversation; raises ModelClosed. source: of its memories, if it has its own."""
-        self.check_open()
-        return self.decoder.sequence(source or self.recaller)
-
-    @property
-    def writer(self) -> MemoryWriter:
-        """Made at the first need. Raises StorageError (NO_WRITER), CorruptFile, ModelClosed."""
-        self.check_open()
-        if self._writer is None:
-            self._writer = MemoryWriter(self.bundle, embedder=self.recaller.embedder, decoder=self.decoder)
-        return self._writer
-
-    def check_open(self) -> None:
-        """Raise ModelClosed after `close`."""
-        if self.closed:
-            raise ModelClosed("the model was closed: open it again with EdgeModel.open")
-
-    def checked(self, prompt: Prompt, options: Mapping[str, Any]) -> Sampling:
-        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits."""
-        self.check_open()
-        sampling = Sampling.of(options)
-        sampling.check_vocabulary(self.bundle.config.vocabulary)
-        if len(prompt.ids) >= self.decoder.room:
-            longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
-            if self.bundle.writer is None:
-                help = (
-                    f"the bundle has no writer.onnx, with which old turns would become memories: export it again with"
-                    f" `memory-model export`, or {longer}"
-                )
-            else:
-                help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
-            raise ContextFull(f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help)
-        return sampling
-
-    def policy_with(self, memory: RecallMode | str | None, policy: RecallPolicy | None = None) -> RecallPolicy:
-        """The policy, by default the model's, with another mode; raises InvalidInput for one that does not exist."""
-        policy = policy or self.policy
-        try:
-            return policy if memory is None else replace(policy, mode=RecallMode(memory))
-        except ValueError:
-            modes = ", ".join(mode.value for mode in RecallMode)
-            raise InvalidInput(f"memory must be one of {modes}, not {memory!r}") from None
-
-    def answer(
-        self,
-        sequence: Text,
-        prompt: Prompt,
-        sampling: Sampling,
-        policy: RecallPolicy,
-        done: Callable[[Answer], None],
-        conversation: Conversation | None = None,
-    ) -> AnswerStream:
-        """An answer to a checked prompt; nothing is computed before its first event is requested."""
-        cancellation = Cancellation()
-        answer = Answer(self, sequence, prompt, sampling, policy, cancellation, conversation)
-        stream = AnswerStream(answer, cancellation, done)
-        with self._lock:
-            self.check_open()
-            self._under_way.add(stream)
-        return stream
 
     def _session_of(self, messages: Sequence[Message], policy: RecallPolicy) -> ChatSession:
         """A session that said all messages but the last, taken from those that are kept; else a new one.
@@ -425,7 +264,7 @@ class EdgeModel:
                     most, known = same, session.conversation.spelled.copy()
                     spelled = {n: tokens for n, tokens in known.items() if n < same}
             else:
-                return ChatSession(self, messages[:-1], policy, spelled)
+                return ChatSession(self.engine, messages[:-1], policy, spelled)
         if not goes_on:
             session.take_back()
         return session
@@ -439,13 +278,3 @@ def _close_all() -> None:
     """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
     for model in list(_OPEN):
         model.close()
-
-
-def _local(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBases:
-    return LocalKnowledgeBases(settings.local, bundle, minimum_score=settings.minimum_score)
-
-
-def _lower_priority() -> None:
-    """Of this thread, where Linux has one for each: beside decoding on the same core it gets about a quarter."""
-    if sys.platform == "linux":
-        os.nice(5)

@@ -13,9 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edge_client.engine import Engine
 from edge_client.errors import Cancellation, SessionBusy
-from edge_client.generate.conversation import Conversation, Progress
-from edge_client.generate.loop import Answer
+from edge_client.generate.conversation import Conversation
+from edge_client.generate.loop import Answer, answer_stream, checked
+from edge_client.generate.past import Progress
 from edge_client.local.database import connected, disk_errors
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import AnswerStream
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from edge_client.generate.sampling import SamplingOptions
-    from edge_client.model import EdgeModel
 
 
 FILE_VERSION = 3
@@ -55,15 +56,15 @@ class ChatSession:
 
     def __init__(
         self,
-        model: EdgeModel,
+        engine: Engine,
         messages: Sequence[Message],
         policy: RecallPolicy,
         spelled: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         if messages:
-            model.bundle.chat.prompt(messages)  # refuses what is no conversation
-        self._model, self._policy = model, policy
-        self.conversation = Conversation(model, messages, spelled or {})
+            engine.bundle.chat.prompt(messages)  # refuses what is no conversation
+        self._engine, self._policy = engine, policy
+        self.conversation = Conversation(engine, messages, spelled or {})
         self._answer: weakref.ref[AnswerStream] | None = None
         self._lock = threading.RLock()  # a dropped answer may be recorded in the midst of anything
 
@@ -88,12 +89,12 @@ class ChatSession:
         with the text that was shown; one that ended before its first token, for whatever reason, takes its question
         back. Arguments are checked at once. Raises InvalidInput, ContextFull, SessionBusy, ModelClosed.
         """
-        policy = self._model.policy_with(memory, self._policy)
+        policy = self._engine.policy_with(memory, self._policy)
         return self.reply({"role": "user", "content": text}, policy, options)
 
     def go_on(self, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]) -> AnswerStream:
         """Continue the last answer, such as one that was cut. As `send`; raises InvalidInput where there is none."""
-        return self.reply(None, self._model.policy_with(memory, self._policy), options)
+        return self.reply(None, self._engine.policy_with(memory, self._policy), options)
 
     def reply(self, message: Message | None, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
         """Answer a further message, or continue it where it is the assistant's, None for the last; else as `send`."""
@@ -106,8 +107,8 @@ class ChatSession:
             talk.messages = [*before, message] if message else before
             try:
                 prompt = talk.prompt(policy)
-                sampling = self._model.checked(prompt, options)
-                stream = self._model.answer(talk.sequence, prompt, sampling, policy, self._record, talk)
+                sampling = checked(self._engine, prompt, options)
+                stream = answer_stream(self._engine, talk.sequence, prompt, sampling, policy, self._record, talk)
             except BaseException:
                 talk.messages = before
                 raise
@@ -155,7 +156,7 @@ class ChatSession:
             talk = self.conversation
             talk.settle(Cancellation())
             header = {
-                "identity": asdict(self._model.bundle.identity),
+                "identity": asdict(self._engine.bundle.identity),
                 "messages": talk.messages,
                 "spelled": talk.spelled,
                 "left": talk.left,
@@ -163,18 +164,18 @@ class ChatSession:
             _write(Path(path), header, talk.past.base.content() if talk.past else b"")
 
     @classmethod
-    def load(cls, model: EdgeModel, path: str | Path, policy: RecallPolicy) -> ChatSession:
+    def load(cls, engine: Engine, path: str | Path, policy: RecallPolicy) -> ChatSession:
         """A saved conversation. What of it is text is read anew at the next turn.
 
         Raises MissingFile, CorruptFile, IdentityMismatch.
         """
         header, past = _read(Path(path))
-        saved_with, ours = header["identity"]["model_id"], model.bundle.identity.model_id
+        saved_with, ours = header["identity"]["model_id"], engine.bundle.identity.model_id
         if saved_with != ours:
             remedy = "open the bundle that it was saved with, or begin a new session"
             raise ModelMismatch(saved_with, ours, remedy, subject="the session was saved with")
         spelled = {int(number): tokens for number, tokens in header["spelled"].items()}
-        session = cls(model, header["messages"], policy, spelled)
+        session = cls(engine, header["messages"], policy, spelled)
         session.conversation.left = header["left"]
         if past:
             session.conversation.remembers(past)
@@ -196,7 +197,7 @@ class ChatSession:
             answer.close()
 
     def _check_free(self) -> None:
-        self._model.check_open()
+        self._engine.check_open()
         if self.busy:
             raise SessionBusy(
                 "an answer of this session is being read: read it to its end, or end it with its close() or with "

@@ -11,14 +11,11 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from edge_client.errors import Cancellation, SessionBusy
 from edge_client.recall.recaller import MemoryRead, Recall
 from memory3.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from edge_client.generate.loop import Answer
 
 
 @dataclass(frozen=True)
@@ -167,6 +164,20 @@ class Result(Finished):
         return tuple(dict.fromkeys(r.recall.error for r in self.recalls if r.recall.error))
 
 
+class EventSource(Protocol):
+    """What computes the events of an answer: `edge_client.generate.loop.Answer`."""
+
+    @property
+    def recalled(self) -> tuple[Recalled, ...]:
+        """The last event of every chunk, without the memories' keys and values."""
+
+    def events(self) -> Iterator[Event]:
+        """The events, each computed when it is requested; closing the iterator ends the answer."""
+
+    def keep(self, tokens: int) -> None:
+        """Forget all but the first so many generated tokens, which are all that the reader received."""
+
+
 class AnswerStream(Iterator[Event]):
     """Events of an answer, each computed when it is requested. Ends after Finished.
 
@@ -186,7 +197,7 @@ class AnswerStream(Iterator[Event]):
     over: whether the answer is. done: called once, when it is over in whatever way.
     """
 
-    def __init__(self, answer: Answer, cancellation: Cancellation, done: Callable[[Answer], None]) -> None:
+    def __init__(self, answer: EventSource, cancellation: Cancellation, done: Callable[[], None]) -> None:
         self._answer = answer
         self._cancellation = cancellation
         self._events = answer.events()
@@ -287,7 +298,7 @@ class AnswerStream(Iterator[Event]):
         if not self.over:
             self.over = True
             self._events.close()  # type: ignore[attr-defined]  # a generator
-            self._done(self._answer)
+            self._done()
 
     def __del__(self) -> None:
         # Nobody can be iterating what nobody holds.

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from edge_client.model import EdgeModel
+from edge_client.recall.recaller import Recall
 from edge_client.session import ChatSession
 from edge_client.stream import Result
 from memory3.bundle import DEFAULT_FOLDER, Bundle
@@ -189,12 +192,14 @@ def numbers(text: str) -> list[int]:
 def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Asked) -> dict[str, tuple[Result, bool]]:
     """By condition the answer, and whether it had before it what was told. whole: with a cache for `everything`."""
     turn, messages, recent = 2 * asked.turn, session.messages, _recent(model, session.messages)
-    remembered = session.send(asked.question, max_tokens=ANSWER_TOKENS).result()
+    with recording(model) as recalls:
+        remembered = session.send(asked.question, max_tokens=ANSWER_TOKENS).result()
+    held = session.conversation.sequence.memories  # where turns left, the background read them and the question
     session.take_back()
     left = session.conversation.left
     if failed := [r.recall.error for r in remembered.recalls if r.state == "failed"]:
         raise InvalidInput(f"the conversation's memories were not read: {failed[0]}")
-    read = session.conversation.sequence.held.read  # where turns left, the background read them and the question
+    read = next((recall.read for recall in reversed(recalls) if same(recall.memories, held)), ())
     has = turn > left or f"turn {asked.turn}" in {m.title for m in read}
     before = "\n\n".join(m.text for m in read if m.text)
 
@@ -210,9 +215,32 @@ def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Ask
     }
     if len(recent) == len(messages):
         found["everything"] = (window, True)
-    elif _tokens(whole, messages) + _ROOM < whole.decoder.room:
+    elif _tokens(whole, messages) + _ROOM < whole.engine.decoder.room:
         found["everything"] = (text(whole, messages), True)
     return found
+
+
+@contextmanager
+def recording(model: EdgeModel) -> Iterator[deque[Recall]]:
+    """The last recalls within the block, of the background too, the latest at the end."""
+    recaller, recalls = model.engine.recaller, deque[Recall](maxlen=64)
+    recall = recaller.recall
+
+    def recorded(queries: Sequence[str], **options: Any) -> list[Recall]:
+        found = recall(queries, **options)
+        recalls.extend(found)
+        return found
+
+    recaller.recall = recorded  # type: ignore[method-assign]
+    try:
+        yield recalls
+    finally:
+        recaller.recall = recall  # type: ignore[method-assign]
+
+
+def same(one: Sequence[object], other: Sequence[object]) -> bool:
+    """Whether both hold the same objects, at least one."""
+    return bool(one) and [*map(id, one)] == [*map(id, other)]
 
 
 def _opened(bundle: Path, context: int) -> EdgeModel:
@@ -226,7 +254,7 @@ def _opened(bundle: Path, context: int) -> EdgeModel:
 def _recent(model: EdgeModel, messages: list[Message]) -> list[Message]:
     """The last turns that fit, with room for any question."""
     start = len(messages)
-    while start and _tokens(model, messages[start - 2 :]) + _ROOM < model.decoder.room:
+    while start and _tokens(model, messages[start - 2 :]) + _ROOM < model.engine.decoder.room:
         start -= 2
     return messages[start:]
 

@@ -24,16 +24,6 @@ TEXT = -1
 
 
 @dataclass(frozen=True)
-class Row:
-    """One sequence of a run: its new tokens, the position of the first, the text before them, whether it has memory."""
-
-    tokens: Sequence[int]
-    position: int
-    length: int
-    memory: bool
-
-
-@dataclass(frozen=True)
 class CacheTensor:
     """Keys (and a twin of values) of some heads of one layer: [sequences, len(heads), rows, head_dim].
 

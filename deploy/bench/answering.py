@@ -13,8 +13,9 @@ from pydantic import Field
 
 from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled
+from edge_client.retrieval import RetrievalResult
 from edge_client.stream import Statistics
-from edge_client.wire.client import Answer, MemoryClient
+from edge_client.wire.client import MemoryClient
 
 NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""
@@ -39,8 +40,8 @@ class AnswerSettings(Settings):
         model = EdgeModel.open(
             bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
         )
-        if model.recaller.client is not None:
-            model.recaller.client = WithoutWords(model.recaller.client)  # type: ignore[assignment]
+        if model.engine.recaller.client is not None:
+            model.engine.recaller.client = WithoutWords(model.engine.recaller.client)  # type: ignore[assignment]
         return model
 
 
@@ -50,7 +51,7 @@ class WithoutWords:
     def __init__(self, client: MemoryClient) -> None:
         self._client = client
 
-    def retrieve(self, vectors: np.ndarray, *, words: Sequence[Sequence[int]] = (), **rest: Any) -> Answer:
+    def retrieve(self, vectors: np.ndarray, *, words: Sequence[Sequence[int]] = (), **rest: Any) -> RetrievalResult:
         """As the client's."""
         return self._client.retrieve(vectors, **rest)
 

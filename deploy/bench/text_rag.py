@@ -20,8 +20,8 @@ class TextRag:
     """Answers with references as text, by the model's own embedder and client. Prompts are made before the clock."""
 
     def __init__(self, model: EdgeModel, questions: Sequence[str], settings: AnswerSettings) -> None:
-        assert model.recaller.client is not None
-        self._embedder, self._client = model.recaller.embedder, model.recaller.client
+        assert model.engine.recaller.client is not None
+        self._embedder, self._client = model.engine.recaller.embedder, model.engine.recaller.client
         memory = model.bundle.config.memory
         self._model, self._questions, self._settings = model, questions, settings
         self._k, self._chunk = memory.memories_per_chunk, memory.chunk_tokens

@@ -25,9 +25,9 @@ from edge_client.cli.options import Memory, err, memories_table, say, statistics
 from edge_client.errors import described
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
+from edge_client.retrieval import names_of
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream, Remembered, Result, Token
-from edge_client.wire.client import names_of
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import find_sources, read_documents
 from memory3.formats.naming import Naming, below
@@ -141,7 +141,7 @@ class TerminalChat:
         return result
 
     def _do_kb(self, name: str) -> None:
-        if (client := self._model.recaller.client) is None:
+        if (client := self._model.engine.recaller.client) is None:
             raise InvalidInput("the service is not called (--offline): start without it to choose a knowledge base")
         if not name:
             for each in (base.name for base in client.knowledge_bases()):

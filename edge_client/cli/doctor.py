@@ -17,13 +17,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from edge_client.cli.options import err, out, say, with_options
-from edge_client.decoder.graph import DecoderGraph, Threads, physical_cores, step_ms
+from edge_client.decoder.graph import DecoderGraph, Threads
 from edge_client.decoder.providers import ORDER, cache_folder, check_name, gpu, missing
+from edge_client.decoder.threads import physical_cores, step_ms
 from edge_client.errors import RetrievalError, StorageError, described
 from edge_client.local.folder import path_of
+from edge_client.pull.bundle import pull_bundle
+from edge_client.pull.pack import pull_pack
+from edge_client.pull.transfer import staging_of
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
-from edge_client.wire.pull import pull_bundle, pull_pack, staging_of
 from memory3.bundle import MANIFEST, Bundle, Manifest
 from memory3.codec.native.library import installed, why_missing
 from memory3.codec.payload import Identity

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from edge_client.cli.options import err, out, say, with_options
 from edge_client.local.folder import (
     DEFAULT_NAME,
+    DocumentOutcome,
     LocalKnowledgeBases,
-    Remembered,
     files_of,
     path_of,
     remove,
@@ -177,7 +177,7 @@ def forget(
         raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
 
 
-def _show(outcomes: Iterable[Remembered], total: int) -> None:
+def _show(outcomes: Iterable[DocumentOutcome], total: int) -> None:
     """A bar of documents, a line for each that failed, and the sum; exit code 1 where one failed."""
     counts: Counter[str] = Counter()
     references, dropped = 0, list[str]()

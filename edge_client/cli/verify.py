@@ -29,7 +29,6 @@ from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import ORDER, gpu, missing, tensorrt_version
 from edge_client.local.writer import MemoryWriter
-from edge_client.recall.recaller import Recall
 from edge_client.settings import EdgeSettings
 from memory3.bundle import Bundle
 from memory3.chat import prefix_ids
@@ -84,7 +83,7 @@ def decode(
     sequence = decoder.sequence()
     sequence.begin(ids, memory=bool(memories))
     if memories:
-        sequence.inject(Recall("", tuple(memories)))
+        sequence.inject(memories)
     tokens, logits, seconds = [], [sequence.read(ids)[-1].copy()], []
     for step in range(steps):
         tokens.append(int(logits[-1].argmax()) if answer is None else answer[step])

@@ -12,8 +12,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Sequence as Tokens
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +21,13 @@ from threading import Condition
 import numpy as np
 
 from edge_client.decoder.graph import DecoderGraph, Threads
-from edge_client.decoder.kv import Rows
 from edge_client.decoder.providers import CONTEXT, named_errors
-from edge_client.decoder.sequence import NOTHING, Sequence
+from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
+from memory3.backend import DecoderBackend, RunInput, TextRows
 from memory3.bundle import Bundle
-from memory3.cache_layout import Row
 from memory3.chat import prefix_ids
+from memory3.codec.payload import ExplicitMemory
 from memory3.errors import InvalidInput
 
 PATIENCE_S = 0.005
@@ -47,8 +46,8 @@ LOOK_S = 0.02
 class _Request:
     """Tokens that a sequence reads now. came: when; logits or error: what came of it."""
 
-    sequence: Sequence
-    tokens: Tokens[int]
+    sequence: CachedSequence
+    tokens: Sequence[int]
     all_logits: bool = False
     came: float = field(default_factory=time.monotonic)
     logits: np.ndarray | None = None
@@ -69,7 +68,7 @@ class Decoder:
     (OUT_OF_MEMORY).
     """
 
-    def __init__(self, graph: DecoderGraph, prefix: Tokens[int], *, context: int = 0, parallel: int = 4) -> None:
+    def __init__(self, graph: DecoderBackend, prefix: Sequence[int], *, context: int = 0, parallel: int = 4) -> None:
         self.graph, self.config, self.prefix = graph, graph.config, list(prefix)
         trained = self.config.positions
         self.context = context or min(CONTEXT, trained or CONTEXT)
@@ -88,19 +87,18 @@ class Decoder:
         self.parallel = parallel
         with named_errors(f"the key-values of {parallel} conversations"):
             self._runner = graph.runner(self.context, parallel, self.prefix)
-        self.caches = self._runner.caches
-        self._places: list[weakref.ref[Sequence] | None] = [None] * parallel
-        self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()
+        self._places: list[weakref.ref[CachedSequence] | None] = [None] * parallel
+        self._sequences: weakref.WeakSet[CachedSequence] = weakref.WeakSet()
         self._state = Condition()
         self._busy = False  # a run, or a change of the caches, is under way
         self._changes = 0  # threads that wait to change a cache
         self._waiting: list[_Request] = []
         self._step_s = self._free_since = 0.0
         self._prompt_next = True
-        self.caches.begin(0, memory=False)
-        if (error := _broken(self._runner.run(0, [Row(self.prefix, 0, 0, False)]))) is not None:
+        self._runner.clear(0, memory=False)
+        if (error := _broken(self._runner.run(0, [RunInput(self.prefix, 0, 0, False)]))) is not None:
             raise error
-        self._prefix_rows = self.caches.read(0, False, len(self.prefix))
+        self._prefix_rows = self._runner.read_text(0, False, len(self.prefix))
 
     @classmethod
     def open(
@@ -123,16 +121,16 @@ class Decoder:
         """Tokens of text that fit into a sequence."""
         return self.context - len(self.prefix)
 
-    def sequence(self, source: object = None) -> Sequence:
-        """One more conversation; it takes a place when it reads. source: see `Sequence`."""
-        made = Sequence(self, source)
+    def sequence(self, source: object = None) -> CachedSequence:
+        """One more conversation; it takes a place when it reads. source: see `CachedSequence`."""
+        made = CachedSequence(self, source)
         with self._state:
             self._sequences.add(made)
         return made
 
-    # What `Sequence` calls.
+    # What `CachedSequence` calls.
 
-    def read(self, sequence: Sequence, tokens: Tokens[int], *, all_logits: bool = False) -> np.ndarray:
+    def read(self, sequence: CachedSequence, tokens: Sequence[int], *, all_logits: bool = False) -> np.ndarray:
         """Read at most PROMPT_TOKENS; blocks. Logits float32 [1, vocabulary], or `all_logits` [n, vocabulary]."""
         request = _Request(sequence, tokens, all_logits)
         try:
@@ -198,32 +196,38 @@ class Decoder:
                 self._busy = False
                 self._state.notify_all()
 
-    def ended(self, sequence: Sequence) -> None:
+    def ended(self, sequence: CachedSequence) -> None:
         """Nobody waits for this sequence any more."""
         with self._state:
             sequence.over = True
             self._state.notify_all()
 
-    def restart(self, sequence: Sequence, memory: bool) -> None:
+    def inject(self, sequence: CachedSequence, memories: Sequence[ExplicitMemory]) -> None:
+        """Within `alone`: the sequence attends to these memories from its next token on."""
+        if sequence.place is not None and sequence.memory:
+            self._runner.inject(sequence.place, memories)
+        sequence.memories = tuple(memories)
+
+    def restart(self, sequence: CachedSequence, memory: bool) -> None:
         """Within `alone`: the sequence holds no text, and from now on memories or none."""
-        sequence.tokens, sequence.memory, sequence.held, sequence.parked = [], memory, NOTHING, None
+        sequence.tokens, sequence.memory, sequence.memories, sequence.parked = [], memory, (), None
         if sequence.place is not None:
             self._lay(sequence, sequence.place, self._prefix_rows)
 
-    def copy(self, source: Sequence, target: Sequence, tokens: int) -> None:
+    def copy(self, source: CachedSequence, target: CachedSequence, tokens: int) -> None:
         """Within `alone`: the target has read the first tokens of the source."""
         self.restart(target, source.memory)
         stop = len(self.prefix) + tokens
         if source.place is not None:
-            rows = self.caches.read(source.place, source.memory, stop)
+            rows = self._runner.read_text(source.place, source.memory, stop)
         else:
             rows = {name: rows[:, :stop] for name, rows in (source.parked or self._prefix_rows).items()}
         if target.place is not None:
-            self.caches.write(target.place, target.memory, rows)
+            self._runner.write_text(target.place, target.memory, rows)
         else:
             target.parked = rows
 
-    def move(self, source: Sequence, target: Sequence) -> None:
+    def move(self, source: CachedSequence, target: CachedSequence) -> None:
         """Within `alone`: the target has the source's rows where they lie, and the source has none."""
         if target.place is not None:
             self._places[target.place] = None
@@ -232,7 +236,7 @@ class Decoder:
         target.place, target.parked = source.place, source.parked
         source.place = source.parked = None
 
-    def others(self, sequence: Sequence) -> list[Sequence]:
+    def others(self, sequence: CachedSequence) -> list[CachedSequence]:
         """Sequences whose rows this one can read: of the same source."""
         return [o for o in self._sequences if o is not sequence and o.source == sequence.source]
 
@@ -270,14 +274,14 @@ class Decoder:
         sequence = request.sequence
         return sequence.per_step is not None and sequence.place is not None and self.graph.device == "cpu"
 
-    def _all_came(self, steps: Tokens[_Request]) -> bool:
+    def _all_came(self, steps: Sequence[_Request]) -> bool:
         now, here = time.monotonic(), {r.sequence for r in self._waiting}
         placed = (self._at(place) for place in range(len(self._places)))
         decoding = (s for s in placed if s and s.per_step is None and not s.over)
         missing = (s for s in decoding if s not in here and now - s.last_read < LATELY_S)
         return not any(missing) or time.monotonic() >= self._waits_until(steps)
 
-    def _waits_until(self, steps: Tokens[_Request]) -> float:
+    def _waits_until(self, steps: Sequence[_Request]) -> float:
         return max(self._free_since, min(r.came for r in steps)) + max(PATIENCE_S, self._step_s / 2)
 
     def _patience(self) -> float | None:
@@ -327,7 +331,7 @@ class Decoder:
                 between = self._at(place)
                 # One that reads beside this step writes where its text goes on; behind the last row nobody does.
                 behind = between.length if between and not between.beside else self.context
-                rows.append(Row([0], 0, behind, between.memory) if between else Row([0], 0, 0, False))
+                rows.append(RunInput([0], 0, behind, between.memory) if between else RunInput([0], 0, 0, False))
         logits = self._runner.run(first, rows)
         self.batch_sizes[len(requests)] += 1
         self.steps += 1
@@ -348,7 +352,7 @@ class Decoder:
 
     # Places.
 
-    def _at(self, place: int) -> Sequence | None:
+    def _at(self, place: int) -> CachedSequence | None:
         reference = self._places[place]
         return reference() if reference is not None else None
 
@@ -370,28 +374,28 @@ class Decoder:
                 candidates.append((2, sequence.last_read, place))
         return min(candidates)[2] if candidates else None
 
-    def _take_place(self, sequence: Sequence) -> None:
+    def _take_place(self, sequence: CachedSequence) -> None:
         """Give it a place, unless the sequence that would leave has asked for its next step meanwhile."""
         with self._state:
             place = self._free_place()
         if place is None:
             return
         if (leaving := self._at(place)) is not None:
-            leaving.parked, leaving.place = self.caches.read(place, leaving.memory, leaving.length), None
+            leaving.parked, leaving.place = self._runner.read_text(place, leaving.memory, leaving.length), None
         self._runner.release(place)
         self._places[place] = weakref.ref(sequence)
         self._lay(sequence, place, sequence.parked or self._prefix_rows)
         sequence.parked, sequence.reads = None, 0
 
-    def _lay(self, sequence: Sequence, place: int, rows: Rows) -> None:
+    def _lay(self, sequence: CachedSequence, place: int, rows: TextRows) -> None:
         """Write what a sequence has read, and the memories it reads, to its place."""
         sequence.place = place
-        self.caches.begin(place, sequence.memory)
-        self.caches.write(place, sequence.memory, rows)
+        self._runner.clear(place, sequence.memory)
+        self._runner.write_text(place, sequence.memory, rows)
         if sequence.memory:
-            self.caches.inject(place, sequence.held.memories)
+            self._runner.inject(place, sequence.memories)
 
-    def _gather(self, stepping: Tokens[Sequence]) -> None:
+    def _gather(self, stepping: Sequence[CachedSequence]) -> None:
         """Move sequences so that those of a step lie side by side, unless one that only missed it lies between."""
         while len(stepping) > 1:
             places = sorted(s.place for s in stepping if s.place is not None)
@@ -403,9 +407,9 @@ class Decoder:
                 return
             moved, other = self._at(places[-1]), self._at(holes[0])
             assert moved is not None
-            rows = self.caches.read(places[-1], moved.memory, moved.length)
+            rows = self._runner.read_text(places[-1], moved.memory, moved.length)
             if other is not None:
-                self._lay(other, places[-1], self.caches.read(holes[0], other.memory, other.length))
+                self._lay(other, places[-1], self._runner.read_text(holes[0], other.memory, other.length))
             self._places[places[-1]] = self._places[holes[0]]
             self._places[holes[0]] = weakref.ref(moved)
             for place in (places[-1], holes[0]):
@@ -418,5 +422,5 @@ def _broken(logits: np.ndarray) -> ProviderError | None:
     return ProviderError(said, reason="WRONG_RESULT") if np.isnan(logits[-1, 0]) else None
 
 
-def _row(sequence: Sequence, tokens: Tokens[int]) -> Row:
-    return Row(tokens, sequence.position, sequence.length, sequence.memory)
+def _row(sequence: CachedSequence, tokens: Sequence[int]) -> RunInput:
+    return RunInput(tokens, sequence.position, sequence.length, sequence.memory)

@@ -11,7 +11,6 @@ cross between host and device.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from edge_client.decoder.process_memory import available_bytes
 from edge_client.decoder.providers import RUNTIME_NAMES, named_errors
 from edge_client.errors import ProviderError
 from memory3.cache_layout import TEXT, CacheTensor, cache_layout
@@ -145,9 +145,6 @@ def _graph(operator: str, element: int) -> bytes:
 BUCKET = 64
 """Rows are a multiple of it."""
 
-Rows = dict[str, np.ndarray]
-"""By cache tensor, [heads, n, d]: key-values of some text."""
-
 
 class Caches:
     """Not thread-safe: nothing may touch a place while the decoder runs it.
@@ -165,7 +162,7 @@ class Caches:
         self.text_rows = -(-(context + 1) // BUCKET) * BUCKET
         shapes = {t: (parallel, len(t.heads), self.rows(t.layout), config.head_dim) for t in self.layout.tensors}
         self.sequence_bytes = sum(2 * int(np.prod(s[1:])) * self.dtype.itemsize for s in shapes.values())
-        if device == "cpu" and self.sequence_bytes > (available := _available_bytes()):
+        if device == "cpu" and self.sequence_bytes > (available := available_bytes()):
             raise ProviderError(
                 f"the key-values of {context} tokens need {self.sequence_bytes / 1e6:,.0f} MB, "
                 f"{available / 1e6:,.0f} MB are available",
@@ -190,7 +187,7 @@ class Caches:
         """Where the text of a sequence begins."""
         return self.layout.slots(layout) if memory else 0
 
-    def begin(self, place: int, memory: bool) -> None:
+    def clear(self, place: int, memory: bool) -> None:
         """A sequence with or without memory takes this place; its slots hold no memories yet."""
         for mask in self.masks.values():
             mask[place] = -np.inf if memory else 0.0
@@ -217,9 +214,9 @@ class Caches:
             values = np.concatenate([m.values[sources] for m in memories])
             self._copies.write(self.buffers[tensor.values], rows, values)
 
-    def read(self, place: int, memory: bool, stop: int) -> Rows:
+    def read(self, place: int, memory: bool, stop: int) -> dict[str, np.ndarray]:
         """Copies of the first `stop` text rows of every cache tensor."""
-        found: Rows = {}
+        found = {}
         for name, tensor in self.tensors.items():
             rows = self._text_rows(tensor, place, memory, stop)
             shape = (len(tensor.heads), stop, self.config.head_dim)
@@ -248,19 +245,3 @@ class Caches:
         rows = self.rows(tensor.layout)
         targets = np.concatenate([h * rows + np.arange(kept) for h, (kept, _) in enumerate(heads)])
         return targets, np.concatenate([np.arange(first, first + kept) for kept, first in heads])
-
-
-def is_finite(memory: ExplicitMemory) -> bool:
-    """Whether all numbers are finite: their sum is, which is quicker to know."""
-    with np.errstate(all="ignore"):
-        return math.isfinite(memory.keys.sum() + memory.values.sum())
-
-
-def _available_bytes() -> float:
-    """Memory that the system can still give, or infinity where it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            kilobytes = dict(line.split(":") for line in file)["MemAvailable"].split()[0]
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else np.inf
-    return 1024 * int(kilobytes)

@@ -105,7 +105,7 @@ def missing(provider: str) -> str:
 
 
 def torch_graph(decoder: Path, model: Path | None, threads: int | str) -> Any:
-    """The weights of a bundle's model folder in torch, a `TorchGraph`; devices do without torch and that module."""
+    """The weights of a bundle's model folder in torch, a `TorchBackend`; devices do without torch and that module."""
     try:
         engine = importlib.import_module("memory_model.models.engine")
     except ImportError as error:
@@ -113,7 +113,7 @@ def torch_graph(decoder: Path, model: Path | None, threads: int | str) -> Any:
             f"provider torch: {error.name} is not installed: pip install memory3-service", reason="NOT_INSTALLED"
         ) from error
     with named_errors(str(decoder.parent)):
-        return engine.TorchGraph.open(decoder.parent, model, threads)
+        return engine.TorchBackend.open(decoder.parent, model, threads)
 
 
 def open_session(

@@ -1,4 +1,4 @@
-"""`Sequence`: the text of one conversation that the decoder has read, and the memories in its slots.
+"""`CachedSequence`: the text of one conversation that the decoder has read, and the memories in its slots.
 
 Knows tokens, positions and memories; knows nothing about text as letters, or how memories are found.
 """
@@ -6,24 +6,22 @@ Knows tokens, positions and memories; knows nothing about text as letters, or ho
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_client.decoder.kv import Rows
 from edge_client.decoder.providers import PROMPT_TOKENS
 from edge_client.errors import ContextFull
-from edge_client.generate.prompt import common_length
-from edge_client.recall.recaller import Recall
+from memory3.backend import TextRows
 from memory3.chat import text_start
+from memory3.codec.payload import ExplicitMemory
 from memory3.errors import InvalidInput
 
 if TYPE_CHECKING:
     from edge_client.decoder.batch import Decoder
 
-NOTHING = Recall("", state="off")
 WORTH_COPYING = 16
 """Tokens that another sequence must have in common beyond this one's before its rows are copied."""
 
@@ -37,10 +35,10 @@ class _Chunk:
     missed: bool = False
 
 
-class Sequence:
+class CachedSequence:
     """Made by `Decoder.sequence`. One thread at a time; other threads may use other sequences meanwhile.
 
-    tokens: the text in the cache, without the prefix. held: the memories in the slots. memory: whether it has slots.
+    tokens: the text in the cache, without the prefix. memories: those in the slots. memory: whether it has slots.
     decoder_s: seconds spent reading, waiting for other sequences included. source: whose memories it reads, such as a
     knowledge base. per_step: None, or that it reads in the background, so many tokens for every step of the others.
     The rest is the decoder's: `place` in the caches, or `parked` rows and neither at the beginning; `reads` since it
@@ -55,11 +53,11 @@ class Sequence:
     def __init__(self, decoder: Decoder, source: object = None) -> None:
         self.decoder, self.source = decoder, source
         self.tokens: list[int] = []
-        self.held = NOTHING
+        self.memories: tuple[ExplicitMemory, ...] = ()
         self.memory = False
         self.decoder_s = 0.0
         self.place: int | None = None
-        self.parked: Rows | None = None
+        self.parked: TextRows | None = None
         self.reads, self.last_read, self.over = 0, 0.0, True
         self.per_step: float | None = None
         self.beside = False
@@ -84,7 +82,7 @@ class Sequence:
         """Rotary position of the next token; those of the memories lie between the prefix and the text."""
         return self._first_position + len(self.tokens)
 
-    def begin(self, ids: Tokens[int], *, memory: bool) -> int:
+    def begin(self, ids: Sequence[int], *, memory: bool) -> int:
         """Forget what is not part of the prompt `ids`; returns how many of its tokens need not be read.
 
         At least one is read, for its logits. Where another sequence has more of the prompt, its rows are copied.
@@ -104,11 +102,11 @@ class Sequence:
             self._chunks = [c for c in self._chunks if c.end <= kept]
             del self.tokens[kept:]
             self._prompt_length, self._missed, self.over = len(ids), False, False
-            if not goes_on and self.held is not NOTHING:
-                self._inject(NOTHING)
+            if not goes_on and self.memories:
+                self.decoder.inject(self, ())
         return kept
 
-    def valid(self, ids: Tokens[int], memory: bool) -> int:
+    def valid(self, ids: Sequence[int], memory: bool) -> int:
         """How many tokens of the prompt `ids` this sequence has read as they would be read now."""
         if memory != self.memory:
             return 0
@@ -119,7 +117,7 @@ class Sequence:
                 same = chunk.start
         return max(min(same, len(ids) - 1), 0)
 
-    def read(self, tokens: Tokens[int], *, all_logits: bool = False) -> np.ndarray:
+    def read(self, tokens: Sequence[int], *, all_logits: bool = False) -> np.ndarray:
         """Read tokens after those that are cached; returns logits float32 [1, vocabulary], or [n, vocabulary].
 
         The next read may overwrite the array.
@@ -137,17 +135,15 @@ class Sequence:
         self.decoder_s += time.perf_counter() - begun
         return np.concatenate(found) if all_logits else found[-1]
 
-    def inject(self, found: Recall) -> None:
+    def inject(self, memories: Sequence[ExplicitMemory]) -> None:
         """Read these memories from the next token on; those that are in the slots already cost nothing."""
-        now, then = found.memories, self.held.memories
         self._missed = False
-        if len(now) == len(then) and all(a is b for a, b in zip(now, then, strict=True)):
-            self.held = found
+        if len(memories) == len(self.memories) and all(a is b for a, b in zip(memories, self.memories, strict=True)):
             return
         if not self.memory:
             raise InvalidInput("this sequence was begun without memory")
         with self.decoder.alone():
-            self._inject(found)
+            self.decoder.inject(self, memories)
 
     def miss(self) -> None:
         """The next chunk's memories could not be had: another answer to the same prompt reads the chunk again."""
@@ -157,22 +153,16 @@ class Sequence:
         """The answer is over: other sequences need not wait for this one, and may have its place."""
         self.decoder.ended(self)
 
-    def become(self, other: Sequence) -> None:
+    def become(self, other: CachedSequence) -> None:
         """Hold what another sequence of the same decoder has read, where it lies; the other one is empty then."""
         with self.decoder.alone():
             self.decoder.move(other, self)
             self.tokens, self._chunks, self._chunk_start = other.tokens, other._chunks, other._chunk_start
-            self.memory, self.held, self.source = other.memory, other.held, other.source
+            self.memory, self.memories, self.source = other.memory, other.memories, other.source
             self._prompt_length, self._missed = other._prompt_length, other._missed
-            other.tokens, other._chunks, other.held = [], [], NOTHING
+            other.tokens, other._chunks, other.memories = [], [], ()
 
-    def _inject(self, found: Recall) -> None:
-        """Within `alone`."""
-        if self.place is not None and self.memory:
-            self.decoder.caches.inject(self.place, found.memories)
-        self.held = found
-
-    def _check(self, tokens: Tokens[int]) -> None:
+    def _check(self, tokens: Sequence[int]) -> None:
         vocabulary, context = self.decoder.config.vocabulary, self.decoder.context
         if not tokens:
             raise InvalidInput("the decoder needs at least one token")
@@ -183,3 +173,13 @@ class Sequence:
                 f"{self.length} tokens are cached and {len(tokens)} more do not fit into {context}",
                 help="start a new conversation, or open the model with a longer context",
             )
+
+
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many tokens, or messages, two sequences begin with in common."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length

@@ -15,41 +15,26 @@ at every token rather than long at one.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from tempfile import mkdtemp
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from edge_client.decoder.providers import PROMPT_TOKENS
-from edge_client.decoder.sequence import Sequence as Text
+from edge_client.decoder.sequence import CachedSequence
+from edge_client.engine import Engine
 from edge_client.errors import Cancellation, ModelClosed, described
-from edge_client.generate.loop import ChunkRecalls
-from edge_client.local.database import disk_errors
-from edge_client.local.folder import remember
-from edge_client.local.knowledge_base import LocalKnowledgeBase
-from edge_client.local.records import Head, LocalDocument
-from edge_client.local.writer import MemoryWriter, Written
+from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.past import Past, Turn, turn_key
 from edge_client.recall.policy import RecallMode, RecallPolicy
+from edge_client.recall.recaller import LocalSource
 from edge_client.stream import Remembered
 from memory3.chat import Message, Prompt
-from memory3.errors import InvalidInput, Memory3Error
-from memory3.formats import FileDocument
-from memory3.references import turn_references
+from memory3.errors import Memory3Error
 
-if TYPE_CHECKING:
-    from edge_client.model import EdgeModel
-
-REMEMBER_AT = 0.75
-"""Share of the context at which the oldest turns become memories: the mark."""
 KEPT_SHARE = 0.5
 """Of the mark, what turns may keep when others leave: so rows are freed once in so many tokens, not at every turn."""
 PINNED = 2
@@ -59,23 +44,13 @@ CLOSE = 4
 SLOW_SHARE, SLOW_S = 1 / 16, 0.05
 """In the last share of the context the answer waits so long at every token for what is read anew."""
 _LOOK_S = 0.05
-NAME = "conversation"
-"""`MemoryRead.knowledge_base` of what is read of it. The title is "turn 3" then, or that of a text."""
-
-TOGETHER = 4
-"""Turns that are written together: a few hundred tokens, as a pass over fewer takes nearly as long."""
-
-Turn = tuple[int, Sequence[Message]]
-"""Its number from 1, and its messages."""
-Progress = Callable[[int, int], None]
-"""Called with the references that are written and with all of them."""
 
 
 @dataclass(frozen=True)
 class _Eviction:
     """Turns on their way out of the cache. fewer: tokens of the sequence that the new one does not read."""
 
-    job: Future[tuple[Text, int, str]]
+    job: Future[tuple[CachedSequence, int, str]]
     turns: tuple[int, ...]
     prompt: Prompt
     fewer: int
@@ -89,15 +64,15 @@ class Conversation:
     alone, or None. news: events that were not passed on yet.
     """
 
-    def __init__(self, model: EdgeModel, messages: Sequence[Message], spelled: Mapping[int, Sequence[int]]) -> None:
-        self._model = model
+    def __init__(self, engine: Engine, messages: Sequence[Message], spelled: Mapping[int, Sequence[int]]) -> None:
+        self._engine = engine
         self.messages: list[Message] = [dict(m) for m in messages]
         self.spelled = dict(spelled)
         self.left = 0
         self.past: Past | None = None
-        self.sequence = model.sequence()
+        self.sequence = engine.sequence()
         self.news: list[Remembered] = []
-        self._policy = model.policy
+        self._policy = engine.policy
         self._prompt = Prompt([], [])
         self._eviction: _Eviction | None = None
         self._turns_ahead = 0  # how many there were when turns were last written ahead
@@ -108,10 +83,15 @@ class Conversation:
         """The numbers of the messages with which turns begin: a person's."""
         return [n for n, m in enumerate(self.messages) if m["role"] == "user"]
 
+    @property
+    def memories(self) -> LocalSource | None:
+        """The conversation's own memories, searched next to the knowledge bases; None where it has none."""
+        return self.past.base if self.past is not None else None
+
     def prompt(self, policy: RecallPolicy) -> Prompt:
         """What the next answer reads as text; turns that leave for it are being written. policy: of that answer."""
         self._policy, self._prompt = policy, self._kept(self.left)
-        if len(self._prompt.ids) >= self._model.mark and self._evicts:
+        if len(self._prompt.ids) >= self._engine.mark and self._evicts:
             self._evict([])
         return self._prompt
 
@@ -122,9 +102,9 @@ class Conversation:
         """
         text = self.sequence
         if chunk_ends and self._eviction is None and self._evicts:
-            if text.length >= self._model.mark:
+            if text.length >= self._engine.mark:
                 self._evict(text.tokens[len(self._prompt.ids) :])
-            elif text.length >= KEPT_SHARE * self._model.mark:
+            elif text.length >= KEPT_SHARE * self._engine.mark:
                 self._write_ahead()
         if (eviction := self._eviction) is None:
             return
@@ -140,7 +120,7 @@ class Conversation:
         """Take over what the background reads, once it is done; whether there was something. Raises CancelledError."""
         if (eviction := self._eviction) is None:
             return False
-        with self._model.decoder.hurry():
+        with self._engine.decoder.hurry():
             while not wait([eviction.job], _LOOK_S).done:
                 cancellation.check()
         self._eviction = None
@@ -151,7 +131,7 @@ class Conversation:
         except Memory3Error as failed:  # the text stays where it is as long as it fits
             self.news.append(Remembered(eviction.turns, 0, described(failed)))
             return False
-        rest, held = self.sequence.tokens[len(found.tokens) + eviction.fewer :], self.sequence.held
+        rest, held = self.sequence.tokens[len(found.tokens) + eviction.fewer :], self.sequence.memories
         self.sequence.become(found)
         if rest:  # generated meanwhile
             self.sequence.inject(held)
@@ -174,20 +154,20 @@ class Conversation:
     def remembers(self, saved: bytes = b"") -> Past:
         """The conversation's own memories, made at the first need. Raises StorageError."""
         with self._making:
-            self.past = self.past or Past(self._model.writer, saved)
+            self.past = self.past or Past(self._engine.writer, saved)
         self.sequence.source = object()  # rows that were read with them are for no other conversation
         return self.past
 
     @property
     def _evicts(self) -> bool:
         """Whether turns can become memories that are read."""
-        return self._model.bundle.writer is not None and self._policy.mode is not RecallMode.off
+        return self._engine.bundle.writer is not None and self._policy.mode is not RecallMode.off
 
     def _evict(self, said: Sequence[int]) -> None:
         """Let the oldest turns leave, in the background. said: tokens of the answer that were read so far."""
         left = self._leaving(len(said))
         kept = self._kept(left)
-        if left == self.left or len(kept.ids) + len(said) >= self._model.decoder.room:
+        if left == self.left or len(kept.ids) + len(said) >= self._engine.decoder.room:
             return
         turns = self._gone(left)
         leaving = tuple(n for n, _ in turns[len(self._gone(self.left)) :])
@@ -198,7 +178,7 @@ class Conversation:
         # The answer itself reads the last token of its prompt.
         read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
         fewer = len(self.sequence.tokens) - len(read.ids)
-        job = self._model.background.submit(self._write_and_read, turns, read, self._policy, fewer)
+        job = self._engine.background.submit(self._write_and_read, turns, read, self._policy, fewer)
         self._eviction = _Eviction(job, leaving, kept, fewer)
         if not said:
             self._prompt = kept
@@ -207,13 +187,13 @@ class Conversation:
         """Write the turns, in the background, that would leave if they had to now; once for every turn that is said."""
         if self._turns_ahead < (count := len(self.turns)):
             self._turns_ahead = count
-            self._model.background.submit(self._ahead, self._gone(self._leaving(0)))
+            self._engine.background.submit(self._ahead, self._gone(self._leaving(0)))
 
     def _ahead(self, turns: Sequence[Turn]) -> None:
         with suppress(Exception):  # what cannot be written now is tried again, and reported, when it leaves
             with self._making:
-                self.past = self.past or Past(self._model.writer)
-            self.past.write_ahead(turns, go_on=self._model.closing.check)
+                self.past = self.past or Past(self._engine.writer)
+            self.past.write_ahead(turns, go_on=self._engine.closing.check)
 
     def _gone(self, left: int) -> list[Turn]:
         """The turns of so many messages that left; those that were written before are known by their number."""
@@ -225,7 +205,7 @@ class Conversation:
 
         said: tokens of the answer under way.
         """
-        turns, mark = self.turns, self._model.mark
+        turns, mark = self.turns, self._engine.mark
         first = turns[0] if turns else 0
 
         def fits(start: int) -> bool:
@@ -241,122 +221,35 @@ class Conversation:
         first = self.turns[0] if left else 0
         numbers = [n for n in range(len(self.messages)) if not first <= n < first + left]
         spelled = {place: self.spelled[n] for place, n in enumerate(numbers) if n in self.spelled}
-        return self._model.bundle.chat.prompt([self.messages[n] for n in numbers], spelled=spelled)
+        return self._engine.bundle.chat.prompt([self.messages[n] for n in numbers], spelled=spelled)
 
     def _write_and_read(
         self, turns: Sequence[Turn], prompt: Prompt, policy: RecallPolicy, fewer: int
-    ) -> tuple[Text, int, str]:
+    ) -> tuple[CachedSequence, int, str]:
         """In the background: memories of the turns, and a sequence that has read the prompt with them at hand.
 
         And what the answer said meanwhile. All is spread over the tokens that fit until answers have to wait for it.
         """
-        model, answer, references, error = self._model, self.sequence, 0, ""
-        free = max(int((1 - SLOW_SHARE) * model.decoder.context) - answer.length, 1)
+        engine, answer, references, error = self._engine, self.sequence, 0, ""
+        free = max(int((1 - SLOW_SHARE) * engine.decoder.context) - answer.length, 1)
         per_step = 1 + len(prompt.ids) / free
         try:
             past = self.remembers()
             unwritten = sum(len(texts) for _, texts in past.waiting(turns))
-            per_step += unwritten * model.bundle.config.memory.reference_tokens / free
+            per_step += unwritten * engine.bundle.config.memory.reference_tokens / free
             references = past.remember_turns(turns, per_step)
         except Exception as failed:  # costs these memories, not the conversation
             error = described(failed)
-        text = model.sequence(object())  # another one's rows were read without these memories
+        text = engine.sequence(object())  # another one's rows were read without these memories
         text.per_step = per_step
-        recalls = ChunkRecalls(model, text, prompt, policy, model.closing, self.past)
+        recalls = ChunkRecalls(engine, text, prompt, policy, engine.closing, self.memories)
         try:
             recalls.read_prompt(text.begin(prompt.ids, memory=True))
             while len(rest := answer.tokens[len(text.tokens) + fewer :]) > CLOSE:
-                model.closing.check()
-                text.inject(answer.held)
+                engine.closing.check()
+                text.inject(answer.memories)
                 text.read(rest[:PROMPT_TOKENS])
         finally:
             recalls.end()
             text.end()
         return text, references, error
-
-
-class Past:
-    """A local knowledge base, `base`, in a temporary file, which goes with this object. Thread-safe.
-
-    saved: the file's bytes, `base.content()`. Raises StorageError, CorruptFile, and IdentityMismatch for a file
-    of another bundle.
-    """
-
-    def __init__(self, writer: MemoryWriter, saved: bytes = b"") -> None:
-        self._writer, bundle = writer, writer.bundle
-        embedder_id = bundle.manifest.embedder_id
-        self._ahead: dict[str, tuple[LocalDocument, list[str], Written]] = {}  # by key; not in the base yet
-        with disk_errors(Path(NAME)):
-            folder = mkdtemp(prefix="memory3-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            path = Path(folder, f"{NAME}.sqlite")
-            if saved:
-                path.write_bytes(saved)
-        if saved:
-            remedy = "begin a new conversation"
-            self.base = LocalKnowledgeBase.open(path, bundle.identity, embedder_id, remedy=remedy)
-        else:
-            head = Head.of(NAME, bundle.identity, embedder_id, writer.embedder.dim)
-            self.base = LocalKnowledgeBase.create(path, head)
-
-    def waiting(self, turns: Sequence[Turn]) -> list[tuple[LocalDocument, list[str]]]:
-        """Those of these turns that are not written, neither ahead, with their references."""
-        memory, count = self._writer.bundle.config.memory, self._writer.bundle.tokenizer.count
-        found: list[tuple[LocalDocument, list[str]]] = []
-        for number, messages in turns:
-            turn = _document(number, messages)
-            if turn.text and self._ahead.get(turn.key, (None,))[0] != turn and not self.base.has(turn):
-                said = [(m["role"], m["content"]) for m in messages if m["content"].strip()]
-                found.append((turn, turn_references(said, count, memory.reference_tokens)))
-        return found
-
-    def write_ahead(
-        self, turns: Sequence[Turn], *, per_step: float = 1.0, go_on: Callable[[], None] = lambda: None
-    ) -> None:
-        """Write turns that are not yet, to be read once `remember_turns` is called. go_on: may raise to end it."""
-        waiting = self.waiting(turns)
-        for start in range(0, len(waiting), TOGETHER):
-            go_on()
-            piece, first = waiting[start : start + TOGETHER], 0
-            found = self._writer.write([text for _, references in piece for text in references], per_step=per_step)
-            for turn, references in piece:
-                end = first + len(references)
-                own = Written(found.payloads[first:end], found.vectors[first:end])
-                self._ahead[turn.key] = turn, references, own
-                first = end
-
-    def remember_turns(self, turns: Sequence[Turn], per_step: float = 1.0) -> int:
-        """Let these turns be read from now on, written now or ahead; returns how many new memories there are.
-
-        What fails leaves the others written.
-        """
-        added = 0
-        try:
-            self.write_ahead(turns, per_step=per_step)
-        finally:
-            for number, messages in turns:
-                turn, references, written = self._ahead.pop(turn_key(number), (None, [], None))
-                if turn == _document(number, messages) and written is not None:
-                    self.base.add(turn, references, written)
-                    added += len(references)
-        return added
-
-    def remember(self, text: str, title: str = "", progress: Progress | None = None) -> int:
-        """Write a text of any length; see `ChatSession.remember`."""
-        key = f"text {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
-        for one in remember(self.base, self._writer, [FileDocument(key, key, title, text)]):
-            if one.outcome == "failed":
-                raise InvalidInput(f"the text cannot be remembered: {one.message}")
-            if progress is not None:
-                progress(one.done, one.references)
-        return one.references
-
-
-def _document(number: int, messages: Sequence[Message]) -> LocalDocument:
-    key = turn_key(number)
-    return LocalDocument(key, key, "\n".join(f"{m['role']}: {m['content']}" for m in messages if m["content"].strip()))
-
-
-def turn_key(number: int) -> str:
-    """Key and title of a turn's memories, from 1."""
-    return f"turn {number}"

@@ -1,7 +1,7 @@
 """One answer from its prompt to its last event: the device's read path, as production runs it.
 
 prompt   messages -> tokens -> chunks of 64          memory3.chat, generate.prompt
-recall   chunk -> query vector -> hits -> memories   ChunkRecalls, recall.worker, recall.recaller
+recall   chunk -> query vector -> hits -> memories   generate.chunk_recalls, recall.worker, recall.recaller
 inject   memories -> slots of the caches             decoder.sequence, decoder.kv
 decode   tokens -> logits -> token                   decoder.batch, generate.sampling
 stream   tokens -> text, events                      generate.sampling, stream
@@ -16,35 +16,23 @@ A prompt waits for its memories in both modes.
 from __future__ import annotations
 
 import time
-import weakref
 from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Sequence as Tokens
-from concurrent.futures import CancelledError, TimeoutError
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Any
 
-import numpy as np
-
-from edge_client.decoder.sequence import Sequence
-from edge_client.errors import Cancellation
-from edge_client.generate.prompt import asks, cut
+from edge_client.decoder.sequence import CachedSequence
+from edge_client.engine import Engine
+from edge_client.errors import Cancellation, ContextFull
+from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.conversation import Conversation
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
-from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import Recall, without
-from edge_client.recall.worker import Ticket
-from edge_client.stream import Event, Finished, Recalled, Statistics, Token, TokenLogprob
+from edge_client.recall.policy import RecallPolicy
+from edge_client.stream import AnswerStream, Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from memory3.chat import Prompt
 from memory3.refusal import is_refusal
-
-if TYPE_CHECKING:
-    from edge_client.generate.conversation import Conversation, Past
-    from edge_client.model import EdgeModel
-
-
-GRACE_S = 0.1
-"""A wait lasts this much longer than the ticket, so that it is the worker who learns that the service is slow."""
 
 
 class Answer:
@@ -57,8 +45,8 @@ class Answer:
 
     def __init__(
         self,
-        model: EdgeModel,
-        sequence: Sequence,
+        engine: Engine,
+        sequence: CachedSequence,
         prompt: Prompt,
         sampling: Sampling,
         policy: RecallPolicy,
@@ -66,13 +54,13 @@ class Answer:
         conversation: Conversation | None = None,
     ) -> None:
         self._sequence, self._prompt, self._sampling = sequence, prompt, sampling
-        self._tokenizer = tokenizer = model.bundle.tokenizer
+        self._tokenizer = tokenizer = engine.bundle.tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
         self._stream = StreamText(tokenizer, sampling.stop)
         self._cancellation, self._conversation = cancellation, conversation
-        self._recalls = ChunkRecalls(model, sequence, prompt, policy, cancellation)
+        self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation)
         self._ends = set(tokenizer.stop_ids)
-        self._refusal = model.bundle.manifest.refusal
+        self._refusal = engine.bundle.manifest.refusal
         self._refuses = self._refusal.first_token(tokenizer)
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel
@@ -89,7 +77,7 @@ class Answer:
         try:
             if self._conversation is not None:
                 self._conversation.settle(self._cancellation)
-                self._recalls.also = self._conversation.past
+                self._recalls.also = self._conversation.memories
             reused = self._sequence.begin(self._prompt.ids, memory=self._recalls.worker is not None)
             for event in self._tokens(reused):
                 left = time.perf_counter()
@@ -116,7 +104,7 @@ class Answer:
         yield from self._news()
         for number in count(1):
             first = number == 1 and not self._prompt.begun  # an answer that goes on has its first token behind it
-            bias = self._refusal.bias_for(len(self._sequence.held.memories)) if first else 0.0
+            bias = self._refusal.bias_for(len(self._sequence.memories)) if first else 0.0
             picked = self._sampler.pick(logits[-1], (self._refuses, bias) if bias else None)
             self._cancellation.check()
             self._first_token_s = self._first_token_s or self._seconds()
@@ -126,7 +114,7 @@ class Answer:
                 self._conversation.make_room(
                     self._cancellation, bool(self._reason) or number % recalls.chunk_tokens == 0
                 )
-                recalls.also = self._conversation.past
+                recalls.also = self._conversation.memories
             if self._reason:
                 return
             recalls.generated(picked.id, number)
@@ -209,149 +197,39 @@ class Answer:
         )
 
 
-@dataclass
-class _Pending:
-    """A generated chunk's recall that is under way. overdue: its chunk has begun without it."""
+def checked(engine: Engine, prompt: Prompt, options: Mapping[str, Any]) -> Sampling:
+    """The options of an answer; raises InvalidInput for wrong ones and ContextFull for a prompt that leaves no room."""
+    engine.check_open()
+    sampling = Sampling.of(options)
+    sampling.check_vocabulary(engine.bundle.config.vocabulary)
+    if len(prompt.ids) >= engine.decoder.room:
+        longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
+        if engine.bundle.writer is None:
+            help = (
+                f"the bundle has no writer.onnx, with which old turns would become memories: export it again with"
+                f" `memory-model export`, or {longer}"
+            )
+        else:
+            help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
+        raise ContextFull(f"the prompt has {len(prompt.ids)} tokens, {engine.decoder.room - 1} fit", help=help)
+    return sampling
 
-    ticket: Ticket
-    chunk: int
-    overdue: bool = False
 
+def answer_stream(
+    engine: Engine,
+    sequence: CachedSequence,
+    prompt: Prompt,
+    sampling: Sampling,
+    policy: RecallPolicy,
+    done: Callable[[Answer], None] = lambda _: None,
+    conversation: Conversation | None = None,
+) -> AnswerStream:
+    """The answer to a checked prompt; nothing is computed before its first event is requested.
 
-class ChunkRecalls:
-    """The recalls of one answer. One thread at a time.
-
-    policy: with mode `off` nothing is recalled. also: the conversation's own memories, searched beside the knowledge
-    bases; None where it has none. cancellation: ends a wait. news: Recalled events that were not yet passed on. last:
-    the last event of every chunk. failed: whether a chunk went without memories because they could not be had.
+    done: called once, when the answer is over. conversation: see `Answer`.
     """
-
-    def __init__(
-        self,
-        model: EdgeModel,
-        sequence: Sequence,
-        prompt: Prompt,
-        policy: RecallPolicy,
-        cancellation: Cancellation,
-        also: Past | None = None,
-    ) -> None:
-        self.chunk_tokens = sequence.decoder.config.memory.chunk_tokens
-        self._waits = policy.mode is RecallMode.exact
-        self.lead_tokens = 0 if self._waits else policy.lead_tokens
-        self.also = also
-        self.news: list[Recalled] = []
-        self.last: dict[int, Recalled] = {}
-        self.failed = False
-        self.worker = None if policy.mode is RecallMode.off else model.worker
-        self._sequence, self._policy, self._cancellation = sequence, policy, cancellation
-        self._prompt, self._tokenizer = prompt, model.bundle.tokenizer
-        # With the prompt's the first generated chunks fill their query up to a chunk's length.
-        self._content = [t for t, is_content in zip(prompt.ids, prompt.content, strict=True) if is_content]
-        self._pending: _Pending | None = None
-
-    def read_prompt(self, reused: int) -> np.ndarray:
-        """Read the prompt from token `reused` on, every chunk with its own memories; the logits after the last token.
-
-        One call recalls for all chunks. Raises CancelledError.
-        """
-        held = bool(self._sequence.held.memories)
-        chunks = cut(self._prompt, self._tokenizer, self.chunk_tokens, reused, held=held)
-        queries = [chunk.query for chunk in chunks if chunk.query is not None]
-        begun = time.perf_counter()
-        found = iter(self._wait(self._submit(queries)) if queries and self.worker is not None else [])
-        waited_ms = 1e3 * (time.perf_counter() - begun) / max(len(queries), 1)
-        for chunk in chunks:
-            if chunk.query is not None and self.worker is not None:
-                recall = next(found)
-                self._swap(len(self.last), recall, waited_ms, generated=False)
-                if recall.error:
-                    self._sequence.miss()
-            self._cancellation.check()
-            logits = self._sequence.read(chunk.tokens)
-        return logits
-
-    def generated(self, token: int, number: int) -> None:
-        """Token `number` of the answer, from 1, was generated: request and swap in what is due now."""
-        self._content.append(token)
-        if self.worker is None:
-            return
-        if asks(number, self.chunk_tokens, self.lead_tokens):
-            self._give_up("they had not come when the next chunk's were requested")
-            # The fewer tokens of its own chunk a query has, the more of what was said before. Without a word to search
-            # for, the next chunk reads what this one reads.
-            if query := self._tokenizer.decode(self._content[-self.chunk_tokens :]).strip():
-                self._pending = _Pending(self._submit([query]), len(self.last))
-        if (pending := self._pending) is None:
-            return
-        ends = number % self.chunk_tokens == 0
-        if ends and self._waits:
-            begun = time.perf_counter()
-            found = self._wait(pending.ticket)[0]
-            self._take(found, 1e3 * (time.perf_counter() - begun))
-        elif (ends or pending.overdue) and pending.ticket.done():
-            found = pending.ticket.result()[0]
-            self._take(replace(found, state="late") if pending.overdue and not found.error else found)
-        elif ends:
-            pending.overdue = True
-
-    def end(self) -> None:
-        """The answer is over: nobody waits for what is under way."""
-        failed = self.failed
-        self._give_up("they had not come when the answer ended")
-        self.failed = failed  # memories for tokens that never were are not missed
-
-    def _submit(self, queries: Tokens[str]) -> Ticket:
-        assert self.worker is not None
-        also = self.also.base if self.also is not None else None
-        return self.worker.submit(queries, deadline_s=self._policy.deadline_s, also=also)
-
-    def _give_up(self, why: str) -> None:
-        """Cancel what is under way; its event has state "skipped" if its chunk has begun."""
-        if (pending := self._pending) is None:
-            return
-        pending.ticket.end()
-        if pending.overdue:
-            self._take(without(pending.ticket.queries, "CANCELLED", why, "skipped")[0])
-        self._pending = None
-
-    def _take(self, found: Recall, blocked_ms: float = 0.0) -> None:
-        """The end of what was under way."""
-        assert self._pending is not None
-        pending, self._pending = self._pending, None
-        self._swap(pending.chunk, found, blocked_ms, generated=True)
-
-    def _swap(self, chunk: int, found: Recall, waited_ms: float, *, generated: bool) -> None:
-        """Give the slots these memories, or after an error leave them those they have; adds the event."""
-        kept, inject_ms = len(self._sequence.held.memories), 0.0
-        if not found.error:
-            begun = time.perf_counter()
-            self._sequence.inject(found)
-            inject_ms = 1e3 * (time.perf_counter() - begun)
-        self.failed = self.failed or bool(found.error)
-        times = replace(found.times, inject_ms=inject_ms)
-        recalled = Recalled(
-            chunk,
-            generated,
-            replace(found, times=times),
-            kept=kept if found.error else 0,
-            position=len(self._sequence.tokens),
-            blocked_ms=waited_ms + inject_ms,
-        )
-        self.news.append(recalled)
-        self.last[chunk] = recalled
-
-    def _wait(self, ticket: Ticket) -> list[Recall]:
-        """What the ticket holds when it is done or the answer is cancelled, or that the time is over."""
-        waiting = weakref.ref(ticket)  # whoever may cancel must not keep memories alive
-
-        def cancel(_: object) -> None:
-            if (left := waiting()) is not None:
-                left.end()
-
-        self._cancellation.add_done_callback(cancel)
-        limit_s = self._policy.deadline_s + GRACE_S
-        try:
-            return ticket.result(limit_s)
-        except TimeoutError:
-            message = f"no memories {limit_s:g} s after they were needed"
-            return without(ticket.queries, "DEADLINE_EXCEEDED", message, "late")
+    cancellation = Cancellation()
+    answer = Answer(engine, sequence, prompt, sampling, policy, cancellation, conversation)
+    stream = AnswerStream(answer, cancellation, lambda: done(answer))
+    engine.register(stream)
+    return stream

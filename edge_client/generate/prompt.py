@@ -11,32 +11,14 @@ lies between that of the question alone and that of both; its words are its own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from edge_client.retrieval import Query
 from memory3.chat import Prompt
-from memory3.embedder import Embedder
 from memory3.tokenizer import Tokenizer
 
-OWN_SHARE = 0.4
-"""Of the question alone in the vector: decision 0005."""
 _TURNS = 3
 """The last one, its answer's or question's, and the same speaker's before it."""
-
-
-class Query(str):
-    """A text that was said. before: what the same speaker said last before it, or "" where that does not matter."""
-
-    __slots__ = ("before",)
-    before: str
-
-    def __new__(cls, said: str, before: str = "") -> Query:
-        """The text, which is all that others see of it."""
-        query = super().__new__(cls, said)
-        query.before = before
-        return query
 
 
 @dataclass(frozen=True)
@@ -91,16 +73,6 @@ def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit
     return Query(text, earlier) if text else Query(earlier) if earlier else None
 
 
-def common_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many tokens, or messages, two sequences begin with in common."""
-    length = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return length
-
-
 def asks(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
     """Whether the next chunk's memories are requested now, after `generated` tokens of an answer.
 
@@ -108,14 +80,3 @@ def asks(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
     tokens is always there.
     """
     return generated > 0 and (generated + min(lead_tokens, chunk_tokens - 1)) % chunk_tokens == 0
-
-
-def query_vectors(embedder: Embedder, queries: Sequence[str]) -> np.ndarray:
-    """Unit vectors float32 [n, dim], from one call of the embedder."""
-    before = {n: query.before for n, query in enumerate(queries) if isinstance(query, Query) and query.before}
-    following = list(before)
-    vectors = embedder.embed([*queries, *(f"{said}\n{queries[n]}" for n, said in before.items())])
-    own, both = vectors[: len(queries)], vectors[len(queries) :]
-    mixed = OWN_SHARE * own[following] + (1 - OWN_SHARE) * both
-    own[following] = mixed / np.maximum(np.linalg.norm(mixed, axis=1, keepdims=True), 1e-12)
-    return own

@@ -15,7 +15,7 @@ from edge_client.local.database import disk_errors
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
-from edge_client.wire.client import Answer, merged, names_of
+from edge_client.retrieval import RetrievalResult, merged, names_of
 from memory3.bundle import Bundle
 from memory3.errors import IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 from memory3.formats import FileDocument
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Remembered:
+class DocumentOutcome:
     """What became of a document, or how far one is. outcome: writing, stored, unchanged, failed or dropped.
 
     where: for people. done: its references that are stored, of `references`. reason, message: why it failed.
@@ -94,10 +94,10 @@ class LocalKnowledgeBases:
         pulled = {base.name: base for _, base in self._open.values() if base.head.pulled}
         return [pulled[name] for name in names_of(names) if name in pulled]
 
-    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
+    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
         """The k best of the device's own, as `LocalKnowledgeBase.retrieve`."""
         answers = [base.retrieve(vectors, k=k, words=words) for base in self._own()]
-        return merged(answers, k, words) if answers else Answer(((),) * len(vectors))
+        return merged(answers, k, words) if answers else RetrievalResult(((),) * len(vectors))
 
     def close(self) -> None:
         """Close the files."""
@@ -169,7 +169,9 @@ def path_of(folder: Path, name: str) -> Path:
     return folder / f"{name}{SUFFIX}"
 
 
-def remember(base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable[FileDocument]) -> Iterator[Remembered]:
+def remember(
+    base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable[FileDocument]
+) -> Iterator[DocumentOutcome]:
     """Write documents into a knowledge base; what is there unchanged costs nothing, what is there in part goes on.
 
     Yields after every piece that is stored ("writing"), and once for every document with its outcome. One that cannot
@@ -180,16 +182,16 @@ def remember(base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable
         try:
             yield from _remembered(base, writer, document, read)
         except InvalidInput as error:
-            yield Remembered(read.where, read.key, "failed", reason=error.reason, message=str(error))
+            yield DocumentOutcome(read.where, read.key, "failed", reason=error.reason, message=str(error))
 
 
 def _remembered(
     base: LocalKnowledgeBase, writer: MemoryWriter, document: LocalDocument, read: FileDocument
-) -> Iterator[Remembered]:
+) -> Iterator[DocumentOutcome]:
     text = readable(read)
     done, whole = base.stored(document)
     if whole and done == whole:
-        yield Remembered(read.where, read.key, "unchanged", done, whole)
+        yield DocumentOutcome(read.where, read.key, "unchanged", done, whole)
         return
     texts = writer.split(text, read.title)
     if whole not in (0, len(texts)):
@@ -199,8 +201,8 @@ def _remembered(
         base.add(document, piece, writer.write(piece), first=done, whole=len(texts))
         done += len(piece)
         if done < len(texts):
-            yield Remembered(read.where, read.key, "writing", done, len(texts))
-    yield Remembered(read.where, read.key, "stored", done, len(texts))
+            yield DocumentOutcome(read.where, read.key, "writing", done, len(texts))
+    yield DocumentOutcome(read.where, read.key, "stored", done, len(texts))
 
 
 def readable(read: FileDocument) -> str:
@@ -218,7 +220,7 @@ def readable(read: FileDocument) -> str:
     return read.text
 
 
-def write_anew(folder: Path, name: str, writer: MemoryWriter) -> Iterator[Remembered]:
+def write_anew(folder: Path, name: str, writer: MemoryWriter) -> Iterator[DocumentOutcome]:
     """Write a knowledge base of another bundle anew from its kept texts, in place of the old one when it is whole.
 
     Interrupted, the next call goes on. Raises MissingFile, CorruptFile, StorageError.

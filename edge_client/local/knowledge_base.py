@@ -29,7 +29,7 @@ import numpy as np
 from edge_client.local.database import connected, disk_errors
 from edge_client.local.records import Head, LocalDocument, Reference
 from edge_client.local.writer import Written
-from edge_client.wire.client import Answer, Hit
+from edge_client.retrieval import Hit, RetrievalResult
 from memory3.codec.blas import one_thread
 from memory3.codec.native.library import Library, installed
 from memory3.codec.payload import Identity
@@ -230,7 +230,7 @@ class LocalKnowledgeBase:
             rows = connection.execute(query).fetchall()
         return [LocalDocument(key, title, None, json.loads(metadata), n) for key, title, metadata, n in rows]
 
-    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
+    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
         """The k nearest memories of each vector (float32 [n, dim]), as MemoryClient.retrieve; no network.
 
         words: hashes of each query's words: the nearest by vector are then ordered by vector and words, and those
@@ -261,7 +261,7 @@ class LocalKnowledgeBase:
                 best = dict(list(scores.items())[:k])
                 payloads = self._rows(connection, _PAYLOADS, list(best))
                 hits.append(tuple(self._hit(best[n], (*texts[n], *rows[n], *payloads[n]), sent) for n in best))
-        return Answer(tuple(hits), 0.0)
+        return RetrievalResult(tuple(hits), 0.0)
 
     # Everything below is called with the lock held.
 

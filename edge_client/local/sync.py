@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from edge_client.local.folder import Remembered, remember
+from edge_client.local.folder import DocumentOutcome, remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import LocalDocument
 from edge_client.local.writer import MemoryWriter
@@ -56,7 +56,7 @@ class FileSync:
         self._there, self._looked = there, True
         return changed
 
-    def bring(self, changed: Sequence[Path]) -> Iterator[Remembered]:
+    def bring(self, changed: Sequence[Path]) -> Iterator[DocumentOutcome]:
         """Write these files, and drop what is gone; yields as `remember` does, and `dropped` for each that went.
 
         Raises InvalidInput where there is neither a file nor a document, StorageError, CorruptFile.
@@ -80,7 +80,7 @@ class FileSync:
         gone = self._naming.gone(stored, there, reading.whole, reading.seen)
         for key in dict.fromkeys([*gone, *(reading.empty & stored.keys())]):
             if base.delete(key):
-                yield Remembered(key, key, "dropped")
+                yield DocumentOutcome(key, key, "dropped")
 
 
 class _Reading:

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.graph import return_free_memory, session_options
+from edge_client.decoder.graph import session_options
+from edge_client.decoder.process_memory import return_free_memory
 from edge_client.errors import StorageError
 from memory3.bundle import Bundle
 from memory3.chat import prefix_ids

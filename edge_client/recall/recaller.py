@@ -8,6 +8,7 @@ Whatever fails on the way becomes a Recall without memories that says why, becau
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -19,12 +20,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from edge_client.decoder.graph import return_free_memory
-from edge_client.decoder.kv import is_finite
+from edge_client.decoder.process_memory import return_free_memory
 from edge_client.errors import Cancellation, RetrievalError, described
-from edge_client.generate.prompt import query_vectors
 from edge_client.recall.policy import Breaker
-from edge_client.wire.client import Answer, Hit, MemoryClient, merged
+from edge_client.retrieval import Hit, RetrievalResult, merged, query_vectors
+from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, IdentityMismatch
@@ -178,7 +178,7 @@ def without(
 class LocalSource(Protocol):
     """Memories on this device; `edge_client.local.knowledge_base.LocalKnowledgeBase` is one."""
 
-    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
+    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
         """The k nearest of each vector, each hit with its payload and the name of its knowledge base."""
 
 
@@ -316,7 +316,7 @@ class Recaller:
         deadline_s: float,
         spent_s: float,
         cancellation: Cancellation | None,
-    ) -> Answer:
+    ) -> RetrievalResult:
         """The service's answer; the breaker learns how it went, but is not told of what is this device's slowness."""
         assert self.client is not None
         left_s = deadline_s - spent_s
@@ -344,7 +344,7 @@ class Recaller:
         return answer
 
     def _read(
-        self, answer: Answer, held: Mapping[int, CachedMemory], private: Collection[int]
+        self, answer: RetrievalResult, held: Mapping[int, CachedMemory], private: Collection[int]
     ) -> list[tuple[tuple[ExplicitMemory, ...], tuple[MemoryRead, ...]]]:
         """Memories and fates of every query's hits, checked and decoded; at most the model's number is read.
 
@@ -386,12 +386,18 @@ class Recaller:
         coded = [memory_id for memory_id, known in found.items() if known.memory is None]
         memories = self.memory_format.decode([found[i].payload for i in coded])
         for memory_id, memory in zip(coded, memories, strict=True):
-            if not is_finite(memory):
+            if not _is_finite(memory):
                 del found[memory_id]
                 refused[memory_id] = "DAMAGED_MEMORY: it holds NaN or infinity"
                 continue
             found[memory_id] = replace(found[memory_id], memory=memory)
             self.cache.put(memory_id, found[memory_id])
+
+
+def _is_finite(memory: ExplicitMemory) -> bool:
+    """Whether all numbers are finite: their sum is, which is quicker to know."""
+    with np.errstate(all="ignore"):
+        return math.isfinite(memory.keys.sum() + memory.values.sum())
 
 
 def _state(read: Sequence[MemoryRead]) -> RecallState:

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Scope
 from edge_client.errors import RetrievalError
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
+from edge_client.retrieval import names_of
 from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
 from edge_client.serve.refusals import DOCUMENTS, ApiError, Guard, install
@@ -42,7 +43,7 @@ from edge_client.serve.schema import (
     ok,
 )
 from edge_client.settings import EdgeSettings
-from edge_client.wire.client import MemoryClient, names_of
+from edge_client.wire.client import MemoryClient
 from memory3 import __version__
 from memory3.errors import InvalidInput
 from memory3.formats import SUFFIXES, read_documents
@@ -63,7 +64,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key:
     describe(app)
     app.include_router(completion_routes(answering))
     app.include_router(model_routes(answering))
-    app.include_router(knowledge_routes(model.recaller.client, edge))
+    app.include_router(knowledge_routes(model.engine.recaller.client, edge))
     app.include_router(local_routes(model))
     app.mount("/", _Page(directory=PAGE, html=True))
     guarded = Guard(app, settings, key)
@@ -98,7 +99,7 @@ class _Page(StaticFiles):
 def model_routes(answering: Answering) -> APIRouter:
     """/v1/models, /v1/embeddings and /health."""
     router = APIRouter()
-    model, embedder, queue = answering.model, answering.model.recaller.embedder, answering.queue
+    model, embedder, queue = answering.model, answering.model.engine.recaller.embedder, answering.queue
     manifest, memory, created = model.bundle.manifest, model.bundle.config.memory, int(time.time())
 
     def described(name: str) -> dict[str, Any]:
@@ -146,12 +147,12 @@ def model_routes(answering: Answering) -> APIRouter:
             "model": {
                 "name": manifest.name,
                 "precision": manifest.precision,
-                "context": model.decoder.context,
+                "context": model.engine.decoder.context,
                 "chunk_tokens": memory.chunk_tokens,
                 "memories_per_chunk": memory.memories_per_chunk,
             },
             "answers": {"running": queue.running, "waiting": queue.waiting},
-            "steps_by_batch_size": dict(model.decoder.batch_sizes),
+            "steps_by_batch_size": dict(model.engine.decoder.batch_sizes),
         }
 
     return router

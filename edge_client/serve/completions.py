@@ -9,7 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -19,16 +19,16 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse
 
-from edge_client.errors import RetrievalError
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
+from edge_client.retrieval import names_of
 from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
 from edge_client.serve.schema import ChatCompletion, TextCompletion, ok
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
-from edge_client.wire.client import names_of
 from memory3.bundle import Bundle
+from memory3.errors import InvalidInput
 
 MOST_KNOWLEDGE_BASES = 4
 """Other than the server's own, whose connections are kept."""
@@ -85,13 +85,13 @@ class Answering:
         self._grammars, self._usual = JsonGrammars(model.bundle), edge.knowledge_base
         self._named = "knowledge_base" in edge.model_fields_set
         self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
-        self._known: set[str] = set()  # that the service had, or this device, when it was looked at last
+        self._known: frozenset[str] = frozenset()  # that the service had, or this device, when it was looked at last
 
     def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
         options, memory, model = request.sampling(self._grammars), request.memory, self.model
         name = memory.knowledge_base or self._usual
-        if (name != self._usual or self._named) and model.policy_with(memory.mode).mode is not RecallMode.off:
+        if (name != self._usual or self._named) and model.engine.policy_with(memory.mode).mode is not RecallMode.off:
             self._check(name)
         if name != self._usual:
             model = self._reading(name)
@@ -101,15 +101,11 @@ class Answering:
 
     def _check(self, names: str) -> None:
         """Raise ApiError for a knowledge base that neither this device has nor a service that answers."""
-        recaller, wanted = self.model.recaller, names_of(names)
-        if recaller.client is None or self._known.issuperset(wanted) or recaller.closed():
-            return
-        with suppress(RetrievalError):
-            self._known = {base.name for base in recaller.client.knowledge_bases()} | {*self.model.local.documents()}
-            if unknown := [name for name in wanted if name not in self._known]:
-                there = ", ".join(sorted(self._known)) or "none"
-                message = f"there is no knowledge base {unknown[0]!r}; there are: {there}"
-                raise ApiError(404, message, code="knowledge_base_not_found")
+        if not self._known.issuperset(names_of(names)):
+            try:
+                self._known = self.model.engine.require_knowledge_bases(names)
+            except InvalidInput as error:
+                raise ApiError(404, str(error), code="knowledge_base_not_found") from error
 
     async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
         """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""
@@ -117,7 +113,7 @@ class Answering:
             async with self.queue.turn:
                 async for event in stream:
                     if isinstance(event, Recalled) and event.recall.reason == "KNOWLEDGE_BASE_NOT_FOUND":
-                        self._known = set()  # it was deleted: the next request looks again
+                        self._known = frozenset()  # it was deleted: the next request looks again
                     yield event
         finally:
             with anyio.CancelScope(shield=True):

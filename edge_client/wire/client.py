@@ -7,18 +7,17 @@ the service orders those of one (`memory3.words`), so that the k best of all are
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-import google_crc32c
 import grpc
 import numpy as np
 
 from edge_client.errors import Cancellation, RetrievalError
+from edge_client.retrieval import Hit, RetrievalResult, merged, names_of
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, named_errors, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput
-from memory3.words import LARGEST_DROP, order_texts
+from memory3.words import LARGEST_DROP
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,
@@ -29,91 +28,6 @@ from protos.memory.v1 import (
     retrieval_pb2,
     retrieval_pb2_grpc,
 )
-
-MOST = 8
-"""Knowledge bases read together: each costs a call and up to k payloads."""
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One memory that was found.
-
-    payload: its bytes; empty if held, by us or by an earlier hit of the same answer. knowledge_base: named where
-    several were asked, or where it is one of this device.
-    """
-
-    memory_id: int
-    score: float
-    document_key: str
-    title: str
-    chunk_number: int
-    text: str | None
-    payload: bytes
-    crc32c: int
-    held: bool = False
-    knowledge_base: str = ""
-
-    def check(self) -> None:
-        """Raise RetrievalError (DAMAGED_MEMORY) if the payload's checksum is not the one made at writing."""
-        found = google_crc32c.value(self.payload)
-        if found != self.crc32c:
-            raise RetrievalError(
-                f"memory {self.memory_id:016x} of {self.document_key!r} arrived damaged: "
-                f"CRC-32C {found:08x}, written as {self.crc32c:08x}",
-                reason="DAMAGED_MEMORY",
-            )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Hits of every query, best first, and the milliseconds that the server says it took."""
-
-    hits: tuple[tuple[Hit, ...], ...]
-    server_ms: float = 0.0
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """The names in "atlas,firm", each once; raises InvalidInput."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if "" in names:
-        raise InvalidInput(f"a knowledge base in {text!r} has no name: name them as atlas or as atlas,firm")
-    if len(names) > MOST:
-        raise InvalidInput(f"{len(names)} knowledge bases are named; {MOST} can be read together")
-    return names
-
-
-def merged(answers: Sequence[Answer], k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
-    """The k best hits of every query from the answers of several knowledge bases.
-
-    Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once.
-    The time is that of the slowest, because all were called at the same time.
-    """
-    if len(answers) == 1:
-        return answers[0]
-    payloads = {h.memory_id: h.payload for a in answers for hits in a.hits for h in hits if h.payload}
-    carried: set[int] = set()
-    found = []
-    for query in range(len(answers[0].hits)):
-        hits = [hit for answer in answers for hit in answer.hits[query]]
-        distinct = {hit.text or hit.memory_id: hit for hit in reversed(hits)}.values()
-        best = _ordered(distinct, words[query] if words else ())[:k]
-        # The hit that carried a memory's bytes may be another query's, or left out now.
-        for place, hit in enumerate(best):
-            payload = b"" if hit.memory_id in carried else payloads.get(hit.memory_id, b"")
-            best[place] = replace(hit, payload=payload, held=not payload)
-            carried.add(hit.memory_id)
-        found.append(tuple(best))
-    return Answer(tuple(found), max(a.server_ms for a in answers))
-
-
-def _ordered(found: Collection[Hit], words: Sequence[int]) -> list[Hit]:
-    hits = sorted(found, key=lambda hit: -hit.score)
-    texts = [hit.text for hit in hits if hit.text is not None]
-    if not words or not hits or len(texts) < len(hits):
-        return hits
-    places = order_texts(words, [hit.score for hit in hits], texts, [hit.title for hit in hits])
-    return [hits[place] for place in places]
-
 
 QUERIES_PER_CALL = 16
 """At most; a service takes 256 (`memory.v1.Limits`)."""
@@ -164,7 +78,7 @@ class MemoryClient:
         held_ids: Collection[int] = (),
         timeout_s: float | None = None,
         cancellation: Cancellation | None = None,
-    ) -> Answer:
+    ) -> RetrievalResult:
         """The k nearest memories of each vector (float32 [n, dim]); raises a RetrievalError.
 
         words: hashes of each query's words (`memory3.words`), with which the service orders near ones and
@@ -205,7 +119,7 @@ class MemoryClient:
             shown = name if len(self._names) > 1 else ""
             hits[name] += [tuple(_hit(hit, shown) for hit in result.hits) for result in response.results]
             times_us[name] += response.server_times.total_us
-        return merged([Answer(tuple(hits[name]), times_us[name] / 1000) for name in self._names], k, words)
+        return merged([RetrievalResult(tuple(hits[name]), times_us[name] / 1000) for name in self._names], k, words)
 
     def describe(self) -> models_pb2.DescribeResponse:
         """What the service runs; raises a RetrievalError."""

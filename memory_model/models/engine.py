@@ -1,16 +1,16 @@
-"""The weights of a model folder in torch behind the interface of `edge_client.decoder.graph`: its provider `torch`."""
+"""The weights of a model folder in torch as a `DecoderBackend`: what a local server's provider `torch` runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from memory3.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
 from memory3.bundle import MANIFEST, Manifest
-from memory3.cache_layout import Row
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import ModelMismatch
@@ -22,10 +22,10 @@ from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories, writing_device
 
 
-class TorchGraph:
-    """What `DecoderGraph` is on ONNX Runtime. Thread-safe; attributes as there."""
+class TorchBackend(DecoderBackend):
+    """A decoder in torch, on a GPU or the CPU. Thread-safe."""
 
-    provider, warning, fused = "torch", "", False
+    provider, warning = "torch", ""
 
     def __init__(self, model: Decoder) -> None:
         weight = model.embed_tokens.weight
@@ -33,7 +33,7 @@ class TorchGraph:
         self.precision, self.threads = str(weight.dtype).removeprefix("torch."), torch.get_num_threads()
 
     @classmethod
-    def open(cls, bundle: Path, model: Path | None, threads: int | str) -> TorchGraph:
+    def open(cls, bundle: Path, model: Path | None, threads: int | str) -> TorchBackend:
         """A model folder's weights, which must be those that the bundle in a folder was exported from.
 
         On the GPU where torch sees one, in bfloat16. Raises MissingFile, CorruptFile; ModelMismatch before it loads.
@@ -47,8 +47,8 @@ class TorchGraph:
         device = writing_device("auto")
         return cls(load_model(folder).model.to(device, torch.bfloat16 if device.type == "cuda" else None))
 
-    def reading(self, memory_format: MemoryFormat) -> MemoryFormat:
-        """See `DecoderGraph.reading`: on a GPU, one that decompresses there."""
+    def reading_format(self, memory_format: MemoryFormat) -> MemoryFormat:
+        """On a GPU, one that decompresses there."""
         codec = memory_format.codec
         if self.device == "cpu" or not isinstance(codec, ProductCodec):
             return memory_format
@@ -61,34 +61,36 @@ class TorchGraph:
         return TorchRunner(BatchedDecoder(self.model, prefix, parallel, context))
 
 
-class TorchRunner:
-    """What `Runner` with its `Caches` is on ONNX Runtime. Rows of texts stay tensors of the device."""
+class TorchRunner(DecoderRunner):
+    """Runs of a decoder in torch. Text rows that are read stay tensors of its device."""
 
-    def __init__(self, engine: BatchedDecoder) -> None:
-        self.caches, self._engine = self, engine
+    def __init__(self, decoder: BatchedDecoder) -> None:
+        self._decoder = decoder
 
-    def run(self, first: int, rows: Sequence[Row], *, all_logits: bool = False) -> np.ndarray:
-        """See `Runner.run`; the array is the caller's."""
-        logits = self._engine.run(first, [row.tokens for row in rows], [row.length for row in rows], all_logits)
+    def run(self, first: int, inputs: Sequence[RunInput], *, all_logits: bool = False) -> np.ndarray:
+        """See `DecoderRunner.run`; the array is the caller's."""
+        tokens, lengths = [one.tokens for one in inputs], [one.length for one in inputs]
+        logits = self._decoder.run(first, tokens, lengths, all_logits)
         return np.asarray(logits.to("cpu", copy=True).numpy())
 
-    def release(self, place: int) -> None:
-        """Nothing: logits are copies."""
+    def release(self, slot: int) -> None:
+        """Nothing to do: logits are copies."""
 
-    def begin(self, place: int, memory: bool) -> None:
-        """The slots hold no memories. They are there, hidden, in a sequence without memory too."""
-        self._engine.clear([place])
+    def clear(self, slot: int, memory: bool) -> None:
+        """See `DecoderRunner.clear`. A sequence without memory has masked memory slots."""
+        self._decoder.clear([slot])
 
-    def inject(self, place: int, memories: Sequence[ExplicitMemory]) -> None:
-        """Replace the memories in the slots of a sequence by these."""
-        self._engine.inject([place], stack_memories([memories], self._engine.config, self._engine.device))
+    def inject(self, slot: int, memories: Sequence[ExplicitMemory]) -> None:
+        """See `DecoderRunner.inject`."""
+        self._decoder.inject([slot], stack_memories([memories], self._decoder.config, self._decoder.device))
 
-    def read(self, place: int, memory: bool, stop: int) -> dict[str, Tensor]:
-        """Copies [heads, stop, d] of the first text rows of every cache tensor."""
-        return {name: text[place, :, :stop].clone() for name, text in self._engine.text.items()}
+    def read_text(self, slot: int, memory: bool, tokens: int) -> dict[str, Tensor]:
+        """See `DecoderRunner.read_text`."""
+        return {name: text[slot, :, :tokens].clone() for name, text in self._decoder.text.items()}
 
     @torch.inference_mode()
-    def write(self, place: int, memory: bool, rows: Mapping[str, Tensor]) -> None:
-        """Inverse of `read`."""
-        for name, text in self._engine.text.items():
-            text[place, :, : rows[name].shape[1]] = rows[name]
+    def write_text(self, slot: int, memory: bool, rows: TextRows) -> None:
+        """See `DecoderRunner.write_text`."""
+        for name, text in self._decoder.text.items():
+            own = torch.as_tensor(rows[name], device=text.device)
+            text[slot, :, : own.shape[1]] = own

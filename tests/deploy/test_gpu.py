@@ -11,7 +11,7 @@ from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, mai
 from memory3.cache_layout import Row
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import MemoryFormat
-from memory_model.models.engine import TorchGraph
+from memory_model.models.engine import TorchBackend
 from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder
 from tests.edge_client.tiny_bundle import random_memory
@@ -33,7 +33,7 @@ def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Pa
 
 def test_what_a_gpu_decompresses_reads_as_what_a_processor_does() -> None:
     config = SHAPES["tiny"]
-    graph, memory_format = TorchGraph(random_decoder(config, "cpu", torch.float32)), random_format(config, "cpu")
+    graph, memory_format = TorchBackend(random_decoder(config, "cpu", torch.float32)), random_format(config, "cpu")
     assert isinstance(memory_format.codec, TorchCodec)
     plain = MemoryFormat(config, memory_format.identity.model_id, ProductCodec(memory_format.codec.tables))
     payloads = plain.encode([random_memory(config, seed, tokens) for seed, tokens in enumerate((8, 3))])

@@ -20,6 +20,7 @@ from edge_client import (
     Token,
 )
 from edge_client.decoder.batch import Decoder
+from edge_client.engine import Engine
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
 from memory3.bundle import Bundle
@@ -57,7 +58,7 @@ def gate(tiny: Bundle, written: list[ExplicitMemory]) -> Gate:
 @pytest.fixture
 def gated(tiny: Bundle, gate: Gate) -> Iterator[EdgeModel]:
     settings = EdgeSettings(memory=RecallMode.overlap, lead_tokens=4, deadline_s=30)
-    with EdgeModel(tiny, Decoder.open(tiny, threads=1), gate, settings) as model:
+    with EdgeModel(Engine(tiny, Decoder.open(tiny, threads=1), gate, settings)) as model:
         yield model
 
 

@@ -159,7 +159,8 @@ def asked_and_closed(folder: Path, service: FakeService, *, leave_early: bool) -
             stream.close()
         else:
             list(stream)
-        return [weakref.ref(each) for each in (model, model.graph, model.recaller, model.recaller.embedder)]
+        engine = model.engine
+        return [weakref.ref(each) for each in (model, engine.decoder.graph, engine.recaller, engine.recaller.embedder)]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 
 from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Remembered
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.sequence import Sequence
+from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation, StorageError
+from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.conversation import CLOSE
-from edge_client.generate.loop import ChunkRecalls
 from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
 from memory3.bundle import Bundle
@@ -93,7 +93,7 @@ def test_a_conversation_goes_on_past_its_context(model: EdgeModel, memory: str) 
     assert remembered(events) == list(range(1, len(remembered(events)) + 1)), "whole turns, the oldest first"
     assert len(remembered(events)) > 5
     assert len(session.messages) == 25, "nothing that was said is lost"
-    assert session.tokens <= model.decoder.room
+    assert session.tokens <= model.engine.decoder.room
     kept = text_in_cache(model, session)
     assert kept.startswith(f"system\n{SYSTEM}")
     assert session.messages[-2]["content"] in kept
@@ -101,13 +101,13 @@ def test_a_conversation_goes_on_past_its_context(model: EdgeModel, memory: str) 
     assert past_turns(events) & {"turn 1", "turn 2"}
     assert session.conversation.sequence.position <= CONTEXT + model.bundle.config.memory.reference_tokens
     gc.collect()
-    assert len(model.decoder._sequences) <= 2, "what was read anew took the place of what was there"
+    assert len(model.engine.decoder._sequences) <= 2, "what was read anew took the place of what was there"
     assert {e.reason for e in events if isinstance(e, Finished)} == {"length"}
 
 
-def fresh(model: EdgeModel, session: ChatSession, text: Prompt) -> Sequence:
+def fresh(model: EdgeModel, session: ChatSession, text: Prompt) -> CachedSequence:
     """A sequence that has read a text in chunks, each with the memories that it retrieves."""
-    sequence = model.sequence(object())
+    sequence = model.engine.sequence(object())
     past = session.conversation.past
     recalls = ChunkRecalls(model, sequence, text, session._policy, Cancellation(), past)
     recalls.read_prompt(sequence.begin(text.ids, memory=True))
@@ -131,10 +131,12 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
                 content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
                 want = fresh(model, session, Prompt(read, content))
                 places = [s.place for s in (talked.sequence, want)]
-                rows, wanted = (model.decoder.caches.read(p, True, want.length) for p in places if p is not None)
+                rows, wanted = (
+                    model.engine.decoder._runner.read_text(p, True, want.length) for p in places if p is not None
+                )
                 for name, array in rows.items():
                     np.testing.assert_allclose(array, wanted[name], atol=1e-4)
-    assert before + 290 > model.decoder.room, "it would not have fitted"
+    assert before + 290 > model.engine.decoder.room, "it would not have fitted"
     assert (finished(events).reason, len(tokens_of(events))) == ("length", 280)
     assert 0 < evicted_after < 280
     said = talked.sequence.tokens[-200:]
@@ -147,7 +149,7 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
 ) -> None:
     session = model.session(SYSTEM, memory="overlap")
     talk(session, 3)
-    talked, decoder, read, write = session.conversation, model.decoder, Decoder.read, MemoryWriter.write
+    talked, decoder, read, write = session.conversation, model.engine.decoder, Decoder.read, MemoryWriter.write
     talked._turns_ahead = 1000  # nothing is written ahead
     begun, aside = list[int](), list[int]()
 
@@ -157,7 +159,7 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
             time.sleep(0.001)
         return write(self, texts, **options)
 
-    def counted(self: Decoder, sequence: Sequence, tokens: list[int], **options: bool) -> np.ndarray:
+    def counted(self: Decoder, sequence: CachedSequence, tokens: list[int], **options: bool) -> np.ndarray:
         if sequence.per_step is not None:
             aside.append(len(tokens))
         return read(self, sequence, tokens, **options)
@@ -179,7 +181,7 @@ def test_turns_are_written_ahead_between_answers_once_and_read_when_they_left(
         ahead = list(texts_written)
         assert not past_turns(events), "what is in the cache is not read as a memory too"
         events = talk(session, 1)
-        model.background.submit(lambda: None).result()  # the pause between two turns
+        model.engine.background.submit(lambda: None).result()  # the pause between two turns
     assert len(ahead) >= len(remembered(events)) - 1 > 0
     numbered = [text for text in texts_written if "number" in text]
     assert len(numbered) == len(set(numbered)) > 0, "none is written twice"

@@ -15,6 +15,7 @@ import torch
 from edge_client import ContextFull, EdgeModel, Finished, Recalled, SessionBusy, Token
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
+from edge_client.engine import Engine
 from edge_client.serve.requests import JsonGrammars
 from edge_client.settings import EdgeSettings
 from memory3.bundle import Bundle
@@ -139,7 +140,7 @@ def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) ->
 
 
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(tiny: Bundle, model: EdgeModel) -> None:
-    room = model.decoder.room
+    room = model.engine.decoder.room
     overhead = len(tiny.chat.prompt([{"role": "user", "content": ""}]).ids)
     end = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
     assert end.reason == "context"
@@ -177,7 +178,7 @@ def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, model: EdgeModel, t
     export_decoder(other, tmp_path / "decoder.onnx", "float32")
     wrong = Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), [1])
     with pytest.raises(CorruptFile, match="another shape"):
-        EdgeModel(tiny, wrong, model.recaller, EdgeSettings())
+        Engine(tiny, wrong, model.engine.recaller, EdgeSettings())
 
 
 LONG: dict[str, Any] = {"max_tokens": 40, "temperature": 50.0, "seed": 3}

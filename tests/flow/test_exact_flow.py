@@ -11,7 +11,6 @@ import pytest
 
 from edge_client.decoder.batch import Decoder
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import Recall
 from memory3.bundle import Bundle
 from memory3.codec.codec import ExactCodec
 from memory3.embedder import Embedder
@@ -54,8 +53,8 @@ def ingest(client: Client) -> None:
 
 
 def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel, loaded: LoadedModel) -> None:
-    assert model.recaller is not None
-    lima, several = model.recaller.recall(["What is the code of Lima?", "..."], deadline_s=60)
+    assert model.engine.recaller is not None
+    lima, several = model.engine.recaller.recall(["What is the code of Lima?", "..."], deadline_s=60)
     assert [read.title for read in lima.read] == ["Lima"], "a city that is named leaves the others far below"
     assert len(several.read) > 1
     for recall in (lima, several):
@@ -71,15 +70,15 @@ def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel
 
 
 def test_stored_memories_give_the_logits_of_memories_kept(model: EdgeModel, loaded: LoadedModel, tiny: Bundle) -> None:
-    assert model.recaller is not None
-    recall = model.recaller.recall(["the code of Quito"], deadline_s=60)[0]
+    assert model.engine.recaller is not None
+    recall = model.engine.recaller.recall(["the code of Quito"], deadline_s=60)[0]
     never_left = loaded.writer.write([read.text or "" for read in recall.read])
     tokens = tiny.chat.prompt([{"role": "user", "content": "Quito?"}]).ids[: tiny.config.memory.chunk_tokens]
     logits = []
     for memories in (recall.memories, never_left, ()):
         sequence = Decoder.open(tiny, parallel=1).sequence()
         sequence.begin(tokens, memory=True)
-        sequence.inject(Recall("", tuple(memories)))
+        sequence.inject(memories)
         logits.append(sequence.read(tokens))
     stored, direct, none = logits
     np.testing.assert_allclose(stored, direct, atol=1e-4)
@@ -101,8 +100,8 @@ def test_both_ends_name_both_widths(tmp_path: Path, capsys: pytest.CaptureFixtur
     with running(tmp_path, narrow) as (client, server):
         client.ingest("default", document("oslo", "Code 1.", title="Oslo"))
         with EdgeModel.open(wide.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as model:
-            assert model.recaller is not None
-            (recall,) = model.recaller.recall(["Oslo?"], deadline_s=60)
+            assert model.engine.recaller is not None
+            (recall,) = model.engine.recaller.recall(["Oslo?"], deadline_s=60)
     assert not recall.memories
     assert recall.reason == "EMBEDDER_MISMATCH"
     assert WIDTHS in recall.error

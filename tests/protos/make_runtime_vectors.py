@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_client.generate.prompt import OWN_SHARE, asks, cut
+from edge_client.generate.prompt import asks, cut
 from edge_client.generate.sampling import StreamText
+from edge_client.retrieval import OWN_SHARE
 from memory3.chat import ChatTemplate, prefix_ids, text_start
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import HEADER, MAGIC, MemoryFormat

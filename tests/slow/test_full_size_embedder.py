@@ -85,11 +85,11 @@ def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_thei
         documents = [document(c.lower(), f"Code {37 * n}.", title=c) for n, c in enumerate(CITIES)]
         answers = client.ingest("default", *documents)
         assert sum(a.WhichOneof("message") == "acknowledged" for a in answers) == len(CITIES)
-        assert model.recaller is not None
-        rounded = model.recaller.embedder
+        assert model.engine.recaller is not None
+        rounded = model.engine.recaller.embedder
         for number, city in enumerate(CITIES):
             text = f"{city}\nCode {37 * number}."
-            (hits,) = model.recaller.client.retrieve(rounded.embed([text]), k=2).hits
-            (recall,) = model.recaller.recall([text], deadline_s=60)
+            (hits,) = model.engine.recaller.client.retrieve(rounded.embed([text]), k=2).hits
+            (recall,) = model.engine.recaller.recall([text], deadline_s=60)
             assert [hits[0].title, recall.read[0].title] == [city, city]
             assert hits[0].score > hits[1].score + 0.01, "or rounding decides"

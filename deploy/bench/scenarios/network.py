@@ -52,7 +52,7 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
     with shaped_network(service, link) as address, settings.open(address) as model:
         rag = TextRag(model, texts, settings)
         samples = measure_modes(model, texts, settings, {RAG: rag.once}, label)
-        lead_tokens = model.policy.lead_tokens
+        lead_tokens = model.engine.policy.lead_tokens
     off, overlap, exact = samples["off"], samples["overlap"], samples["exact"]
     found = states(overlap)
     chunks = sum(found.values())

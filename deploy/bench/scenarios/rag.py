@@ -48,8 +48,8 @@ def measure(settings: AnswerSettings) -> Keys:
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="answers")
         keys: Keys = {
             "model": bundle.manifest.name,
-            "precision": model.graph.precision,
-            "provider": model.graph.provider,
+            "precision": model.engine.decoder.graph.precision,
+            "provider": model.engine.decoder.graph.provider,
             "threads": settings.threads,
             "references": bundle.config.memory.memories_per_chunk,
             "reference_tokens": rag.read_tokens,

@@ -51,7 +51,7 @@ def measure(settings: RememberSettings) -> Keys:
         EdgeModel.open(bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu") as model,
     ):
         large = filled(Path(folder, "large.db"), head, settings.stored)
-        writer = MemoryWriter(bundle, embedder=embedder, decoder=model.decoder)
+        writer = MemoryWriter(bundle, embedder=embedder, decoder=model.engine.decoder)
         endless = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)
         pauses: dict[str, list[float]] = {"usual_pause_ms": [], "pause_ms": []}
 

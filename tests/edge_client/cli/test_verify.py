@@ -14,7 +14,7 @@ import pytest
 from edge_client.cli import verify
 from edge_client.decoder import providers
 from edge_client.decoder.batch import Decoder
-from memory_model.models.engine import TorchGraph
+from memory_model.models.engine import TorchBackend
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
 
@@ -23,7 +23,7 @@ def test_the_cpu_and_torch_agree_and_what_did_not_run_is_named(tmp_path: Path, m
     monkeypatch.setattr(providers, "gpu", lambda: None)
     bundle, out = tiny_bundle(tmp_path), tmp_path / "out.json"
     assert "not run torch" in run("verify", "--bundle", bundle.folder, "--out", out, "--steps", 1).stdout
-    monkeypatch.setattr(TorchGraph, "open", lambda *_: TorchGraph(tiny_loaded().model))
+    monkeypatch.setattr(TorchBackend, "open", lambda *_: TorchBackend(tiny_loaded().model))
     done = run("verify", "--bundle", bundle.folder, "--out", out, "--steps", 4)
     assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())["rows"]

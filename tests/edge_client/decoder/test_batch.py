@@ -17,13 +17,14 @@ import torch
 
 from edge_client.decoder import batch
 from edge_client.decoder.batch import IDLE_S, Decoder
-from edge_client.decoder.graph import DecoderGraph, Row
-from edge_client.decoder.sequence import Sequence
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
-from edge_client.recall.recaller import Recall
+from memory3.backend import RunInput
+from memory3.codec.payload import ExplicitMemory
 from memory3.config import MemoryConfig, MemoryHead
 from memory_model.export.decoder import OPERATORS, decoder_graphs
-from memory_model.models.engine import TorchGraph, TorchRunner
+from memory_model.models.engine import TorchBackend, TorchRunner
 from tests.edge_client.tiny_bundle import random_memory
 from tests.memory_model.tiny import random_model, tiny_config
 
@@ -40,7 +41,7 @@ CONFIG = tiny_config(
 )
 
 
-class Replaying(TorchGraph):
+class Replaying(TorchBackend):
     """As on a GPU: steps of all places are replayed, and nothing is read beside them."""
 
     def runner(self, context: int, parallel: int, prefix: tuple[int, ...] = ()) -> TorchRunner:
@@ -52,9 +53,9 @@ class Replaying(TorchGraph):
 
 
 @pytest.fixture(scope="module", params=[*OPERATORS, "torch", "torch's graphs"])
-def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderGraph | TorchGraph:
+def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderGraph | TorchBackend:
     if "torch" in request.param:
-        return (TorchGraph if request.param == "torch" else Replaying)(random_model(CONFIG))
+        return (TorchBackend if request.param == "torch" else Replaying)(random_model(CONFIG))
     path = tmp_path_factory.mktemp("decoder") / "decoder.onnx"
     weights = {name: tensor.numpy() for name, tensor in random_model(CONFIG).state_dict().items()}
     decoder_graphs(weights, CONFIG, operators=[request.param])[request.param].save(path)
@@ -76,11 +77,11 @@ class Conversation:
         steps = rng.randrange(1, 40)
         return cls(prompt, rng.random() < 0.6, steps, rng.randrange(steps) if rng.random() < 0.2 else 1000)
 
-    def memories(self, number: int) -> Recall:
+    def memories(self, number: int) -> list[ExplicitMemory]:
         seed = sum(self.prompt) + number
-        return Recall("", tuple(random_memory(CONFIG, 10 * seed + n) for n in range(seed % 6)))
+        return [random_memory(CONFIG, 10 * seed + n) for n in range(seed % 6)]
 
-    def answer(self, sequence: Sequence, pause: Callable[[], None] = lambda: None) -> list[int]:
+    def answer(self, sequence: CachedSequence, pause: Callable[[], None] = lambda: None) -> list[int]:
         """Greedy; memories for every chunk of the prompt, and others after 16 generated tokens."""
         said: list[int] = []
         start = sequence.begin(self.prompt, memory=self.memory)
@@ -196,7 +197,7 @@ def test_a_sequence_that_asks_while_its_place_is_given_away_keeps_it(
     over.end()
     take, asking = decoder._take_place, threading.Thread(target=lambda: over.read([6]))
 
-    def late(sequence: Sequence) -> None:
+    def late(sequence: CachedSequence) -> None:
         if asking.ident is None:
             asking.start()
             while not any(r.sequence is over for r in decoder._waiting):
@@ -233,7 +234,7 @@ def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_pla
         sequence.read([9])
     begun, stepped, run = threading.Event(), threading.Event(), decoder._runner.run
 
-    def held(place: int, rows: list[Row], **options: bool) -> np.ndarray:
+    def held(place: int, rows: list[RunInput], **options: bool) -> np.ndarray:
         if place == behind.place and len(rows) == 1:
             logits = run(place, rows[:1], **options)
             begun.set()

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.decoder import graph
+from edge_client.decoder import threads
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.graph import DecoderGraph, return_free_memory
+from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.kv import Caches
-from edge_client.decoder.sequence import Sequence
+from edge_client.decoder.process_memory import return_free_memory
+from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
-from edge_client.recall.recaller import Recall
 from memory3.bundle import Bundle
+from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_model.export.decoder import decoder_graphs
-from memory_model.models.engine import TorchGraph
+from memory_model.models.engine import TorchBackend
 from tests.edge_client.tiny_bundle import random_memory, tiny_config, tiny_loaded
 
 BLOCK_BYTES, BLOCKS, KEPT_EVERY = 32 << 10, 2000, 16
@@ -37,13 +38,13 @@ def test_the_number_of_threads_is_measured_once_and_kept_with_the_bundle(
         measured.append(opened.threads)
         return 10.0 / opened.threads
 
-    monkeypatch.setattr(graph, "step_ms", step)
-    monkeypatch.setattr(graph, "physical_cores", lambda: 3)
+    monkeypatch.setattr(threads, "step_ms", step)
+    monkeypatch.setattr(threads, "physical_cores", lambda: 3)
     assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 3
     assert measured == [1, 2, 3]
     assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 3
     assert measured == [1, 2, 3]
-    monkeypatch.setattr(graph, "physical_cores", lambda: 2)  # another machine: measured again
+    monkeypatch.setattr(threads, "physical_cores", lambda: 2)  # another machine: measured again
     assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 2
     assert DecoderGraph.open(folder / "decoder.onnx", threads=1).threads == 1
     assert measured == [1, 2, 3, 1, 2]
@@ -83,17 +84,17 @@ PREFIX, CONTEXT = [1, 2, 3], 403
 
 @pytest.fixture(scope="module", params=[False, True], ids=["onnx", "torch"])
 def decoder(tiny: Bundle, request: pytest.FixtureRequest) -> Decoder:
-    engine = TorchGraph(tiny_loaded().model) if request.param else DecoderGraph.open(tiny.decoder, threads=1)
+    engine = TorchBackend(tiny_loaded().model) if request.param else DecoderGraph.open(tiny.decoder, threads=1)
     return Decoder(engine, PREFIX, context=CONTEXT, parallel=2)
 
 
 @pytest.fixture
-def sequence(decoder: Decoder) -> Sequence:
+def sequence(decoder: Decoder) -> CachedSequence:
     return decoder.sequence()
 
 
-def recalled(seed: int, count: int = 3) -> Recall:
-    return Recall(f"query {seed}", tuple(random_memory(tiny_loaded().config, 10 * seed + n) for n in range(count)))
+def recalled(seed: int, count: int = 3) -> list[ExplicitMemory]:
+    return [random_memory(tiny_loaded().config, 10 * seed + n) for n in range(count)]
 
 
 @given(st.lists(st.integers(-5, 270), max_size=80), st.integers(0, 6), st.booleans())
@@ -132,7 +133,12 @@ def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_p
 
 
 def answer(
-    sequence: Sequence, ids: list[int], *, memory: bool = True, steps: int = 5, missing: frozenset[int] = frozenset()
+    sequence: CachedSequence,
+    ids: list[int],
+    *,
+    memory: bool = True,
+    steps: int = 5,
+    missing: frozenset[int] = frozenset(),
 ) -> tuple[int, list[int]]:
     kept = sequence.begin(ids, memory=memory)
     start = kept
@@ -153,7 +159,7 @@ def answer(
     return kept, said
 
 
-def fresh(sequence: Sequence, ids: list[int], *, memory: bool = True) -> list[int]:
+def fresh(sequence: CachedSequence, ids: list[int], *, memory: bool = True) -> list[int]:
     alone = Decoder(sequence.decoder.graph, PREFIX, context=CONTEXT, parallel=1)
     return answer(alone.sequence(), ids, memory=memory)[1]
 
@@ -166,7 +172,7 @@ PROMPT = drawn(0, 55)
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_a_retry_reads_one_token_and_says_the_same(sequence: Sequence, memory: bool) -> None:
+def test_a_retry_reads_one_token_and_says_the_same(sequence: CachedSequence, memory: bool) -> None:
     kept, first = answer(sequence, PROMPT, memory=memory)
     again, second = answer(sequence, PROMPT, memory=memory)
     assert (kept, again) == (0, 54)
@@ -174,13 +180,13 @@ def test_a_retry_reads_one_token_and_says_the_same(sequence: Sequence, memory: b
 
 
 @pytest.mark.parametrize(("memory", "kept"), [(True, 32), (False, 40)])
-def test_an_edit_is_read_from_the_chunk_that_it_changes(sequence: Sequence, memory: bool, kept: int) -> None:
+def test_an_edit_is_read_from_the_chunk_that_it_changes(sequence: CachedSequence, memory: bool, kept: int) -> None:
     answer(sequence, PROMPT, memory=memory)
     edited = [*PROMPT[:40], *drawn(1, 20)]
     assert answer(sequence, edited, memory=memory) == (kept, fresh(sequence, edited, memory=memory))
 
 
-def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, sequence: Sequence) -> None:
+def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, sequence: CachedSequence) -> None:
     _, said = answer(sequence, PROMPT)
     kept, _ = answer(sequence, [*PROMPT, *said, *drawn(2, 30)])
     assert kept == len(PROMPT) + len(said) - 1, "what goes on keeps all, the answer too"
@@ -190,7 +196,9 @@ def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, 
     assert answer(sequence, instead) == answer(other, instead)
 
 
-def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(sequence: Sequence) -> None:
+def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(
+    sequence: CachedSequence,
+) -> None:
     _, said = answer(sequence, PROMPT, missing=frozenset({2}))
     assert sequence.valid([*PROMPT, *said, *drawn(2, 10)], memory=True) == len(PROMPT) + 4
     assert answer(sequence, PROMPT) == (32, fresh(sequence, PROMPT))

@@ -11,8 +11,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from edge_client.generate.prompt import OWN_SHARE, Query, cut, query_text, query_vectors
+from edge_client.generate.prompt import cut, query_text
 from edge_client.generate.sampling import StreamText
+from edge_client.retrieval import OWN_SHARE, Query, query_vectors
 from memory3.chat import ChatTemplate, Prompt
 from memory3.embedder import Embedder
 from memory3.tokenizer import Tokenizer

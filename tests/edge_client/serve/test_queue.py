@@ -160,7 +160,7 @@ def test_a_knowledge_base_that_nobody_could_look_up_is_looked_up_again(
     request, off = (ChatRequest(messages=MESSAGES, memory={**named, **more}) for more in ({}, {"mode": "off"}))
     answering.prepare(off).close()
     with monkeypatch.context() as away:
-        away.setattr(model.recaller.client, "knowledge_bases", Mock(side_effect=RetrievalError("away")))
+        away.setattr(model.engine.recaller.client, "knowledge_bases", Mock(side_effect=RetrievalError("away")))
         answering.prepare(request).close()
     with pytest.raises(ApiError, match="'typo'"):
         answering.prepare(request)

@@ -8,8 +8,9 @@ import grpc
 import numpy as np
 import pytest
 
+from edge_client.retrieval import Hit, RetrievalResult, merged
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
-from edge_client.wire.client import QUERIES_PER_CALL, Answer, Hit, MemoryClient, merged
+from edge_client.wire.client import QUERIES_PER_CALL, MemoryClient
 from memory3.bundle import Bundle
 from memory3.errors import InvalidInput
 from memory3.words import query_words
@@ -95,8 +96,12 @@ def hit(
 
 def test_words_decide_between_knowledge_bases_as_they_do_within_one() -> None:
     words = query_words("What is the capital of Benin?")
-    atlas = Answer(((hit("atlas", 1, 0.50, title="Benin", text="Benin\nCapital: Porto-Novo", payload=b"1"),),), 1.0)
-    firm = Answer(((hit("firm", 2, 0.55, title="Handbook", text="Handbook\nLeave: 31 days", payload=b"2"),),), 2.0)
+    atlas = RetrievalResult(
+        ((hit("atlas", 1, 0.50, title="Benin", text="Benin\nCapital: Porto-Novo", payload=b"1"),),), 1.0
+    )
+    firm = RetrievalResult(
+        ((hit("firm", 2, 0.55, title="Handbook", text="Handbook\nLeave: 31 days", payload=b"2"),),), 2.0
+    )
     [best] = merged([firm, atlas], 5, [words]).hits
     assert [(h.memory_id, h.knowledge_base) for h in best] == [(1, "atlas")], "what is named leaves others far below"
     [by_cosine] = merged([firm, atlas], 5).hits
@@ -104,9 +109,9 @@ def test_words_decide_between_knowledge_bases_as_they_do_within_one() -> None:
 
 
 def test_a_document_that_two_knowledge_bases_have_is_read_once() -> None:
-    mine = Answer(
+    mine = RetrievalResult(
         ((hit("mine", 1, 0.5, text="Code 1", payload=b"1"), hit("mine", 3, 0.4, text="Code 3", payload=b"3")),)
     )
-    yours = Answer(((hit("yours", 2, 0.5, text="Code 1", payload=b"2"),),))
+    yours = RetrievalResult(((hit("yours", 2, 0.5, text="Code 1", payload=b"2"),),))
     [found] = merged([mine, yours], 5).hits
     assert [(h.memory_id, h.payload) for h in found] == [(1, b"1"), (3, b"3")]

@@ -13,7 +13,6 @@ from onnx import TensorProto
 from edge_client.decoder.batch import Decoder as EdgeDecoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.sequence import Sequence
-from edge_client.recall.recaller import Recall
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
@@ -23,7 +22,7 @@ from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decode
 from memory_model.export.graph import Graph
 from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
-from memory_model.models.engine import TorchGraph
+from memory_model.models.engine import TorchBackend
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.decoder import Decoder
 from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
@@ -60,7 +59,7 @@ def exported(
 ) -> Sequence:
     path, prefix = folder / "decoder.onnx", prefix or tuple(range(PREFIX))
     if spelling == "torch":
-        return EdgeDecoder(TorchGraph(model), prefix, context=300, parallel=1).sequence()
+        return EdgeDecoder(TorchBackend(model), prefix, context=300, parallel=1).sequence()
     decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])[spelling].save(path)
     return opened(path, list(prefix)).sequence()
 
@@ -91,7 +90,7 @@ def run_cuts(
     sequence.begin([], memory=any(sets))
     for start, end, number in cuts[1:]:
         if any(sets):
-            sequence.inject(Recall("", tuple(sets[number])))
+            sequence.inject(sets[number])
         rows.append(sequence.read(ids[start:end], all_logits=True))
     return np.concatenate(rows)
 
@@ -117,11 +116,11 @@ def test_poison_in_unused_rows_does_not_leak(budget: str, count: int, tmp_path: 
 
     def run(poison: bool) -> np.ndarray:
         sequence = exported(model, tmp_path)
-        caches = sequence.decoder.caches
+        caches = sequence.decoder._runner.caches
         sequence.begin([], memory=count > 0)
         sequence.read(ids[:20])
         if count:
-            sequence.inject(Recall("", tuple(chosen)))
+            sequence.inject(chosen)
         for name, tensor in caches.tensors.items() if poison else ():
             rows = caches.buffers[name].array[0]
             first = caches.first_row(tensor.layout, count > 0)
@@ -192,7 +191,7 @@ def test_both_spellings_read_one_file_of_weights_and_agree(precision: str, tied:
         graphs.append(decoder.graph)
         sequence = decoder.sequence()
         sequence.begin(ids, memory=True)
-        sequence.inject(Recall("", tuple(chosen)))
+        sequence.inject(chosen)
         logits.append(sequence.read(ids, all_logits=True))
     np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
     assert [graph.fused for graph in graphs] == [True, False]

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.sequence import Sequence as Text
-from edge_client.recall.recaller import Recall
 from experiments.random_base import hugging_face_config
 from memory3.chat import prefix_ids
 from memory3.codec.codec import ExactCodec
@@ -320,7 +319,7 @@ def test_the_exported_graph_reads_memories_as_transformers_text(pair: Pair, tmp_
     prefix, reference, text, positions = memory_case(pair.loaded)
     sequence = exported(pair.loaded, tmp_path, "float32", spelling, prefix)
     sequence.begin(text, memory=True)
-    sequence.inject(Recall("", tuple(pair.loaded.writer.write([pair.loaded.tokenizer.decode(reference)]))))
+    sequence.inject(pair.loaded.writer.write([pair.loaded.tokenizer.decode(reference)]))
     ours = sequence.read(text, all_logits=True)
     close(ours, their_logits(pair.theirs, prefix + reference + text, positions)[-len(text) :])
 

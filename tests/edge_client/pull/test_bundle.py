@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from edge_client.errors import RetrievalError, StorageError
-from edge_client.wire import pull
+from edge_client.pull import transfer
+from edge_client.pull.bundle import checked_manifest, pull_bundle
 from edge_client.wire.channel import ChannelSettings
-from edge_client.wire.pull import checked_manifest, pull_bundle
 from memory3.bundle import MANIFEST, Bundle
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
@@ -60,7 +60,7 @@ def address(offered: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(transfer, "FIRST_PAUSE_S", 0.01)
 
 
 def part(place: Path) -> Path:
@@ -144,7 +144,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(address: str, offered: Path,
 
 
 def test_two_pulls_to_one_place_do_not_mix(address: str, tmp_path: Path) -> None:
-    with pull._staged(tmp_path / "bundle"), pytest.raises(StorageError, match="another process"):
+    with transfer.staged(tmp_path / "bundle"), pytest.raises(StorageError, match="another process"):
         pull_bundle(ChannelSettings(address), tmp_path / "bundle")
 
 

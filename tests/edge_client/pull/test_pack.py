@@ -13,10 +13,11 @@ from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head
-from edge_client.wire import pull
+from edge_client.pull import transfer
+from edge_client.pull.pack import pull_pack
+from edge_client.retrieval import Hit
 from edge_client.wire.channel import ChannelSettings
-from edge_client.wire.client import Hit, MemoryClient
-from edge_client.wire.pull import pull_pack
+from edge_client.wire.client import MemoryClient
 from memory3.bundle import Bundle
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput, ModelMismatch
@@ -72,8 +73,8 @@ def pack(towns: Path) -> LocalKnowledgeBase:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(pull, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(transfer, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("edge_client.pull.pack._PAUSE_S", 0.01)
 
 
 def opened(path: Path, minimum_score: float | None = None) -> LocalKnowledgeBase:

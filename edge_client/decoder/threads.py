@@ -1,0 +1,87 @@
+"""How many threads run a decoder on the CPU: the cores of this machine, and a measurement whose result is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edge_client.decoder.providers import graph_path
+from memory3.backend import DecoderBackend, RunInput
+from memory3.onnx_runtime import ort
+
+THREADS = "threads.json"
+"""In the cache folder: the numbers of threads that were measured."""
+GAIN = 0.1
+"""More threads must make a step at least this much faster: fewer leave cores for embedding and retrieval."""
+STEPS, WARM_UP = 12, 3
+MEASURED_ROWS = 256
+"""Tokens of the text while threads are measured."""
+
+Backend = TypeVar("Backend", bound=DecoderBackend)
+
+log = logging.getLogger(__name__)
+
+
+def physical_cores() -> int:
+    """Cores that this process may run on; two hyperthreads of one core count once."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    usable = os.sched_getaffinity(0)
+    siblings = set()
+    for number in usable:
+        with suppress(OSError):
+            place = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+            siblings.add(place.read_text().strip())
+    return len(siblings) or len(usable)
+
+
+def step_ms(graph: DecoderBackend) -> float:
+    """Milliseconds of one decoding step behind some text: the median of some, after some to warm up."""
+    runner, step, times = graph.runner(MEASURED_ROWS, 1), RunInput([0], 0, MEASURED_ROWS - 1, False), []
+    for _ in range(WARM_UP + STEPS):
+        begun = time.perf_counter()
+        runner.run(0, [step])
+        times.append(time.perf_counter() - begun)
+    return 1e3 * sorted(times[WARM_UP:])[STEPS // 2]
+
+
+def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend:
+    """A graph with as many threads as was measured now or before; `file` keeps the results."""
+    cores = physical_cores()
+    stat = graph_path(path, "cpu").stat()
+    key = f"{platform.node()}/{ort.__version__}/{cores}/{stat.st_size}/{stat.st_mtime_ns}"
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        known = dict(json.loads(file.read_text(encoding="utf-8")))
+    count = known.get(key)
+    if isinstance(count, int) and 1 <= count <= cores:
+        return opened(count)
+    graph = opened(1)
+    if graph.provider != "cpu" or cores == 1:
+        return graph  # an accelerator leaves the CPU nothing to divide
+    chosen, measured = 1, {1: step_ms(graph)}
+    for count in sorted({*(2**n for n in range(1, int(math.log2(cores)) + 1)), cores}):
+        del graph  # one at a time: a large model does not fit twice
+        graph = opened(count)
+        measured[count] = step_ms(graph)
+        if measured[count] > measured[chosen] * (1 - GAIN):
+            break
+        chosen = count
+    log.info(f"threads_measured chosen={chosen} ms_by_threads={measured}")
+    if graph.threads != chosen:
+        del graph
+        graph = opened(chosen)
+    with suppress(OSError):  # without room or permission it is measured again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f"{file.name}.{os.getpid()}")
+        partial.write_text(json.dumps({**known, key: chosen}, indent=1), encoding="utf-8")
+        partial.replace(file)
+    return graph

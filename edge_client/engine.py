@@ -1,0 +1,208 @@
+"""`Engine`: what the sessions of one model share, from the opened bundle to the threads that recall and remember."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.sequence import CachedSequence
+from edge_client.errors import Cancellation, ModelClosed, RetrievalError
+from edge_client.local.folder import LocalKnowledgeBases
+from edge_client.local.writer import MemoryWriter
+from edge_client.recall.policy import RecallMode, RecallPolicy
+from edge_client.recall.recaller import MemoryCache, Recaller
+from edge_client.recall.worker import RecallWorker
+from edge_client.retrieval import names_of
+from edge_client.settings import EdgeSettings
+from edge_client.stream import AnswerStream
+from edge_client.wire.client import MemoryClient
+from memory3.bundle import Bundle
+from memory3.embedder import Embedder
+from memory3.errors import CorruptFile, InvalidInput
+
+REMEMBER_AT = 0.75
+"""Share of the context at which the oldest turns become memories."""
+
+
+class Engine:
+    """Weights, caches, recall and this device's knowledge bases, shared by all sessions of a model. Thread-safe.
+
+    policy: when sessions recall, unless they name another. mark: tokens of the context at which the oldest turns become
+    memories. worker: recalls for all answers. background: one thread that writes memories, at a low priority. closing:
+    cancelled by `close`, for what runs in the background.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        decoder: Decoder,
+        recaller: Recaller,
+        settings: EdgeSettings,
+        local: LocalKnowledgeBases | None = None,
+    ) -> None:
+        """local: None opens those that the settings name. Raises CorruptFile for a decoder of another shape."""
+        if decoder.config != bundle.config:
+            raise CorruptFile("decoder.onnx has another shape than the manifest says: export the bundle again")
+        self.bundle, self.decoder, self.recaller, self.settings = bundle, decoder, recaller, settings
+        self.policy = settings.recall_policy
+        self.mark = int(REMEMBER_AT * decoder.context)
+        self._local = _local(bundle, settings) if local is None else local
+        self.closed = False
+        self.worker = RecallWorker(recaller)
+        self.background = ThreadPoolExecutor(1, "memory3-remember", initializer=_lower_priority)
+        self.closing = Cancellation()
+        # Before there are threads: a cached property is made twice if two read it at once.
+        _ = bundle.chat
+        self._streams: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._writer: MemoryWriter | None = None
+
+    @classmethod
+    def open(cls, settings: EdgeSettings) -> Engine:
+        """Load what the settings name; the service is not called.
+
+        Raises MissingFile, CorruptFile and IdentityMismatch for the bundle and the knowledge bases of this device, and
+        ProviderError.
+        """
+        bundle = Bundle.open(settings.bundle)
+        if settings.minimum_score is None:
+            settings = settings.model_copy(update={"minimum_score": bundle.manifest.minimum_score})
+        local = _local(bundle, settings)  # refused before weights are loaded
+        decoder = Decoder.open(
+            bundle,
+            threads=settings.threads,
+            provider=settings.provider,
+            context=settings.context,
+            parallel=settings.parallel,
+            model=settings.model,
+        )
+        embedder = bundle.embedder(threads=settings.embedder_threads)
+        cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
+        engine = cls._reading(bundle, decoder, embedder, cache, local, settings)
+        engine.recaller.prepare()
+        return engine
+
+    def with_knowledge_base(self, name: str) -> Engine:
+        """The same weights, embedder and cached memories with another knowledge base of the service, or several."""
+        settings = self.settings.model_copy(update={"knowledge_base": name})
+        recaller = self.recaller
+        return self._reading(self.bundle, self.decoder, recaller.embedder, recaller.cache, self.local, settings)
+
+    @classmethod
+    def _reading(
+        cls,
+        bundle: Bundle,
+        decoder: Decoder,
+        embedder: Embedder,
+        cache: MemoryCache,
+        local: LocalKnowledgeBases,
+        settings: EdgeSettings,
+    ) -> Engine:
+        """With a recaller of its own for the knowledge base in the settings."""
+        client = None
+        if not settings.offline:
+            client = MemoryClient(
+                settings.channel,
+                settings.knowledge_base,
+                bundle.identity,
+                bundle.manifest.embedder_id,
+                deadline_s=settings.deadline_s,
+                minimum_score=settings.minimum_score,
+                payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
+            )
+        recaller = Recaller(
+            embedder,
+            client,
+            decoder.graph.reading_format(bundle.memory_format),
+            local=[local],
+            stand_ins=local.stand_ins(settings.knowledge_base),
+            cache=cache,
+        )
+        return cls(bundle, decoder, recaller, settings, local)
+
+    def require_knowledge_bases(self, names: str) -> frozenset[str]:
+        """Raise InvalidInput where neither this device nor the service has one of these ("atlas,firm").
+
+        Returns the names of all that there are; none where the service is not called or does not answer.
+        """
+        client = self.recaller.client
+        requested = names_of(names)
+        if client is None or self.recaller.closed():
+            return frozenset()
+        try:
+            known = frozenset({*(base.name for base in client.knowledge_bases()), *self.local.documents()})
+        except RetrievalError:
+            return frozenset()
+        if unknown := [name for name in requested if name not in known]:
+            raise InvalidInput(
+                f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(sorted(known)) or 'none'}"
+            )
+        return known
+
+    @property
+    def local(self) -> LocalKnowledgeBases:
+        """The knowledge bases of this device; raises ModelClosed."""
+        self.check_open()
+        return self._local
+
+    @property
+    def writer(self) -> MemoryWriter:
+        """Made at the first need. Raises StorageError (NO_WRITER), CorruptFile, ModelClosed."""
+        self.check_open()
+        if self._writer is None:
+            self._writer = MemoryWriter(self.bundle, embedder=self.recaller.embedder, decoder=self.decoder)
+        return self._writer
+
+    def sequence(self, source: object = None) -> CachedSequence:
+        """The key-values of one more conversation; raises ModelClosed. source: of its memories, if it has its own."""
+        self.check_open()
+        return self.decoder.sequence(source or self.recaller)
+
+    def policy_with(self, memory: RecallMode | str | None, policy: RecallPolicy | None = None) -> RecallPolicy:
+        """The policy, by default the engine's, with another mode; raises InvalidInput for one that does not exist."""
+        policy = policy or self.policy
+        try:
+            return policy if memory is None else replace(policy, mode=RecallMode(memory))
+        except ValueError:
+            modes = ", ".join(mode.value for mode in RecallMode)
+            raise InvalidInput(f"memory must be one of {modes}, not {memory!r}") from None
+
+    def check_open(self) -> None:
+        """Raise ModelClosed after `close`."""
+        if self.closed:
+            raise ModelClosed("the model was closed: open it again with EdgeModel.open")
+
+    def register(self, stream: AnswerStream) -> None:
+        """Let `close` end this answer; raises ModelClosed."""
+        with self._lock:
+            self.check_open()
+            self._streams.add(stream)
+
+    def close(self) -> None:
+        """End the answers that are under way, then the background's work and the connection. Idempotent."""
+        with self._lock:
+            self.closed = True
+            streams = list(self._streams)
+        for stream in streams:
+            stream.cancel()
+        for stream in streams:
+            stream.wait_for_step()
+        self.closing.cancel()
+        self.background.shutdown(cancel_futures=True)
+        self.worker.close()
+        self.recaller.close()
+
+
+def _local(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBases:
+    return LocalKnowledgeBases(settings.local, bundle, minimum_score=settings.minimum_score)
+
+
+def _lower_priority() -> None:
+    """Of this thread, where Linux has one for each: next to decoding on the same core it gets about a quarter."""
+    if sys.platform == "linux":
+        os.nice(5)

@@ -1,0 +1,171 @@
+"""`ChunkRecalls`: requests the memories of an answer's chunks and swaps them into the slots when they are due."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import TimeoutError
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edge_client.decoder.sequence import CachedSequence
+from edge_client.engine import Engine
+from edge_client.errors import Cancellation
+from edge_client.generate.prompt import asks, cut
+from edge_client.recall.policy import RecallMode, RecallPolicy
+from edge_client.recall.recaller import LocalSource, Recall, without
+from edge_client.recall.worker import Ticket
+from edge_client.stream import Recalled
+from memory3.chat import Prompt
+
+GRACE_S = 0.1
+"""A wait lasts this much longer than the ticket, so that it is the worker who learns that the service is slow."""
+
+
+@dataclass
+class _Pending:
+    """A generated chunk's recall that is under way. overdue: its chunk has begun without it."""
+
+    ticket: Ticket
+    chunk: int
+    overdue: bool = False
+
+
+class ChunkRecalls:
+    """The recalls of one answer. One thread at a time.
+
+    policy: with mode `off` nothing is recalled. also: the conversation's own memories, searched beside the knowledge
+    bases; None where it has none. cancellation: ends a wait. news: Recalled events that were not yet passed on. last:
+    the last event of every chunk. failed: whether a chunk went without memories because they could not be had.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        sequence: CachedSequence,
+        prompt: Prompt,
+        policy: RecallPolicy,
+        cancellation: Cancellation,
+        also: LocalSource | None = None,
+    ) -> None:
+        self.chunk_tokens = sequence.decoder.config.memory.chunk_tokens
+        self._waits = policy.mode is RecallMode.exact
+        self.lead_tokens = 0 if self._waits else policy.lead_tokens
+        self.also = also
+        self.news: list[Recalled] = []
+        self.last: dict[int, Recalled] = {}
+        self.failed = False
+        self.worker = None if policy.mode is RecallMode.off else engine.worker
+        self._sequence, self._policy, self._cancellation = sequence, policy, cancellation
+        self._prompt, self._tokenizer = prompt, engine.bundle.tokenizer
+        # With the prompt's the first generated chunks fill their query up to a chunk's length.
+        self._content = [t for t, is_content in zip(prompt.ids, prompt.content, strict=True) if is_content]
+        self._pending: _Pending | None = None
+
+    def read_prompt(self, reused: int) -> np.ndarray:
+        """Read the prompt from token `reused` on, every chunk with its own memories; the logits after the last token.
+
+        One call recalls for all chunks. Raises CancelledError.
+        """
+        held = bool(self._sequence.memories)
+        chunks = cut(self._prompt, self._tokenizer, self.chunk_tokens, reused, held=held)
+        queries = [chunk.query for chunk in chunks if chunk.query is not None]
+        begun = time.perf_counter()
+        found = iter(self._wait(self._submit(queries)) if queries and self.worker is not None else [])
+        waited_ms = 1e3 * (time.perf_counter() - begun) / max(len(queries), 1)
+        for chunk in chunks:
+            if chunk.query is not None and self.worker is not None:
+                recall = next(found)
+                self._swap(len(self.last), recall, waited_ms, generated=False)
+                if recall.error:
+                    self._sequence.miss()
+            self._cancellation.check()
+            logits = self._sequence.read(chunk.tokens)
+        return logits
+
+    def generated(self, token: int, number: int) -> None:
+        """Token `number` of the answer, from 1, was generated: request and swap in what is due now."""
+        self._content.append(token)
+        if self.worker is None:
+            return
+        if asks(number, self.chunk_tokens, self.lead_tokens):
+            self._give_up("they had not come when the next chunk's were requested")
+            # The fewer tokens of its own chunk a query has, the more of what was said before. Without a word to search
+            # for, the next chunk reads what this one reads.
+            if query := self._tokenizer.decode(self._content[-self.chunk_tokens :]).strip():
+                self._pending = _Pending(self._submit([query]), len(self.last))
+        if (pending := self._pending) is None:
+            return
+        ends = number % self.chunk_tokens == 0
+        if ends and self._waits:
+            begun = time.perf_counter()
+            found = self._wait(pending.ticket)[0]
+            self._take(found, 1e3 * (time.perf_counter() - begun))
+        elif (ends or pending.overdue) and pending.ticket.done():
+            found = pending.ticket.result()[0]
+            self._take(replace(found, state="late") if pending.overdue and not found.error else found)
+        elif ends:
+            pending.overdue = True
+
+    def end(self) -> None:
+        """The answer is over: nobody waits for what is under way."""
+        failed = self.failed
+        self._give_up("they had not come when the answer ended")
+        self.failed = failed  # memories for tokens that never were are not missed
+
+    def _submit(self, queries: Sequence[str]) -> Ticket:
+        assert self.worker is not None
+        return self.worker.submit(queries, deadline_s=self._policy.deadline_s, also=self.also)
+
+    def _give_up(self, why: str) -> None:
+        """Cancel what is under way; its event has state "skipped" if its chunk has begun."""
+        if (pending := self._pending) is None:
+            return
+        pending.ticket.end()
+        if pending.overdue:
+            self._take(without(pending.ticket.queries, "CANCELLED", why, "skipped")[0])
+        self._pending = None
+
+    def _take(self, found: Recall, blocked_ms: float = 0.0) -> None:
+        """The end of what was under way."""
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        self._swap(pending.chunk, found, blocked_ms, generated=True)
+
+    def _swap(self, chunk: int, found: Recall, waited_ms: float, *, generated: bool) -> None:
+        """Give the slots these memories, or after an error leave them those they have; adds the event."""
+        kept, inject_ms = len(self._sequence.memories), 0.0
+        if not found.error:
+            begun = time.perf_counter()
+            self._sequence.inject(found.memories)
+            inject_ms = 1e3 * (time.perf_counter() - begun)
+        self.failed = self.failed or bool(found.error)
+        times = replace(found.times, inject_ms=inject_ms)
+        recalled = Recalled(
+            chunk,
+            generated,
+            replace(found, times=times),
+            kept=kept if found.error else 0,
+            position=len(self._sequence.tokens),
+            blocked_ms=waited_ms + inject_ms,
+        )
+        self.news.append(recalled)
+        self.last[chunk] = recalled
+
+    def _wait(self, ticket: Ticket) -> list[Recall]:
+        """What the ticket holds when it is done or the answer is cancelled, or that the time is over."""
+        waiting = weakref.ref(ticket)  # whoever may cancel must not keep memories alive
+
+        def cancel(_: object) -> None:
+            if (left := waiting()) is not None:
+                left.end()
+
+        self._cancellation.add_done_callback(cancel)
+        limit_s = self._policy.deadline_s + GRACE_S
+        try:
+            return ticket.result(limit_s)
+        except TimeoutError:
+            message = f"no memories {limit_s:g} s after they were needed"
+            return without(ticket.queries, "DEADLINE_EXCEEDED", message, "late")
