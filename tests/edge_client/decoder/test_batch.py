@@ -46,7 +46,7 @@ class Replaying(TorchBackend):
 
     def runner(self, context: int, parallel: int, prefix: tuple[int, ...] = ()) -> TorchRunner:
         self.device, made = "cuda", super().runner(context, parallel, prefix)
-        engine, logits = made._engine, torch.zeros(parallel, CONFIG.vocabulary)
+        engine, logits = made._decoder, torch.zeros(parallel, CONFIG.vocabulary)
         for seen in engine._sizes:  # type: ignore[attr-defined]
             engine._graphs[seen] = SimpleNamespace(replay=lambda seen=seen: logits.copy_(engine._advance(seen))), logits
         return made
