@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from edge_client.decoder.providers import decoder_profile
+from edge_client.decoder.providers.tensorrt import decoder_profile
 from memory3.bundle import Bundle
 from memory3.config import ModelConfig
 

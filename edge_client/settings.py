@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import platformdirs
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from edge_client.decoder.providers import AUTO, provider_names
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.wire.channel import ChannelSettings
 from memory3.bundle import DEFAULT_FOLDER
@@ -76,10 +78,10 @@ class EdgeSettings(CheckedSettings):
     deadline_s: longest wait for a chunk's memories.
     memory_cache_mb: payloads kept on the device. offline: never call the service, whatever is named.
 
-    provider: what runs the decoder: auto, cpu, cuda, tensorrt or torch. model: folder of the model that torch runs, the
-    one that the bundle was exported from; None: the packaged one. threads: of the decoder, "auto" measures which
-    number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at
-    the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
+    provider: what runs the decoder, a name of `edge_client.decoder.providers`. model: folder of the model that torch
+    runs, the one that the bundle was exported from; None: the packaged one. threads: of the decoder, "auto" measures
+    which number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place
+    at the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
     """
@@ -102,7 +104,7 @@ class EdgeSettings(CheckedSettings):
     memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
     offline: bool = False
 
-    provider: str = Field(default="auto", min_length=1)
+    provider: str = AUTO
     model: Path | None = None
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
     embedder_threads: int = Field(default=1, ge=1, le=256)
@@ -116,6 +118,14 @@ class EdgeSettings(CheckedSettings):
     server_name: str = ""
     api_key: SecretStr | None = None
     insecure: bool = False
+
+    @field_validator("provider")
+    @classmethod
+    def _known_provider(cls, name: str) -> str:
+        if name not in provider_names():
+            names = ", ".join(provider_names())
+            raise PydanticCustomError("provider", "Input should be one of {names}", {"names": names})
+        return name
 
     @property
     def channel(self) -> ChannelSettings:
@@ -138,7 +148,7 @@ class EdgeOptions(TypedDict, total=False):
     offline: bool | None
     threads: int | Literal["auto"] | None
     embedder_threads: int | None
-    provider: Literal["auto", "cpu", "cuda", "tensorrt", "torch"] | None
+    provider: str | None
     model: str | Path | None
     parallel: int | None
     context: int | None

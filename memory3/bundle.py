@@ -28,7 +28,7 @@ from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import Identity, MemoryFormat
 from memory3.config import ModelConfig
 from memory3.digest import file_sha256
-from memory3.embedder import CONFIG, Embedder, EmbedderConfig
+from memory3.embedder import CONFIG, CPU, Embedder, EmbedderConfig, ExecutionProviders
 from memory3.errors import CodecMismatch, CorruptFile, EmbedderMismatch, FormatMismatch, InvalidInput, MissingFile
 from memory3.refusal import Refusal
 from memory3.tokenizer import SpecialTokens, Tokenizer
@@ -188,9 +188,9 @@ class Bundle:
             raise CodecMismatch(codec.codec_id, self.manifest.codec_id, "export it again", subject="codec.npz is")
         return MemoryFormat(self.config, self.manifest.model_id, codec)
 
-    def embedder(self, *, threads: int = 1) -> Embedder:
+    def embedder(self, *, threads: int = 1, execution_providers: ExecutionProviders = CPU) -> Embedder:
         """A new embedder session."""
-        return Embedder(self.folder, threads=threads)
+        return Embedder(self.folder, threads=threads, execution_providers=execution_providers)
 
 
 def write_bundle(folder: str | Path, staging: Path, manifest: Manifest) -> Bundle:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ CHARACTERS_PER_TOKEN = 40
 """A text is cut to `max_tokens` times this before tokenizing, so that a huge one costs no time."""
 BATCH_TEXTS = 8
 """What a larger batch computes leaves a processor's cache."""
+ExecutionProviders = Sequence[tuple[str, Mapping[str, str]]]
+"""ONNX Runtime's names of execution providers with their options, the preferred one first."""
+CPU: ExecutionProviders = (("CPUExecutionProvider", {}),)
 _REMEDY = "export the embedder again (`memory-model export`)"
 
 
@@ -74,22 +77,23 @@ class Embedder:
     """Embeds texts. Thread-safe: the session is, and nothing else changes.
 
     folder: a bundle, or another folder with the three files. threads: intra-op threads; beside a decoder or many
-    requests more than one only contend. Vectors of equal embedder_id can be compared. Raises MissingFile, CorruptFile.
+    requests more than one only contend. execution_providers: what runs it. Vectors of equal embedder_id can be
+    compared. Raises MissingFile, CorruptFile.
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path, *, threads: int = 1, execution_providers: ExecutionProviders = CPU) -> None:
         self.folder = Path(folder)
         for name in (MODEL, TOKENIZER, CONFIG):
             if not (self.folder / name).is_file():
                 raise MissingFile(f"no embedder in {self.folder}, {name} is missing: make it by `memory-model export`")
         self.config = config = EmbedderConfig.read(self.folder / CONFIG)
         self.dim, self.name, self.embedder_id = config.dim, config.name, config.embedder_id
-        self._session = self._open(threads)
+        self._session = self._open(threads, execution_providers)
         self._inputs = {i.name for i in self._session.get_inputs()}
         self._output = self._choose_output()
         self._tokenizer = self._read_tokenizer()
 
-    def _open(self, threads: int) -> ort.InferenceSession:
+    def _open(self, threads: int, execution_providers: ExecutionProviders) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -97,7 +101,7 @@ class Embedder:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = self.folder / MODEL
         try:
-            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(str(path), options, providers=list(execution_providers))
         except Exception as error:  # the runtime has no common class for its errors
             raise CorruptFile(f"{path} is not a usable ONNX file: {error}: {_REMEDY}") from error
         made_for = session.get_modelmeta().custom_metadata_map.get("embedder_id", self.config.embedder_id)

@@ -17,8 +17,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from edge_client.cli.options import err, out, say, with_options
-from edge_client.decoder.graph import DecoderGraph, Threads
-from edge_client.decoder.providers import ORDER, cache_folder, check_name, gpu, missing
+from edge_client.decoder.providers import AUTO, PROVIDERS, check_name, nvidia, open_decoder
+from edge_client.decoder.providers.provider import Threads
+from edge_client.decoder.runtime import cache_folder
 from edge_client.decoder.threads import physical_cores, step_ms
 from edge_client.errors import RetrievalError, StorageError, described
 from edge_client.local.folder import path_of
@@ -27,6 +28,7 @@ from edge_client.pull.pack import pull_pack
 from edge_client.pull.transfer import staging_of
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
+from memory3.backend import DecoderBackend
 from memory3.bundle import MANIFEST, Bundle, Manifest
 from memory3.codec.native.library import installed, why_missing
 from memory3.codec.payload import Identity
@@ -92,11 +94,13 @@ def device_checks(wanted: str, threads: Threads) -> Iterator[Check]:
         advice = "sudo nvpmodel -m 0 (all cores and clocks; may reboot), then sudo jetson_clocks" if low else ""
         yield Check("power mode", None, board.power_mode or "unknown: nvpmodel did not answer", advice)
     else:
-        has = "with an" if gpu() is not None else "no"
+        has = "with an" if nvidia.gpu() is not None else "no"
         yield Check("device", None, f"{platform.machine()}, not a Jetson, {has} NVIDIA GPU")
-    for name in ORDER:
-        reason = missing(name)
-        advice = board.wheel if board is not None and reason and name in (wanted, "cuda") else ""
+    for name, provider in PROVIDERS.items():
+        if not provider.automatic:
+            continue
+        reason = provider.missing()
+        advice = board.wheel if board is not None and reason and (name == wanted or provider.expected()) else ""
         ok = not reason if name == wanted else None
         yield Check(f"provider {name}", ok, reason or f"onnxruntime {ort.__version__} can run it", advice)
     library = installed()
@@ -137,8 +141,8 @@ def _decoder(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
     yield Check("decoder", not graph.warning, detail, advice=graph.warning)
 
 
-def _opened(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderGraph:
-    return DecoderGraph.open(
+def _opened(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderBackend:
+    return open_decoder(
         decoder,
         threads=settings.threads,
         provider=provider,
@@ -205,8 +209,8 @@ def build(given: dict[str, Any]) -> None:
     """
     settings = EdgeSettings(**given)
     wanted = settings.provider
-    if wanted == "auto" and not missing("tensorrt"):
-        wanted = "tensorrt"
+    if wanted == AUTO:
+        wanted = next((p.name for p in PROVIDERS.values() if p.builds_engine and not p.missing()), wanted)
     decoder = Bundle.open(settings.bundle).decoder
     with err.status(f"{wanted}: opening {decoder}, which builds what is missing"):
         graph = _opened(decoder, settings, wanted)

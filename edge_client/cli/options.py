@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from edge_client.decoder.providers import provider_names
 from edge_client.generate.sampling import Sampling
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
@@ -37,7 +38,7 @@ SETTINGS = {
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
     "without and then with memories.",
     "offline": "Never call the service; read only memories on this device.",
-    "provider": "What runs the decoder: auto, cpu, cuda, tensorrt or torch.",
+    "provider": f"What runs the decoder: {', '.join(provider_names()[:-1])} or {provider_names()[-1]}.",
     "model": "Folder of the model that provider torch runs; the bundle was exported from it. [default: packaged]",
 }
 ANSWER = {

@@ -26,8 +26,9 @@ import typer
 from edge_client.cli.doctor import Board
 from edge_client.cli.options import out, with_options
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.graph import DecoderGraph, session_options
-from edge_client.decoder.providers import ORDER, gpu, missing, tensorrt_version
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.providers import PROVIDERS, nvidia
+from edge_client.decoder.runtime import session_options
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
 from memory3.bundle import Bundle
@@ -37,16 +38,12 @@ from memory3.errors import Memory3Error
 from memory3.onnx_runtime import ort
 
 QUESTION = "What is the capital of Norway, and what is it known for? Answer in a few sentences."
-TOLERANCE = {"cpu": 0.06, "cuda": 0.03, "tensorrt": 0.03, "torch": 0.3}
-"""Largest relative error (Frobenius norm) of all logits. The CPU's kernels round activations to int8 (0.05).
-
-Torch's weights are those before the bundle's rounding: 0.17 for the packaged model in int4."""
 CONTEXT = 1024
 FACTS = ("Capital: Oslo", "Population: 5.5 million", "Currency: krone", "Largest lake: Mjosa", "Highest point: 2,469 m")
 
 
 @dataclass(frozen=True)
-class Row:
+class Comparison:
     """One provider, without or with memory. error: of its logits, None if it did not run; problem: why not.
 
     same_choice: share of steps with the same likeliest token. power_mw: means of tegrastats by rail.
@@ -99,10 +96,10 @@ def reference(bundle: Bundle) -> Decoder:
     options = session_options(1, rounded=False)
     session = ort.InferenceSession(str(bundle.decoder), options, providers=["CPUExecutionProvider"])
     prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
-    return Decoder(DecoderGraph(session, "cpu"), prefix, context=CONTEXT, parallel=1)
+    return Decoder(DecoderGraph(session), prefix, context=CONTEXT, parallel=1)
 
 
-def compared(bundle: Bundle, steps: int, model: Path | None = None) -> list[Row]:
+def compared(bundle: Bundle, steps: int, model: Path | None = None) -> list[Comparison]:
     """Every provider without and with memory; model: the folder that torch runs, None for the packaged one."""
     ids = bundle.chat.prompt([{"role": "user", "content": QUESTION}]).ids
     decoder = reference(bundle)
@@ -112,20 +109,18 @@ def compared(bundle: Bundle, steps: int, model: Path | None = None) -> list[Row]
     expected = {memory: decode(decoder, ids, memories, steps) for memory, memories in cases.items()}
     del decoder
     rows = []
-    for provider in (*reversed(ORDER), "torch"):
-        if reason := missing(provider):
-            lacking = provider == "cuda" and gpu() is not None
-            rows += [Row(provider, memory, problem=reason, failed=lacking) for memory in cases]
+    for _, provider in sorted(PROVIDERS.items()):
+        if reason := provider.missing():
+            rows += [Comparison(provider.name, memory, problem=reason, failed=provider.expected()) for memory in cases]
             continue
         try:
-            decoder = Decoder.open(bundle, provider=provider, context=CONTEXT, parallel=1, model=model)
+            decoder = Decoder.open(bundle, provider=provider.name, context=CONTEXT, parallel=1, model=model)
             for memory, memories in cases.items():
                 rows.append(_compared(decoder, ids, memories, expected[memory]))
         except Memory3Error as error:
-            problem, lacking = f"{error.reason}: {error}", error.reason in ("NOT_INSTALLED", "MODEL_MISMATCH")
-            rows += [
-                Row(provider, memory, problem=problem, failed=provider != "torch" or not lacking) for memory in cases
-            ]
+            failed = error.reason not in provider.absences
+            problem = f"{error.reason}: {error}"
+            rows += [Comparison(provider.name, memory, problem=problem, failed=failed) for memory in cases]
     return rows
 
 
@@ -157,14 +152,14 @@ def mean_power(lines: Sequence[str]) -> dict[str, float]:
     return {name: round(statistics.fmean(values), 1) for name, values in rails.items()}
 
 
-def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded) -> Row:
+def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded) -> Comparison:
     steps = len(right.tokens)
     decode(decoder, ids, memories, steps, right.tokens)  # warms up
     with tegrastats() as recorded:
         found = decode(decoder, ids, memories, steps, right.tokens)
     provider = decoder.graph.provider
     error = float(np.linalg.norm(found.logits - right.logits) / np.linalg.norm(right.logits))
-    return Row(
+    return Comparison(
         provider,
         bool(memories),
         error,
@@ -172,16 +167,16 @@ def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitM
         1 / statistics.median(found.seconds),
         decoder.graph.threads,
         mean_power(recorded) or None,
-        failed=not error <= TOLERANCE[provider],
+        failed=not error <= PROVIDERS[provider].tolerance,
     )
 
 
-def shown(row: Row) -> str:
+def shown(row: Comparison) -> str:
     """One line about a row."""
     what = f"{row.provider:8} {'with' if row.memory else 'without'} memory"
     if row.error is None:
         return f"{'FAIL' if row.failed else 'not run'} {what}: {row.problem}"
-    limit = TOLERANCE[row.provider]
+    limit = PROVIDERS[row.provider].tolerance
     power_text = ", ".join(f"{name} {mw:.0f} mW" for name, mw in (row.power_mw or {}).items()) or "power not recorded"
     return (
         f"{'FAIL' if row.failed else 'ok'} {what}: error {row.error:.4f} (at most {limit}),"
@@ -207,10 +202,10 @@ def verify(
         out.print(shown(row), soft_wrap=True, markup=False)
     result: dict[str, Any] = {
         "scenario": "verify-gpu",
-        "gpu": asdict(found) if (found := gpu()) else None,
+        "gpu": asdict(found) if (found := nvidia.gpu()) else None,
         "board": asdict(board) if (board := Board.here()) else None,
         "onnxruntime": ort.__version__,
-        "tensorrt": tensorrt_version(),
+        "tensorrt": nvidia.tensorrt_version(),
         "bundle": {"model_id": bundle.manifest.model_id, "precision": bundle.manifest.precision},
         "rows": [asdict(row) for row in rows],
     }

@@ -20,8 +20,10 @@ from threading import Condition
 
 import numpy as np
 
-from edge_client.decoder.graph import DecoderGraph, Threads
-from edge_client.decoder.providers import CONTEXT, named_errors
+from edge_client.decoder.kv import CONTEXT
+from edge_client.decoder.providers import open_decoder
+from edge_client.decoder.providers.provider import Threads
+from edge_client.decoder.runtime import named_errors
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
 from memory3.backend import DecoderBackend, RunInput, TextRows
@@ -111,9 +113,9 @@ class Decoder:
         parallel: int = 4,
         model: Path | None = None,
     ) -> Decoder:
-        """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
+        """The decoder of a bundle; see `open_decoder` for what else it raises."""
         size = {"context": context, "parallel": parallel}
-        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider, model=model, **size)
+        graph = open_decoder(bundle.decoder, threads=threads, provider=provider, model=model, **size)
         return cls(graph, prefix_ids(bundle.tokenizer, bundle.config.memory), **size)
 
     @property

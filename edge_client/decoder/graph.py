@@ -10,32 +10,18 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from edge_client.decoder.kv import BUCKET, Buffer, Caches
-from edge_client.decoder.process_memory import in_huge_pages, return_free_memory
-from edge_client.decoder.providers import (
-    CONTEXT,
-    PARALLEL,
-    EngineCache,
-    cache_folder,
-    missing,
-    named_errors,
-    open_session,
-    torch_graph,
-)
-from edge_client.decoder.threads import THREADS, fastest
+from edge_client.decoder.kv import BUCKET, CPU, Buffer, Caches, Device
+from edge_client.decoder.process_memory import return_free_memory
 from memory3.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
 from memory3.cache_layout import TEXT, mask_name, rows_name
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
-from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput
 from memory3.onnx_runtime import ort
 
-Threads = int | Literal["auto"]
 BINDINGS = 24
 """Shapes of runs that stay bound; a prompt's last piece may have any length."""
 
@@ -47,12 +33,13 @@ os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 class DecoderGraph(DecoderBackend):
     """An opened `decoder.onnx`. Thread-safe: any number of decoders may run it at the same time.
 
-    config: the shape in the file's properties. precision: of the weights. fused: whether it is the spelling for the
-    CPU provider. provider: what runs it (cpu, cuda, tensorrt); warning: why that is not a better
-    one, or "". device: where caches lie, "cpu" or "cuda"; cache_dtype: float32 or float16. threads: of its products.
+    fused: whether it is the variant for the CPU provider. cache_dtype: float32 or float16.
     """
 
-    def __init__(self, session: ort.InferenceSession, provider: str, warning: str = "", threads: int = 1) -> None:
+    def __init__(
+        self, session: ort.InferenceSession, provider: str = "cpu", device: Device = CPU, threads: int = 1
+    ) -> None:
+        """See `edge_client.decoder.providers.open_decoder`. Raises CorruptFile for a graph of something else."""
         properties = session.get_modelmeta().custom_metadata_map
         self.session = session
         try:
@@ -63,67 +50,17 @@ class DecoderGraph(DecoderBackend):
         self.fused = properties.get("operators") == "fused"
         half = properties.get("compute") == "float16"
         self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
-        self.provider, self.warning = provider, warning
-        self.device = "cpu" if provider == "cpu" else "cuda"
-        self.threads = threads
+        self.provider, self.caches_on, self.device = provider, device, device.name
+        self.threads, self.warning = threads, ""
 
     def __del__(self) -> None:
         # The last model with these weights is gone: the system gets their memory, not the C library.
         self.__dict__.clear()
         return_free_memory()
 
-    @classmethod
-    def open(
-        cls,
-        path: str | Path,
-        *,
-        threads: Threads = "auto",
-        provider: str = "auto",
-        context: int = CONTEXT,
-        parallel: int = PARALLEL,
-        model: Path | None = None,
-    ) -> DecoderGraph:
-        """Open `decoder.onnx` as `memory_model.export` writes it, or the spelling for the CPU beside it.
-
-        threads: of the matrix products on the CPU; "auto" measures at the first load and keeps the result. provider: a
-        name of `edge_client.decoder.providers`. context, parallel: text rows and sequences that TensorRT's engine
-        takes. model: the folder whose weights torch takes, None for the packaged one. Raises MissingFile, CorruptFile,
-        InvalidInput, ProviderError; with torch ModelMismatch.
-        """
-        path = Path(path)
-        if provider == "torch":
-            return torch_graph(path, model, threads)
-        if not path.is_file():
-            raise MissingFile(f"no decoder at {path}: make it with `memory-model export`")
-        folder = cache_folder(path)
-
-        def opened(count: int) -> DecoderGraph:
-            with named_errors(str(path)), in_huge_pages():
-                engines = None
-                if provider in ("auto", "tensorrt") and not missing("tensorrt"):
-                    engines = EngineCache.of(path, folder, context, parallel)
-                return cls(*open_session(path, session_options(count), provider, engines), count)
-
-        if threads != "auto":
-            return opened(threads)
-        return fastest(opened, path, folder / THREADS)
-
     def runner(self, context: int, parallel: int, prefix: Sequence[int] = ()) -> Runner:
         """New caches. prefix: what every sequence begins with, if anything; it is read like any text."""
         return Runner(self, context, parallel)
-
-
-def session_options(threads: int, *, rounded: bool = True) -> ort.SessionOptions:
-    """Options that the decoder's speed rests on, whatever the provider. rounded: int8 activations on the CPU."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    # int8 activations in the int4 and int8 kernels: the fast path.
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4" if rounded else "0")
-    # Threads sleep while nothing is to be done, so that a retrieval beside them gets its core.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
 
 
 @dataclass
@@ -142,7 +79,7 @@ class Runner(DecoderRunner):
 
     def __init__(self, graph: DecoderGraph, context: int, parallel: int) -> None:
         self.graph, self.config = graph, graph.config
-        self.caches = Caches(graph.config, context, parallel, graph.cache_dtype, graph.device)
+        self.caches = Caches(graph.config, context, parallel, graph.cache_dtype, graph.caches_on)
         self._layouts = self.caches.layout.numbers
         self._bindings: dict[tuple[int, int, int, int, int], _Binding] = {}
         positions = max(context + self.config.memory.reference_tokens, *(self.caches.rows(n) for n in self._layouts))

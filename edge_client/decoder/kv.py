@@ -19,15 +19,31 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from edge_client.decoder.process_memory import available_bytes
-from edge_client.decoder.providers import RUNTIME_NAMES, named_errors
+from edge_client.decoder.runtime import named_errors
 from edge_client.errors import ProviderError
 from memory3.cache_layout import TEXT, CacheTensor, cache_layout
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.onnx_runtime import ort
 
+CONTEXT, PARALLEL = 2048, 4
+"""Text rows and sequences where nothing else is chosen; a context of 0 is this one."""
+PROMPT_TOKENS = 64
+"""Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int64): 7}
 """ONNX's numbers of element types."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where caches lie. name: ONNX Runtime's of the device. provider: the execution provider that copies rows there."""
+
+    name: str
+    provider: str
+
+
+CPU = Device("cpu", "CPUExecutionProvider")
+CUDA = Device("cuda", "CUDAExecutionProvider")
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,7 @@ class Buffer:
 
     @classmethod
     def zeros(cls, shape: Sequence[int], dtype: Any = np.float32, device: str = "cpu") -> Buffer:
-        """Zeroed memory; on the CPU physical pages are taken when they are written. Raises OutOfMemory."""
+        """Zeroed memory; the CPU takes physical pages when they are written. Raises ProviderError (OUT_OF_MEMORY)."""
         with named_errors(f"the decoder's caches of {math.prod(shape) * np.dtype(dtype).itemsize / 1e6:.0f} MB"):
             array = np.zeros(shape, dtype)
             if device == "cpu":
@@ -93,8 +109,8 @@ class RowCopies:
     all the others: in a cache [B, h, R, d], row r of head i of sequence b is `(b * h + i) * R + r`.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
-        self.device = device
+    def __init__(self, device: Device = CPU) -> None:
+        self._provider = device.provider
         self._sessions: dict[tuple[str, int], ort.InferenceSession] = {}
 
     def write(self, buffer: Buffer, rows: np.ndarray, values: np.ndarray) -> None:
@@ -115,7 +131,7 @@ class RowCopies:
             options = ort.SessionOptions()
             options.intra_op_num_threads = 1
             options.log_severity_level = 3
-            self._sessions[key] = ort.InferenceSession(_graph(*key), options, providers=[RUNTIME_NAMES[self.device]])
+            self._sessions[key] = ort.InferenceSession(_graph(*key), options, providers=[self._provider])
         io = self._sessions[key].io_binding()
         data.flat().bind(io, read="data")
         out.flat().bind(io, write="out")
@@ -149,12 +165,12 @@ BUCKET = 64
 class Caches:
     """Not thread-safe: nothing may touch a place while the decoder runs it.
 
-    context: tokens of text, prefix included. parallel: places. dtype, device: float32 or float16 on "cpu" or "cuda".
+    context: tokens of text, prefix included. parallel: places. dtype, device: float32 or float16 on the CPU or a GPU.
     Raises ProviderError (OUT_OF_MEMORY) where one sequence's key-values do not fit in memory.
     """
 
     def __init__(
-        self, config: ModelConfig, context: int, parallel: int = 1, dtype: DTypeLike = np.float32, device: str = "cpu"
+        self, config: ModelConfig, context: int, parallel: int = 1, dtype: DTypeLike = np.float32, device: Device = CPU
     ) -> None:
         self.config, self.parallel, self.dtype = config, parallel, np.dtype(dtype)
         self.layout = cache_layout(config)
@@ -162,7 +178,7 @@ class Caches:
         self.text_rows = -(-(context + 1) // BUCKET) * BUCKET
         shapes = {t: (parallel, len(t.heads), self.rows(t.layout), config.head_dim) for t in self.layout.tensors}
         self.sequence_bytes = sum(2 * int(np.prod(s[1:])) * self.dtype.itemsize for s in shapes.values())
-        if device == "cpu" and self.sequence_bytes > (available := available_bytes()):
+        if device == CPU and self.sequence_bytes > (available := available_bytes()):
             raise ProviderError(
                 f"the key-values of {context} tokens need {self.sequence_bytes / 1e6:,.0f} MB, "
                 f"{available / 1e6:,.0f} MB are available",
@@ -170,7 +186,7 @@ class Caches:
                 help="open the model with a shorter context",
             )
         self.tensors: dict[str, CacheTensor] = {n: t for t in self.layout.tensors for n in (t.keys, t.values)}
-        self.buffers = {n: Buffer.zeros(shapes[t], self.dtype, device) for n, t in self.tensors.items()}
+        self.buffers = {n: Buffer.zeros(shapes[t], self.dtype, device.name) for n, t in self.tensors.items()}
         # 0 where a slot row is seen, -inf elsewhere; [places, lead, slots].
         self.masks = {
             n: np.zeros((parallel, self.layout.lead(n), self.layout.slots(n)), np.float32)

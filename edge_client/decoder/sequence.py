@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_client.decoder.providers import PROMPT_TOKENS
+from edge_client.decoder.kv import PROMPT_TOKENS
 from edge_client.errors import ContextFull
 from memory3.backend import TextRows
 from memory3.chat import text_start

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edge_client.decoder.providers import graph_path
 from memory3.backend import DecoderBackend, RunInput
 from memory3.onnx_runtime import ort
 
@@ -54,9 +53,9 @@ def step_ms(graph: DecoderBackend) -> float:
 
 
 def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend:
-    """A graph with as many threads as was measured now or before; `file` keeps the results."""
+    """A graph with the number of threads that was measured, now or before. path: its file; `file` keeps the results."""
     cores = physical_cores()
-    stat = graph_path(path, "cpu").stat()
+    stat = path.stat()
     key = f"{platform.node()}/{ort.__version__}/{cores}/{stat.st_size}/{stat.st_mtime_ns}"
     known: dict[str, Any] = {}
     with suppress(OSError, ValueError):
@@ -65,8 +64,8 @@ def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend
     if isinstance(count, int) and 1 <= count <= cores:
         return opened(count)
     graph = opened(1)
-    if graph.provider != "cpu" or cores == 1:
-        return graph  # an accelerator leaves the CPU nothing to divide
+    if cores == 1:
+        return graph
     chosen, measured = 1, {1: step_ms(graph)}
     for count in sorted({*(2**n for n in range(1, int(math.log2(cores)) + 1)), cores}):
         del graph  # one at a time: a large model does not fit twice

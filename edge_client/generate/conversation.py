@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
 
-from edge_client.decoder.providers import PROMPT_TOKENS
+from edge_client.decoder.kv import PROMPT_TOKENS
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation, ModelClosed, described

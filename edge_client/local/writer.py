@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.graph import session_options
 from edge_client.decoder.process_memory import return_free_memory
+from edge_client.decoder.providers import provider_named
+from edge_client.decoder.runtime import session_options
 from edge_client.errors import StorageError
 from memory3.bundle import Bundle
 from memory3.chat import prefix_ids
@@ -41,12 +42,19 @@ class Written:
 class MemoryWriter:
     """Writes memories of references. Thread-safe; weights are loaded by the first call and go with the object.
 
-    threads: of the products; more than one take cores from the decoder. decoder: to which every pass gives way. Raises
-    StorageError (NO_WRITER) for a bundle that cannot write.
+    threads: of the products; more than one take cores from the decoder. provider: a name of
+    `edge_client.decoder.providers` that ONNX Runtime has. decoder: to which every pass gives way. Raises StorageError
+    (NO_WRITER) for a bundle that cannot write, and InvalidInput for the provider.
     """
 
     def __init__(
-        self, bundle: Bundle, *, threads: int = 1, embedder: Embedder | None = None, decoder: Decoder | None = None
+        self,
+        bundle: Bundle,
+        *,
+        threads: int = 1,
+        provider: str = "cpu",
+        embedder: Embedder | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         if bundle.writer is None:
             raise StorageError(
@@ -56,6 +64,7 @@ class MemoryWriter:
             )
         self.bundle, self._threads, self._path = bundle, threads, bundle.writer
         self._given, self._decoder = embedder, decoder
+        self._providers = provider_named(provider).execution_providers()
         self._loading = threading.Lock()
         self._prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
 
@@ -110,7 +119,7 @@ class MemoryWriter:
         # Products of float32 activations: rounded ones would change a quarter of the codes.
         options = session_options(self._threads, rounded=False)
         try:
-            return ort.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+            return ort.InferenceSession(str(self._path), options, providers=list(self._providers))
         except Exception as error:  # the runtime has no common class for its errors
             raise CorruptFile(f"{self._path} cannot be loaded: {error}: export the bundle again") from error
 

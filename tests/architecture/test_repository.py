@@ -7,7 +7,7 @@ from pathlib import Path
 import tomllib
 import yaml
 
-from edge_client.decoder.providers import INSTALL
+from edge_client.decoder.providers.nvidia import INSTALL
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

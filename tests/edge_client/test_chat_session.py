@@ -72,7 +72,7 @@ def prefilled(bundle: Bundle, prompt: Sequence[int], said: list[int], recalls: S
     if start:
         choices += sequence.read(text[:start], all_logits=True).argmax(-1).tolist()
     for swap, end in zip(swaps, ends, strict=True):
-        sequence.inject(swap.recall)
+        sequence.inject(swap.recall.memories)
         if end > start:
             choices += sequence.read(text[start:end], all_logits=True).argmax(-1).tolist()
         start = end
@@ -258,7 +258,7 @@ def test_closing_the_model_ends_answers_in_order(gated: EdgeModel) -> None:
 def test_closing_the_model_waits_for_the_step_that_another_thread_is_in(
     gated: EdgeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner, inside, through = gated.decoder._runner, threading.Event(), threading.Event()
+    runner, inside, through = gated.engine.decoder._runner, threading.Event(), threading.Event()
     run, steps = runner.run, list[Any]()
 
     def slow(*arguments: Any, **options: Any) -> Any:

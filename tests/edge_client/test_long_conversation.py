@@ -108,8 +108,8 @@ def test_a_conversation_goes_on_past_its_context(model: EdgeModel, memory: str) 
 def fresh(model: EdgeModel, session: ChatSession, text: Prompt) -> CachedSequence:
     """A sequence that has read a text in chunks, each with the memories that it retrieves."""
     sequence = model.engine.sequence(object())
-    past = session.conversation.past
-    recalls = ChunkRecalls(model, sequence, text, session._policy, Cancellation(), past)
+    own = session.conversation.memories
+    recalls = ChunkRecalls(model.engine, sequence, text, session._policy, Cancellation(), own)
     recalls.read_prompt(sequence.begin(text.ids, memory=True))
     return sequence
 

@@ -1,7 +1,9 @@
 """Settings and errors: named, listed and exported once, with what to write instead."""
 
-import inspect
+import os
 import re
+import subprocess
+import sys
 from typing import Any, get_type_hints
 
 import pytest
@@ -24,6 +26,10 @@ SERVICE = r"setting service \(EDGE_CLIENT_SERVICE\) must be host:port, such as 1
         (
             {"threads": 0},
             r"setting threads \(EDGE_CLIENT_THREADS\) must be a whole number from 1 to 256, or auto, not 0",
+        ),
+        (
+            {"provider": "opengl"},
+            r"setting provider \(EDGE_CLIENT_PROVIDER\) must be one of auto, cpu, cuda, tensorrt, torch, not 'opengl'",
         ),
         ({"memory": "maybe"}, "must be 'overlap', 'exact' or 'off', not 'maybe'"),
         ({"deadline_s": -1, "offline": "perhaps"}, "must be greater than 0, not -1; .* must be a valid boolean"),
@@ -80,11 +86,19 @@ def test_every_error_has_a_reason_that_its_line_names() -> None:
 
 
 def test_the_public_names_are_exactly_the_exported_ones() -> None:
-    public = {
-        name for name, value in vars(edge_client).items() if not name.startswith("_") and not inspect.ismodule(value)
-    }
-    assert public == set(edge_client.__all__)
-    assert edge_client.__all__ == sorted(edge_client.__all__)
+    assert edge_client.__all__ == sorted(edge_client._MODULE_OF)
+    assert all(getattr(edge_client, name) is not None for name in edge_client.__all__)
+    assert {*edge_client.__all__} <= {*dir(edge_client)}
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = edge_client.Nothing
+
+
+@pytest.mark.parametrize(("module", "level"), [("edge_client.model", "None"), ("edge_client.cli.main", "NONE")])
+def test_the_command_alone_silences_grpc(module: str, level: str) -> None:
+    code = f"import os, {module}; print(os.environ.get('GRPC_VERBOSITY'))"
+    without = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    done = subprocess.run([sys.executable, "-c", code], env=without, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [level]
 
 
 def test_what_an_editor_completes_are_the_settings() -> None:

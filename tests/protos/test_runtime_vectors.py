@@ -15,7 +15,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.providers import open_decoder
+from memory3.backend import DecoderBackend
 from memory3.bundle import Bundle
 from memory3.cache_layout import fused_path
 from memory3.codec.payload import MemoryFormat
@@ -47,7 +48,7 @@ def cases() -> dict[str, Any]:
     return json.loads((FOLDER / "cases.json").read_text("utf-8"))  # type: ignore[no-any-return]
 
 
-def client_of(graph: DecoderGraph | TorchBackend, payload_format: MemoryFormat) -> Client:
+def client_of(graph: DecoderBackend, payload_format: MemoryFormat) -> Client:
     text = Decoder(graph, cases()["prefix"], context=512, parallel=2).sequence()
     return Client(
         lambda ids, memory: text.begin(ids, memory=memory),
@@ -167,7 +168,7 @@ def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, e
         for name in ("decoder.onnx", "decoder.onnx.data"):
             shutil.copy(FOLDER / "bundle" / name, tmp_path)
     assert fused_path(path).is_file() == (engine != "standard")
-    graph = TorchBackend(loaded().model) if engine == "torch" else DecoderGraph.open(path, threads=1)
+    graph = TorchBackend(loaded().model) if engine == "torch" else open_decoder(path, threads=1)
     payload_format = memory_format() if engine == "torch" else Bundle.open(FOLDER / "bundle").memory_format
     client = document_client() if engine == "document" else client_of(graph, payload_format)
     tolerance = TOLERANCE if engine in ("torch", "document") else COMPILED_TOLERANCE

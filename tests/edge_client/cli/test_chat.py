@@ -19,7 +19,7 @@ from prompt_toolkit.output import DummyOutput
 from edge_client.cli import doctor
 from edge_client.cli.chat import typed_at_terminal, typed_lines
 from edge_client.cli.doctor import Board, device_checks
-from edge_client.decoder import providers
+from edge_client.decoder.providers import nvidia
 from edge_client.errors import ModelClosed
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
@@ -280,7 +280,7 @@ def test_doctor_says_what_works_what_does_not_and_what_to_do(
 
 
 def test_build_names_what_is_missing(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(providers, "gpu", lambda: None)
+    monkeypatch.setattr(nvidia, "gpu", lambda: None)
     ran = run("build", "--bundle", tiny.folder, "--provider", "tensorrt")
     assert ran.exit_code == 1
     assert "no NVIDIA GPU" in ran.output

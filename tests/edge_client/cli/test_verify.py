@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from edge_client.cli import verify
-from edge_client.decoder import providers
 from edge_client.decoder.batch import Decoder
+from edge_client.decoder.providers import nvidia
 from memory_model.models.engine import TorchBackend
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
 
 
 def test_the_cpu_and_torch_agree_and_what_did_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(providers, "gpu", lambda: None)
+    monkeypatch.setattr(nvidia, "gpu", lambda: None)
     bundle, out = tiny_bundle(tmp_path), tmp_path / "out.json"
     assert "not run torch" in run("verify", "--bundle", bundle.folder, "--out", out, "--steps", 1).stdout
     monkeypatch.setattr(TorchBackend, "open", lambda *_: TorchBackend(tiny_loaded().model))
@@ -50,8 +50,7 @@ def test_a_provider_that_computes_something_else_fails(tmp_path: Path, monkeypat
 
 
 def test_a_gpu_that_cuda_does_not_run_on_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (providers, verify):
-        monkeypatch.setattr(module, "gpu", lambda: providers.Gpu("Orin", "87"))
+    monkeypatch.setattr(nvidia, "gpu", lambda: nvidia.Gpu("Orin", "87"))
     done = run("verify", "--bundle", tiny_bundle(tmp_path).folder, "--out", tmp_path / "out", "--steps", 2)
     assert done.exit_code == 1
     assert "FAIL cuda" in done.stdout

@@ -17,10 +17,10 @@ import torch
 
 from edge_client.decoder import batch
 from edge_client.decoder.batch import IDLE_S, Decoder
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
-from memory3.backend import RunInput
+from memory3.backend import DecoderBackend, RunInput
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import MemoryConfig, MemoryHead
 from memory_model.export.decoder import OPERATORS, decoder_graphs
@@ -53,13 +53,13 @@ class Replaying(TorchBackend):
 
 
 @pytest.fixture(scope="module", params=[*OPERATORS, "torch", "torch's graphs"])
-def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderGraph | TorchBackend:
+def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderBackend:
     if "torch" in request.param:
         return (TorchBackend if request.param == "torch" else Replaying)(random_model(CONFIG))
     path = tmp_path_factory.mktemp("decoder") / "decoder.onnx"
     weights = {name: tensor.numpy() for name, tensor in random_model(CONFIG).state_dict().items()}
     decoder_graphs(weights, CONFIG, operators=[request.param])[request.param].save(path)
-    return DecoderGraph.open(path, threads=1)
+    return open_decoder(path, threads=1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Conversation:
 
 
 @pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
-def test_eight_threads_answer_as_each_would_alone(graph: DecoderGraph, parallel: int, seed: int) -> None:
+def test_eight_threads_answer_as_each_would_alone(graph: DecoderBackend, parallel: int, seed: int) -> None:
     """With pauses, cancellations, later turns, fewer places than conversations, and some in the background."""
     rng = random.Random(seed)
     plans = [[Conversation.drawn(rng) for _ in range(3)] for _ in range(8)]
@@ -135,7 +135,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "LATELY_S", 1.5)
 
 
-def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderGraph) -> None:
+def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderBackend) -> None:
     """Every place is taken by an answer that is under way but stands still."""
     decoder = Decoder(graph, PREFIX, context=200, parallel=2)
     talk = Conversation([5, 6, 7], True, 12)
@@ -152,7 +152,7 @@ def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderG
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_sequence_between_others_that_is_dropped_leaves_its_place(graph: DecoderGraph) -> None:
+def test_a_sequence_between_others_that_is_dropped_leaves_its_place(graph: DecoderBackend) -> None:
     decoder = Decoder(graph, PREFIX, context=200, parallel=3)
     alone = Decoder(graph, PREFIX, context=200, parallel=1)
     made = [decoder.sequence() for _ in range(3)]
@@ -168,7 +168,7 @@ def test_a_sequence_between_others_that_is_dropped_leaves_its_place(graph: Decod
 
 
 @pytest.mark.usefixtures("patient")
-def test_logits_of_a_sequence_that_makes_room_for_a_step_stay_as_they_were(graph: DecoderGraph) -> None:
+def test_logits_of_a_sequence_that_makes_room_for_a_step_stay_as_they_were(graph: DecoderBackend) -> None:
     decoder = Decoder(graph, PREFIX, context=200, parallel=3)
     first, between, last = made = [decoder.sequence() for _ in range(3)]
     for sequence in made:
@@ -187,7 +187,7 @@ def test_logits_of_a_sequence_that_makes_room_for_a_step_stay_as_they_were(graph
 
 
 def test_a_sequence_that_asks_while_its_place_is_given_away_keeps_it(
-    graph: DecoderGraph, monkeypatch: pytest.MonkeyPatch
+    graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = Decoder(graph, PREFIX, context=200, parallel=1)
     over, new = decoder.sequence(), decoder.sequence()
@@ -210,7 +210,7 @@ def test_a_sequence_that_asks_while_its_place_is_given_away_keeps_it(
     assert over.tokens == [5, 6]
 
 
-def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: DecoderGraph) -> None:
+def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: DecoderBackend) -> None:
     decoder = Decoder(graph, PREFIX, context=200, parallel=2)
     sequence = decoder.sequence()
     sequence.read([5])
@@ -224,7 +224,7 @@ def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: 
 
 
 def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_place(
-    graph: DecoderGraph, monkeypatch: pytest.MonkeyPatch, patient: None
+    graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
     decoder = Decoder(graph, PREFIX, context=200, parallel=3)
     _ = graph.device == "cpu" or pytest.skip("only a processor has cores to spare")
@@ -260,7 +260,7 @@ def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_pla
 
 
 def test_work_in_the_background_waits_for_steps_while_others_decode(
-    graph: DecoderGraph, monkeypatch: pytest.MonkeyPatch
+    graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder, looks = Decoder(graph, PREFIX, context=200, parallel=2), list[float]()
     sequence = decoder.sequence()

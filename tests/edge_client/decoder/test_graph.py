@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from edge_client.decoder import threads
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.kv import Caches
 from edge_client.decoder.process_memory import return_free_memory
+from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
+from memory3.backend import DecoderBackend
 from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
@@ -34,22 +35,22 @@ def test_the_number_of_threads_is_measured_once_and_kept_with_the_bundle(
     folder = Path(shutil.copytree(tiny.folder, tmp_path / "bundle", ignore=shutil.ignore_patterns("cache")))
     measured: list[int] = []
 
-    def step(opened: DecoderGraph) -> float:
+    def step(opened: DecoderBackend) -> float:
         measured.append(opened.threads)
         return 10.0 / opened.threads
 
     monkeypatch.setattr(threads, "step_ms", step)
     monkeypatch.setattr(threads, "physical_cores", lambda: 3)
-    assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 3
+    assert open_decoder(folder / "decoder.onnx", provider="cpu").threads == 3
     assert measured == [1, 2, 3]
-    assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 3
+    assert open_decoder(folder / "decoder.onnx", provider="cpu").threads == 3
     assert measured == [1, 2, 3]
     monkeypatch.setattr(threads, "physical_cores", lambda: 2)  # another machine: measured again
-    assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 2
-    assert DecoderGraph.open(folder / "decoder.onnx", threads=1).threads == 1
+    assert open_decoder(folder / "decoder.onnx", provider="cpu").threads == 2
+    assert open_decoder(folder / "decoder.onnx", threads=1).threads == 1
     assert measured == [1, 2, 3, 1, 2]
     (folder / "cache" / "threads.json").write_text("garbage")
-    assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 2
+    assert open_decoder(folder / "decoder.onnx", provider="cpu").threads == 2
 
 
 def resident_bytes() -> int:
@@ -84,7 +85,7 @@ PREFIX, CONTEXT = [1, 2, 3], 403
 
 @pytest.fixture(scope="module", params=[False, True], ids=["onnx", "torch"])
 def decoder(tiny: Bundle, request: pytest.FixtureRequest) -> Decoder:
-    engine = TorchBackend(tiny_loaded().model) if request.param else DecoderGraph.open(tiny.decoder, threads=1)
+    engine = TorchBackend(tiny_loaded().model) if request.param else open_decoder(tiny.decoder, threads=1)
     return Decoder(engine, PREFIX, context=CONTEXT, parallel=2)
 
 
@@ -116,7 +117,7 @@ def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_p
     object.__setattr__(loaded.config, "positions", 256)
     weights = {k: v.numpy() for k, v in loaded.model.state_dict().items()}
     decoder_graphs(weights, loaded.config)["standard"].save(tmp_path / "decoder.onnx")
-    graph = DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
+    graph = open_decoder(tmp_path / "decoder.onnx", threads=1)
     assert Decoder(graph, PREFIX).context == 256
     assert Decoder(graph, PREFIX, context=100).room == 97
     with pytest.raises(InvalidInput, match="257 tokens exceeds the 256"):
@@ -124,7 +125,7 @@ def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_p
     for context, parallel in ((10, 1), (100, 0)):
         with pytest.raises(InvalidInput, match="at least"):
             Decoder(graph, PREFIX, context=context, parallel=parallel)
-    longer = Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=5000, parallel=1).sequence()
+    longer = Decoder(open_decoder(tiny.decoder, threads=1), PREFIX, context=5000, parallel=1).sequence()
     assert np.isfinite(longer.read([1] * 4500)).all()
 
 
@@ -221,14 +222,14 @@ def test_what_another_sequence_has_read_is_copied(decoder: Decoder, memory: bool
 def test_files_that_are_no_decoder_are_named(tiny: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "decoder.onnx"
     with pytest.raises(MissingFile, match="memory-model export"):
-        DecoderGraph.open(path, threads=1)
+        open_decoder(path, threads=1)
     for content in (b"", b"garbage", tiny.decoder.read_bytes()[:1000], (tiny.folder / "embedder.onnx").read_bytes()):
         path.write_bytes(content)
         with pytest.raises((CorruptFile, ProviderError), match=r"decoder\.onnx"):
-            DecoderGraph.open(path, threads=1)
+            open_decoder(path, threads=1)
     path.write_bytes(tiny.decoder.read_bytes())
     with pytest.raises((CorruptFile, ProviderError)):  # its weights are not beside it
-        DecoderGraph.open(path, threads=1)
+        open_decoder(path, threads=1)
 
 
 def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -> None:
@@ -238,4 +239,4 @@ def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -
     graph.metadata["config"] = json.dumps({"layers": 3})
     graph.save(tmp_path / "decoder.onnx")
     with pytest.raises(CorruptFile):
-        DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
+        open_decoder(tmp_path / "decoder.onnx", threads=1)

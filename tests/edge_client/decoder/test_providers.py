@@ -7,51 +7,51 @@ from pathlib import Path
 import pytest
 
 from edge_client.decoder import providers
-from edge_client.decoder.graph import DecoderGraph, session_options
-from edge_client.decoder.providers import EngineCache, Gpu, cache_folder, decoder_inputs, named_errors, open_session
+from edge_client.decoder.providers import PROVIDERS, nvidia, open_decoder
+from edge_client.decoder.providers.nvidia import Gpu
+from edge_client.decoder.providers.provider import OpenOptions
+from edge_client.decoder.providers.tensorrt import EngineCache, decoder_inputs
+from edge_client.decoder.runtime import cache_folder, named_errors, session_options
 from edge_client.errors import ProviderError
 from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, ModelMismatch
 from memory3.onnx_runtime import ort
 
 ORIN = Gpu("Orin", "87")
-EVERY = list(providers.RUNTIME_NAMES.values())
+EVERY = ["CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"]
 
 
 @pytest.fixture
 def jetson(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with GPU, TensorRT and a runtime that lists every provider; only the CPU's libraries load."""
-    monkeypatch.setattr(providers, "gpu", lambda: ORIN)
-    monkeypatch.setattr(providers, "tensorrt_version", lambda: "10.3.0")
+    monkeypatch.setattr(nvidia, "gpu", lambda: ORIN)
+    monkeypatch.setattr(nvidia, "tensorrt_version", lambda: "10.3.0")
     monkeypatch.setattr(ort, "get_available_providers", lambda: EVERY)
 
 
 def test_unknown_providers_are_refused_by_name(tiny: Bundle) -> None:
     with pytest.raises(InvalidInput, match="auto, cpu, cuda, tensorrt"):
-        DecoderGraph.open(tiny.decoder, provider="opengl")
+        open_decoder(tiny.decoder, provider="opengl")
     with pytest.raises(ModelMismatch, match="--model"):  # the packaged model is another one than the bundle's
-        DecoderGraph.open(tiny.decoder, provider="torch")
+        open_decoder(tiny.decoder, provider="torch")
 
 
 @pytest.mark.parametrize(("name", "extra"), [("cuda", "edge-gpu"), ("tensorrt", "edge-tensorrt"), ("torch", "service")])
 def test_a_named_provider_that_is_not_installed_is_an_error_with_its_extra(
     name: str, extra: str, tiny: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(providers, "gpu", lambda: ORIN)
+    monkeypatch.setattr(nvidia, "gpu", lambda: ORIN)
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     monkeypatch.setitem(sys.modules, "memory_model.models.engine", None)
     with pytest.raises(ProviderError, match=extra) as caught:
-        DecoderGraph.open(tiny.decoder, provider=name)
+        open_decoder(tiny.decoder, provider=name)
     assert caught.value.reason == "NOT_INSTALLED"
 
 
 @pytest.mark.usefixtures("jetson")
-def test_auto_takes_the_cpu_and_warns_why_the_gpu_is_idle(
-    tiny: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    engines = EngineCache(tmp_path, {})
+def test_auto_takes_the_cpu_and_warns_why_the_gpu_is_idle(tiny: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        opened = DecoderGraph(*open_session(tiny.decoder, session_options(1), "auto", engines))
+        opened = open_decoder(tiny.decoder, threads=1)
     assert (opened.provider, opened.device) == ("cpu", "cpu")
     assert [r.getMessage() for r in caplog.records if r.name == providers.__name__] == [opened.warning]
     for part in ("tensorrt: no engine was built for this GPU: run `edge-client build`", "cuda: "):
@@ -67,8 +67,8 @@ def test_the_inputs_that_a_profile_covers_are_those_of_the_exported_graph(tiny: 
 def test_an_engine_of_another_gpu_tensorrt_context_or_bundle_is_not_found(
     other: str, tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(providers, "gpu", lambda: ORIN)
-    monkeypatch.setattr(providers, "tensorrt_version", lambda: "10.3.0")
+    monkeypatch.setattr(nvidia, "gpu", lambda: ORIN)
+    monkeypatch.setattr(nvidia, "tensorrt_version", lambda: "10.3.0")
     decoder = tmp_path / "decoder.onnx"
     manifest = (tiny.folder / "manifest.json").read_text()
     (tmp_path / "manifest.json").write_text(manifest)
@@ -80,9 +80,9 @@ def test_an_engine_of_another_gpu_tensorrt_context_or_bundle_is_not_found(
     assert again is not None
     assert again.ready
     if other == "gpu":
-        monkeypatch.setattr(providers, "gpu", lambda: Gpu("RTX", "89"))
+        monkeypatch.setattr(nvidia, "gpu", lambda: Gpu("RTX", "89"))
     elif other == "tensorrt":
-        monkeypatch.setattr(providers, "tensorrt_version", lambda: "10.16.0")
+        monkeypatch.setattr(nvidia, "tensorrt_version", lambda: "10.16.0")
     elif other == "bundle":
         (tmp_path / "manifest.json").write_text(manifest.replace('"tiny"', '"other"'))
     changed = EngineCache.of(decoder, tmp_path, context=1024 if other == "context" else 2048)
@@ -105,9 +105,10 @@ def test_a_broken_engine_is_removed_and_built_again(
         return real(path, options, providers=["CPUExecutionProvider"])
 
     monkeypatch.setattr(ort, "InferenceSession", session)
+    monkeypatch.setattr(EngineCache, "of", lambda *_: engines)
     # The second attempt finds no engine; that it then runs on the CPU only is found too.
     with pytest.raises(ProviderError, match="libraries do not load"):
-        open_session(tiny.decoder, session_options(1), "tensorrt", engines)
+        PROVIDERS["tensorrt"].open(tiny.decoder, OpenOptions(threads=1))
     assert attempts == [["broken.engine"], []]
 
 

@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto
 
 from edge_client.decoder.batch import Decoder as EdgeDecoder
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import Sequence
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
@@ -51,7 +51,7 @@ def standard(weights: dict[str, np.ndarray], config: ModelConfig, precision: str
 
 
 def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
-    return EdgeDecoder(DecoderGraph.open(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
+    return EdgeDecoder(open_decoder(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
 
 
 def exported(

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from edge_client.decoder.batch import Decoder
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import Sequence as Text
 from experiments.random_base import hugging_face_config
 from memory3.chat import prefix_ids
@@ -279,7 +279,7 @@ def exported(loaded: LoadedModel, folder: Path, precision: str, spelling: str, p
     weights = {name: tensor.numpy() for name, tensor in loaded.model.state_dict().items()}
     graphs = decoder_graphs(weights, loaded.config, precision, operators=[spelling])
     graphs[spelling].save(folder / "decoder.onnx")
-    graph = DecoderGraph.open(folder / "decoder.onnx", threads=1, provider="cpu")
+    graph = open_decoder(folder / "decoder.onnx", threads=1, provider="cpu")
     return Decoder(graph, prefix, context=256, parallel=1).sequence()
 
 

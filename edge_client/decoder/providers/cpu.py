@@ -1,0 +1,50 @@
+"""`cpu`: ONNX Runtime's CPU provider, which takes the fused variant of the graph where the bundle has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
+from edge_client.decoder.runtime import cache_folder
+from edge_client.decoder.threads import THREADS, fastest
+from memory3.backend import DecoderBackend
+from memory3.cache_layout import fused_path
+from memory3.embedder import ExecutionProviders
+from memory3.errors import MissingFile
+
+CHAIN: ExecutionProviders = [("CPUExecutionProvider", {})]
+
+
+class CpuProvider(OnnxProvider):
+    """Always there. Its kernels round activations to int8, an error of 0.05."""
+
+    name = "cpu"
+    tolerance = 0.06
+
+    def missing(self) -> str:
+        """Nothing is ever missing."""
+        return ""
+
+    def execution_providers(self) -> ExecutionProviders:
+        """The CPU alone."""
+        return CHAIN
+
+    def open(self, decoder: Path, options: OpenOptions) -> DecoderBackend:
+        """See `Provider.open`; "auto" threads are measured at the first load of a file."""
+        if options.threads != "auto":
+            return super().open(decoder, options)
+        if not decoder.is_file():
+            raise MissingFile(f"no decoder at {decoder}: make it with `memory-model export`")
+        file = cache_folder(decoder) / THREADS
+        return fastest(lambda threads: self.load(decoder, options, threads), graph_path(decoder), file)
+
+    def load(self, decoder: Path, options: OpenOptions, threads: int) -> DecoderGraph:
+        """See `OnnxProvider.load`."""
+        return self.opened(graph_path(decoder), CHAIN, threads)
+
+
+def graph_path(decoder: Path) -> Path:
+    """The file for the CPU: the fused variant of the graph, if there is one."""
+    fused = fused_path(decoder)
+    return fused if fused.is_file() else decoder
