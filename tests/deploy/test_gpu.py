@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, main, random_decoder, random_format
-from memory3.cache_layout import Row
+from memory3.backend import RunInput
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import MemoryFormat
 from memory_model.models.engine import TorchBackend
@@ -37,15 +37,15 @@ def test_what_a_gpu_decompresses_reads_as_what_a_processor_does() -> None:
     assert isinstance(memory_format.codec, TorchCodec)
     plain = MemoryFormat(config, memory_format.identity.model_id, ProductCodec(memory_format.codec.tables))
     payloads = plain.encode([random_memory(config, seed, tokens) for seed, tokens in enumerate((8, 3))])
-    assert graph.reading(plain) is plain, "a processor's compiled decoder is faster"
+    assert graph.reading_format(plain) is plain, "a processor's compiled decoder is faster"
     graph.device = "cuda"
-    here = graph.reading(plain).decode(payloads)
+    here = graph.reading_format(plain).decode(payloads)
     assert isinstance(here[0].keys, torch.Tensor)
     logits = []
     for memories in (here, plain.decode(payloads)):
         runner = graph.runner(20, 1, PREFIX)
         runner.inject(0, memories)
-        logits.append(runner.run(0, [Row([5, 6], 0, len(PREFIX), True)]))
+        logits.append(runner.run(0, [RunInput([5, 6], 0, len(PREFIX), True)]))
     np.testing.assert_allclose(*logits, atol=1e-4)
 
 
