@@ -17,6 +17,7 @@ from memory_model.data.factbook import FACTBOOK
 from memory_model.terminal import PrecisionOption, count, progress_bar, use_threads, write_json
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
+_WITHOUT_CODEC = "none,memory_exact,rag,rag_five"
 
 
 def evaluate(
@@ -35,6 +36,7 @@ def evaluate(
     embedder: terminal.EmbedderOption = None,
     seed: Annotated[int, typer.Option(help="Random seed for distractors.")] = 0,
     precision: PrecisionOption = "float32",
+    device: terminal.DeviceOption = "cpu",
     threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Score a model's answers: without memory, with memories, and with the same references as text.
@@ -42,24 +44,30 @@ def evaluate(
     Conditions: none; memory (five given references, through the codec); memory_exact (without the codec);
     rag_five (the same five as text); rag (only the right one, as text); memory_retrieved and rag_retrieved (five
     retrieved from the knowledge base). NAME_error is the standard error of a mean.
-    For the base model before tuning: --adapter none --conditions none,rag,rag_five.
+    For the base model before tuning: --adapter none --conditions none,rag,rag_five. A folder without a codec is
+    measured without `memory`. Written memories are kept in the user's cache for the next run.
     """
     from memory3.digest import file_sha256
     from memory_model.data.rows import open_rows
     from memory_model.eval.conditions import EVALUATOR, Evaluation, parse_conditions, result_of
     from memory_model.eval.report import open_knowledge_base, scored, show
     from memory_model.eval.subject import PLAIN, Subject
+    from memory_model.eval.written import WrittenMemories
     from memory_model.export.embedder_cache import open_embedder
     from memory_model.models.folder import ModelFolder
 
     use_threads(threads)
     rows = open_rows(data, limit)
-    chosen = conditions or _GIVEN + (",memory_retrieved,rag_retrieved" if knowledge_base else "")
+    folder, has_codec = ModelFolder.open(model), codec is not None
+    given = _GIVEN if has_codec or folder.codec or str(adapter) == PLAIN else _WITHOUT_CODEC
+    chosen = conditions or given + (",memory_retrieved,rag_retrieved" if knowledge_base else "")
     names, started = parse_conditions(chosen, str(adapter) == PLAIN), time.monotonic()
     retrieved = any(name.endswith("_retrieved") for name in names)
-    opened = open_embedder(embedder, ModelFolder.open(model).embedder) if retrieved else None
-    subject = Subject.open(model, adapter, codec)
+    opened = open_embedder(embedder, folder.embedder) if retrieved else None
+    coded = any(name in ("memory", "memory_retrieved") for name in names)
+    subject = Subject.open(model, adapter, codec, device=device, coded=coded)
     base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened) if opened else None
+    subject.bank.written = WrittenMemories(subject.loaded)
     with subject.computing(precision) as computed:
         run = Evaluation(subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base)
         result = result_of(scored(run, data.stem), rows)
@@ -80,6 +88,7 @@ def calibrate(
     adapter: terminal.AdapterOption = None,
     codec: terminal.CodecOption = None,
     precision: PrecisionOption = "float32",
+    device: terminal.DeviceOption = "cpu",
     threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Set how readily a model answers "I don't know.", with a limit on wrong refusals.
@@ -104,7 +113,7 @@ def calibrate(
         raise InvalidInput("two files of questions have one name: give each its own")
     if len({row.answerable for rows in sets.values() for row in rows}) < 2:
         raise InvalidInput('calibrating needs files with rows that have `"answerable": false`, and others')
-    subject, result = Subject.open(model, adapter, codec), dict[str, Any](most_wrong=most_wrong)
+    subject, result = Subject.open(model, adapter, codec, device=device), dict[str, Any](most_wrong=most_wrong)
     for key, distractors in (("bias", 4), ("bias_alone", 0)):
         found = {}
         with subject.computing(precision):

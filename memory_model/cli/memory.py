@@ -27,6 +27,7 @@ def rank_heads(
     batches: Annotated[int, count(help="Batches to measure on.")] = 3,
     select: Annotated[int, count(help="Heads to keep.")] = 10,
     seed: terminal.SeedOption = 77,
+    device: terminal.DeviceOption = "cpu",
     threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Find the heads that read memory, by pruning, and print them for `adapt --heads`.
@@ -39,16 +40,19 @@ def rank_heads(
     from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
     from memory_model.models.load import load_model
     from memory_model.nn.fused import product_type
+    from memory_model.nn.writing import writing_device
     from memory_model.train.head_ranking import HeadRanking, Round, prune
 
     use_threads(threads)
     loaded = load_model(model, adapter)
-    loaded.model.to(product_type("cpu"))
+    on = writing_device(device)
+    loaded.model.to(on, product_type(on.type))
     sizes = Sizes(turns=1, as_text=0.0, all_as_text=0.0, refused=0.0, refused_articles=0.0, ramp=0)
     files = TrainingFiles(data, corpus, questions, report=console.print)
     source = mixture_of(mixture, Reader.of(loaded), files, seed, sizes)
     with console.status("writing memories"):
-        ranking = HeadRanking(loaded.model, [source.next() for _ in range(batches)], loaded.writer.prefix)
+        measured_on = [source.next().to(str(on)) for _ in range(batches)]
+        ranking = HeadRanking(loaded.model, measured_on, loaded.writer.prefix)
     show = Table("heads", "loss, nats a token", "pruned next")
 
     def report(measured: Round) -> None:
@@ -79,6 +83,7 @@ def fit_codec(
     references: Annotated[int, typer.Option(min=2, help="References to write; a tenth is for measuring.")] = 700,
     points: Annotated[int, count(help="Vectors to fit to.")] = 40000,
     seed: terminal.SeedOption = 0,
+    device: terminal.DeviceOption = "cpu",
     threads: terminal.ThreadsOption = 0,
 ) -> None:
     """Fit the codec to the model's own key-values (paper, appendix B); the same seed gives the same file.
@@ -91,6 +96,7 @@ def fit_codec(
     from memory_model.data.mixture import Reader, codec_texts
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_model
+    from memory_model.nn.writing import writing_device
     from memory_model.train.codec_fit import default_factory, fit
 
     use_threads(threads)
@@ -99,6 +105,7 @@ def fit_codec(
         raise InvalidInput("the packaged model folder is not written to: give --out")
     out = out or folder.path / "codec.npz"
     loaded = load_model(folder, adapter)
+    loaded.model.to(writing_device(device))
     factory = factory or default_factory(loaded.config)
     source, texts = codec_texts(Reader.of(loaded), training_files(data, corpus), references, seed)
     with progress_bars() as progress:

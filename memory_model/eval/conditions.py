@@ -28,7 +28,7 @@ from memory_model.eval.retrieval import KnowledgeBase, query_of
 from memory_model.eval.scores import Mean, Paired, exact_match, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.decoder import MemoryBatch
-from memory_model.nn.generate import answer_nll, greedy
+from memory_model.nn.generate import greedy_and_nll
 
 EVALUATOR = 3
 """Raised whenever prompts, conditions or scores change: results of another version do not compare."""
@@ -117,7 +117,7 @@ class Evaluation:
         *,
         distractors: int = 4,
         seed: int = 0,
-        batch: int = 10,
+        batch: int = 20,
         knowledge_base: KnowledgeBase | None = None,
     ) -> None:
         parse_conditions(",".join(conditions), plain=not subject.prefix)
@@ -202,11 +202,11 @@ class Evaluation:
         refusal = self.subject.refusal
         counts = memories.valid.any(-1).sum((1, 2)).tolist() if memories else []
         bias = (refusal.first_token(tokenizer), [refusal.bias_for(n) for n in counts]) if memories else None
-        answers = greedy(model, prompts, prefix, memories, tokenizer.stop_ids, first_bias=bias)
+        right = [[*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
+        answers, nll = greedy_and_nll(model, prompts, right, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):
             scores.add(row, tokenizer.decode(ids).strip())
-        right = [[*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
-        scores.nll += answer_nll(model, prompts, right, prefix, memories)
+        scores.nll += nll
 
 
 def parse_conditions(text: str, plain: bool = False) -> list[str]:

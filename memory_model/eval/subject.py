@@ -14,11 +14,12 @@ import torch
 from memory3.codec.codec import ExactCodec, MemoryCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.refusal import Refusal
+from memory_model.eval.written import WrittenMemories
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.fused import product_type, products
-from memory_model.nn.writing import stack_memories
+from memory_model.nn.writing import stack_memories, writing_device
 
 PLAIN = "none"
 """In place of an adapter: the model before any tuning, which reads no memory."""
@@ -29,11 +30,13 @@ class MemoryBank:
 
     Each reference is written once, when it is read first. Coded memories are kept as payloads and decoded when they
     are read, because an exact one of the default model takes ten times the room. keeps_exact: keep memories as they
-    were before the codec too, for `read(…, exact=True)`.
+    were before the codec too, for `read(…, exact=True)`. written: memories as they were written, of earlier runs too.
     """
 
-    def __init__(self, loaded: LoadedModel, memory_format: MemoryFormat) -> None:
-        self.loaded, self.format, self.keeps_exact = loaded, memory_format, False
+    def __init__(
+        self, loaded: LoadedModel, memory_format: MemoryFormat, written: WrittenMemories | None = None
+    ) -> None:
+        self.loaded, self.format, self.keeps_exact, self.written = loaded, memory_format, False, written
         self._payloads: dict[str, bytes] = {}
         self._exact: dict[str, ExplicitMemory] = {}
 
@@ -54,7 +57,8 @@ class MemoryBank:
         """Write those that are not written yet."""
         known = self._exact if self.keeps_exact else self._payloads
         todo = [text for text in dict.fromkeys(references) if text not in known]
-        memories = self.loaded.writer.write(todo)
+        write = self.loaded.writer.write
+        memories = self.written.of(todo, write, self.loaded.writer.precision) if self.written else write(todo)
         self._payloads |= dict(zip(todo, self.format.encode(memories), strict=True))
         if self.keeps_exact:
             self._exact |= dict(zip(todo, memories, strict=True))
@@ -75,16 +79,30 @@ class Subject:
         return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), loaded.folder.refusal)
 
     @classmethod
-    def open(cls, model: Path | None = None, adapter: Path | str | None = None, codec: Path | None = None) -> Subject:
-        """A model folder (None: the packaged default), with its own adapter and codec or with others.
+    def open(
+        cls,
+        model: Path | None = None,
+        adapter: Path | str | None = None,
+        codec: Path | None = None,
+        *,
+        device: str = "cpu",
+        coded: bool = True,
+    ) -> Subject:
+        """A model folder (None: the packaged default), with its own adapter and codec or with others, on a device.
 
-        adapter "none": the plain base model, which reads no memory.
+        adapter "none": the plain base model, which reads no memory. coded: whether memories are read through the codec;
+        else the folder needs none.
         """
+        on = writing_device(device)
         folder = ModelFolder.open(model)
         if str(adapter) == PLAIN:
-            return cls(cls.of(load_base(folder)).bank, ())
-        encoder = MemoryCodec.load(codec or folder.need_codec())
-        return cls.of(load_model(folder, adapter, codec=encoder), encoder)
+            plain = load_base(folder)
+            plain.model.to(on)
+            return cls(cls.of(plain).bank, ())
+        encoder = MemoryCodec.load(codec or folder.need_codec()) if coded else None
+        loaded = load_model(folder, adapter, codec=encoder)
+        loaded.model.to(on)
+        return cls.of(loaded, encoder)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -101,13 +119,13 @@ class Subject:
 
         The layers' weights stay so: autocast alone would convert every weight for every token that is generated.
         """
-        tuned = precision == "auto"
-        kind = product_type("cpu") if tuned else torch.float32
+        tuned, device = precision == "auto", self.loaded.model.embed_tokens.weight.device.type
+        kind = product_type(device) if tuned else torch.float32
         for block in self.loaded.model.blocks if tuned else []:
             block.self_attn.to(kind)
             block.mlp.to(kind)
         self.loaded.writer.precision = kind
-        with products("cpu") if tuned else nullcontext():
+        with products(device) if tuned else nullcontext():
             yield str(kind).removeprefix("torch.")
 
     def about(self) -> dict[str, Any]:

@@ -44,10 +44,47 @@ def greedy(
     memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token of each.
     """
     engine, logits = prefilled(model, prompts, prefix, memory, longest)
+    return _continued(engine, logits, stop_ids, longest, first_bias)
+
+
+@torch.inference_mode()
+def greedy_and_nll(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    stop_ids: Sequence[int],
+    longest: int = 48,
+    first_bias: tuple[int, Sequence[float]] | None = None,
+) -> tuple[list[list[int]], list[float]]:
+    """What `greedy` and `answer_nll` give, from prompts that are read once."""
+    engine, logits = prefilled(model, prompts, prefix, memory, max(longest, *map(len, answers)))
+    first, starts = logits.log_softmax(-1), engine.length.tolist()
+    greedily = _continued(engine, logits, stop_ids, longest, first_bias)
+    ids = pad_ids(answers)[0]
+    # The rows of the greedy answers are written again; what padding writes is read by padding only.
+    later = [first]
+    if ids.shape[1] > 1:
+        read_on = engine.run(0, ids[:, :-1].tolist(), starts, every=True)
+        later += read_on.unflatten(0, (len(answers), -1)).log_softmax(-1).unbind(1)
+    found = torch.stack([step.cpu().gather(1, ids[:, n : n + 1])[:, 0] for n, step in enumerate(later)], 1)
+    return greedily, [-float(found[row, : len(answer)].mean()) for row, answer in enumerate(answers)]
+
+
+def _continued(
+    engine: BatchedDecoder,
+    logits: Tensor,
+    stop_ids: Sequence[int],
+    longest: int,
+    first_bias: tuple[int, Sequence[float]] | None,
+) -> list[list[int]]:
+    """Greedy answers of all sequences of an engine, from the logits behind their prompts."""
     if first_bias is not None:
+        logits = logits.clone()
         logits[:, first_bias[0]] += logits.new_tensor(first_bias[1])
-    answers: list[list[int]] = [[] for _ in prompts]
-    tokens = [0] * len(prompts)
+    answers: list[list[int]] = [[] for _ in logits]
+    tokens = [0] * len(logits)
     for _ in range(longest):
         likeliest = logits.argmax(-1).tolist()
         tokens = [-1 if last < 0 or new in stop_ids else new for last, new in zip(tokens, likeliest, strict=True)]
@@ -80,10 +117,11 @@ def answer_nll(
     memory: MemoryBatch | None,
 ) -> list[float]:
     """Mean negative log likelihood (nats a token) of each given answer after its prompt; neither is empty."""
-    ids, _ = pad_ids([[*p, *a] for p, a in zip(prompts, answers, strict=True)])
+    ids = pad_ids([[*p, *a] for p, a in zip(prompts, answers, strict=True)])[0].to(model.embed_tokens.weight.device)
     hidden = read(model, ids, prefix, memory, torch.zeros_like(ids))
     found = []
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         states = hidden[row, len(prompt) - 1 : len(prompt) + len(answer) - 1]
-        found.append(float(F.cross_entropy(model.head(states).float(), torch.tensor(answer))))
+        right = torch.tensor(answer, device=ids.device)
+        found.append(float(F.cross_entropy(model.head(states).float(), right)))
     return found
