@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,7 +15,7 @@ from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, KnowledgeBaseChanged, MemoriesUnwritten
 from memory_service.service import Runtime
-from memory_service.stores.store import KnowledgeBase, StoredMemory, require_readable
+from memory_service.stores.store import KnowledgeBase, SnapshotPage, StoredMemory, require_readable
 from memory_service.write.cold_start import LateMemories
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc, operations_pb2_grpc
@@ -76,7 +78,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     async def ExportKnowledgeBase(
         self, request: pb.ExportKnowledgeBaseRequest, call: Call
     ) -> AsyncIterator[pb.ExportKnowledgeBaseResponse]:
-        """All memories, page by page in the order of their ids, as of one revision.
+        """All memories, page by page in the order of their ids, as of one revision; or a snapshot.
 
         Raises KnowledgeBaseChanged, and MemoriesUnwritten before a cold start is over.
         """
@@ -89,6 +91,13 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             memory_format_id=request.memory_format_id,
             embedder_id=request.embedder_id,
         )
+        if request.snapshot:
+            if request.HasField("after_id") or request.revision or request.limit or request.while_written:
+                raise BadRequest("a snapshot is one stream, from its beginning to its end", field="snapshot")
+            async with contextlib.aclosing(self._snapshot(base, call)) as responses:
+                async for response in responses:
+                    yield response
+            return
         revision = await run("read", store.revision, base)
         if request.revision and revision.number != request.revision:
             raise _changed(base)
@@ -126,6 +135,33 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             after_id = memories[-1].memory_id
             left = None if left is None else left - len(memories)
             yield pb.ExportKnowledgeBaseResponse(page=exported)
+
+    async def _snapshot(self, base: KnowledgeBase, call: Call) -> AsyncGenerator[pb.ExportKnowledgeBaseResponse, None]:
+        """The documents of one moment. What holds the moment is let go when the stream ends, however it ends."""
+        loop, run = asyncio.get_running_loop(), self._runtime.run
+        held = contextlib.ExitStack()
+        working: asyncio.Future[pb.ExportPage] | None = None
+        try:
+            snapshot = await run("read", held.enter_context, self._store.snapshot(base))
+            head = pb.ExportHead(
+                knowledge_base=self._message(base, call.access),
+                revision=snapshot.revision.number,
+                memory_count=snapshot.revision.memories,
+                id_digest=snapshot.revision.digest,
+                rerank_candidates=self._runtime.settings.rerank_candidates,
+                document_count=snapshot.documents,
+            )
+            yield pb.ExportKnowledgeBaseResponse(head=head)
+            while True:
+                working = asyncio.ensure_future(run("read", _page_of, snapshot.pages))
+                page = await asyncio.shield(working)
+                if not page.memories:
+                    return
+                yield pb.ExportKnowledgeBaseResponse(page=page)
+        finally:
+            if working is not None:
+                await asyncio.wait({working})  # a thread may still read
+            await loop.run_in_executor(None, held.close)
 
     def _message(self, base: KnowledgeBase, access: Access) -> pb.KnowledgeBase:
         created_at = Timestamp()
@@ -198,6 +234,26 @@ def _changed(base: KnowledgeBase) -> KnowledgeBaseChanged:
     return KnowledgeBaseChanged(
         f"knowledge base {base.name!r} was written to since its export began: start anew", knowledge_base=base.name
     )
+
+
+def _page_of(pages: Iterator[SnapshotPage]) -> pb.ExportPage:
+    """The next pages of a snapshot as one of the wire; empty at the end."""
+    page, page_bytes = pb.ExportPage(), 0
+    while page_bytes < _PAGE_BYTES and (following := next(pages, None)) is not None:
+        document, references, memories = following
+        if memories[0].chunk_number == 0:
+            page.documents.add(
+                document_key=document.key,
+                title=document.title,
+                metadata=document.metadata,
+                content_hash=document.content_hash,
+                memories_written=document.written,
+                reference_count=references,
+            )
+        for memory in memories:
+            page.memories.append(_exported(memory))
+            page_bytes += len(memory.payload) + len(memory.text) + 4 * len(memory.vector)
+    return page
 
 
 def _exported(memory: StoredMemory) -> pb.ExportedMemory:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -247,6 +248,26 @@ class StoredMemory:
     crc32c: int
 
 
+class SnapshotPage(NamedTuple):
+    """Memories of one document, in order. document: without its references, of which there are so many in all."""
+
+    document: StoredDocument
+    references: int
+    memories: Sequence[StoredMemory]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A knowledge base as it was at one moment. documents: how many.
+
+    pages: every document in the order of the keys' bytes, a long one on several pages.
+    """
+
+    revision: Revision
+    documents: int
+    pages: Iterator[SnapshotPage]
+
+
 class Store(ABC):
     """Keeps knowledge bases apart from each other and their documents whole.
 
@@ -305,6 +326,13 @@ class Store(ABC):
         """At most `count` memories with the smallest ids above `after_id`, in ascending order.
 
         Whoever reads page after page compares the revision before and after: a batch may be written in between.
+        """
+
+    @abstractmethod
+    def snapshot(self, base: KnowledgeBase) -> AbstractContextManager[Snapshot]:
+        """The knowledge base as it is when the block is entered, whatever is written meanwhile.
+
+        A document that is not written has memories with empty payloads. One thread at a time may read the pages.
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
 from memory_service.stores.opening import open_store
-from memory_service.stores.store import KnowledgeBase, Query, Revision, Store, digest
+from memory_service.stores.store import KnowledgeBase, Query, Revision, Store, StoredMemory, digest
 from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 
@@ -97,6 +97,33 @@ def test_written_memories_replace_unwritten_ones_of_the_same_content_and_never_t
     assert place.store.write(base, [unwritten])[0].unchanged
     assert place.reopen().versions(base, ["a"])["a"].written
     assert (place.store.unwritten(base, 9), place.store.statistics(base).unwritten_documents) == ([], 0)
+
+
+@every_store
+def test_a_snapshot_is_of_one_moment_whatever_is_written_meanwhile(place: OpenedStore) -> None:
+    base, store = place.new_base(), place.store
+    documents = [document(f"d{n:03}", *(f"text {n} {chunk}" for chunk in range(3)), title=f"T{n}") for n in range(30)]
+    long = document("long", *(f"text {chunk}" for chunk in range(150)), metadata={"a": "b"})
+    later = document("unwritten", "later")
+    later = replace(later, references=[replace(one, payload=b"", crc32c=0) for one in later.references], written=False)
+    store.write(base, [*documents, long, later])
+    before = store.revision(base)
+    found: dict[str, list[StoredMemory]] = {}
+    with store.snapshot(base) as snapshot:
+        assert (snapshot.revision.memories, snapshot.revision.digest) == (before.memories, before.digest)
+        for page in snapshot.pages:
+            if not found:
+                store.write(base, [document("d003", "another"), document("new", "one"), document("long", "short")])
+                store.delete(base, ["d010", "unwritten"])
+            found.setdefault(page.document.key, []).extend(page.memories)
+            assert page.document.metadata == ({"a": "b"} if page.document.key == "long" else {})
+            assert page.document.written is (page.document.key != "unwritten")
+    assert list(found) == sorted(found)
+    for stored in [*documents, long, later]:
+        expected = [(r.memory_id, chunk, r.text, r.payload) for chunk, r in enumerate(stored.references)]
+        assert [(m.memory_id, m.chunk_number, m.text, bytes(m.payload)) for m in found[stored.key]] == expected
+    assert snapshot.documents == len(found) == 32
+    require_whole(store, base)
 
 
 @every_store_slowly

@@ -10,7 +10,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,6 +23,7 @@ from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
 from memory_service.stores.clickhouse.search import payloads_of, retrieve
+from memory_service.stores.clickhouse.snapshot import snapshot
 from memory_service.stores.clickhouse.writes import Writes
 from memory_service.stores.filters import Filter
 from memory_service.stores.store import (
@@ -31,6 +32,7 @@ from memory_service.stores.store import (
     Query,
     Retrieved,
     Revision,
+    Snapshot,
     Statistics,
     Store,
     StoredDocument,
@@ -207,6 +209,11 @@ class ClickHouseStore(Store):
                     for memory_id, row in visible.items()
                 ]
             following = int(rows[-1][0]) + 1
+
+    @contextlib.contextmanager
+    def snapshot(self, base: KnowledgeBase) -> Iterator[Snapshot]:
+        require_sound(base)
+        yield snapshot(self._engine, base)
 
     def _documents(
         self, base: KnowledgeBase, columns: str, where: str, parameters: dict[str, Any], after: str = ""

@@ -186,14 +186,19 @@ class Writes:
     def sweep(self, base: KnowledgeBase, older_than_s: float) -> int:
         """Removes references and payloads of versions that are not the newest, if so old; how many there were.
 
-        Nobody waits for it: searches leave these rows out, and the engine removes them in the background.
+        They stay for that age after they were replaced, for a snapshot that was begun before. Nobody waits for it:
+        searches leave these rows out, and the engine removes them in the background.
         """
+        among = "GLOBAL " if self._engine.dialect.cluster else ""
+        old_enough = f"now64(6) - INTERVAL {round(older_than_s * 1000)} MILLISECOND"
         table = f"references_{base.identity.dimension}"
         rows = self._engine.rows(
             f"SELECT id, version FROM {table} WHERE kb = {base.number}"
-            f" AND stored_at < now64(6) - INTERVAL {round(older_than_s * 1000)} MILLISECOND"
-            f" AND (document_key, version) {'GLOBAL ' if self._engine.dialect.cluster else ''}NOT IN"
+            f" AND stored_at < {old_enough}"
+            f" AND (document_key, version) {among}NOT IN"
             f" (SELECT key, version FROM documents FINAL WHERE kb = {base.number} AND deleted = 0)"
+            f" AND document_key {among}NOT IN"
+            f" (SELECT key FROM documents FINAL WHERE kb = {base.number} AND stored_at >= {old_enough})"
             f" LIMIT {_SWEPT_AT_ONCE}"
         )
         old = [(int(row[0]), int(row[1])) for row in rows]

@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -28,7 +29,17 @@ from memory3.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql, number
 from memory_service.stores.local.tables import checksum_of, create, migrate
-from memory_service.stores.store import Found, KnowledgeBase, NewDocument, Query, Revision, StoredMemory, digest
+from memory_service.stores.store import (
+    Found,
+    KnowledgeBase,
+    NewDocument,
+    Query,
+    Revision,
+    SnapshotPage,
+    StoredDocument,
+    StoredMemory,
+    digest,
+)
 
 SHIFT = 1 << 63
 """SQLite's integers are signed: memory ids and their digest are kept less this, which keeps their order."""
@@ -41,7 +52,7 @@ _PRAGMAS = (
     "journal_size_limit = 67108864",
 )
 _PATIENCE_S = 30
-_VECTORS_AT_ONCE = 4096
+_VECTORS_AT_ONCE, _MEMORIES_AT_ONCE = 4096, 64
 _READ_BYTES = 1 << 20
 
 
@@ -67,6 +78,12 @@ class Document(NamedTuple):
     def summed(self) -> tuple[Any, ...]:
         """The fields of which `checksum` is."""
         return self[: self._fields.index("checksum")]
+
+    def stored(self, references: Sequence[tuple[int, str]]) -> StoredDocument:
+        """As a store returns it, with these references."""
+        stored_at = datetime.fromtimestamp(self.stored_ms / 1000, timezone.utc)
+        metadata, written = json.loads(self.metadata), bool(self.written)
+        return StoredDocument(self.key, self.title, metadata, self.content_hash, stored_at, references, written)
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -267,6 +284,26 @@ class Transaction:
                 vector = np.frombuffer(raw, "<f4")
                 found.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
         return found
+
+    def snapshot(self) -> Iterator[SnapshotPage]:
+        """See `Snapshot.pages`."""
+        sql = (
+            "SELECT r.memory_id, r.row - r.document, r.text, v.vector, p.payload, r.crc32c FROM refs r"
+            " JOIN vectors v ON v.row = r.row JOIN payloads p ON p.row = r.row WHERE r.row >= ? AND r.row < ?"
+            " ORDER BY r.row"
+        )
+        for row in self._run("SELECT * FROM documents ORDER BY key"):
+            document = Document._make(row)
+            key, title, (first, end) = document.key, document.title, document.rows
+            for start in range(first, end, _MEMORIES_AT_ONCE):
+                stop, memories = min(start + _MEMORIES_AT_ONCE, end), []
+                for shifted, chunk, text, raw, payload, crc in self._run(sql, (start, stop)):
+                    _require_whole(shifted + SHIFT, payload, crc)
+                    vector = np.frombuffer(raw, "<f4")
+                    memories.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
+                if len(memories) < stop - start:
+                    raise KnowledgeBaseDamaged(f"memories of document {key[:200]!r} are lost")
+                yield SnapshotPage(document.stored(()), document.row_count, memories)
 
     def vectors(self, first_row: int, dimension: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """From one row on, some at a time: rows, int64 [n] ascending, and vectors, float32 [n, dimension]."""

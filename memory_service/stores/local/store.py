@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import threading
@@ -24,6 +23,8 @@ from memory_service.stores.store import (
     Query,
     Retrieved,
     Revision,
+    Snapshot,
+    SnapshotPage,
     Statistics,
     Store,
     StoredDocument,
@@ -193,9 +194,7 @@ class LocalStore(Store):
         with self._reading(base) as data:
             if (found := data.documents([key]).get(key)) is None:
                 raise unknown_document(base, key)
-            texts, metadata = data.texts(found), json.loads(found.metadata)
-        stored_at = datetime.fromtimestamp(found.stored_ms / 1000, timezone.utc)
-        return StoredDocument(key, found.title, metadata, found.content_hash, stored_at, texts, bool(found.written))
+            return found.stored(data.texts(found))
 
     def revision(self, base: KnowledgeBase) -> Revision:
         with self._reading(base) as data:
@@ -204,6 +203,17 @@ class LocalStore(Store):
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
         with self._reading(base) as data:
             return data.memories(after_id, count)
+
+    @contextlib.contextmanager
+    def snapshot(self, base: KnowledgeBase) -> Iterator[Snapshot]:
+        """See Store. A read transaction, for whose time the journal of writes grows."""
+
+        def pages(data: Transaction) -> Iterator[SnapshotPage]:
+            with disk_errors("reading"):
+                yield from data.snapshot()
+
+        with self._reading(base) as data:
+            yield Snapshot(data.revision(), data.sums()[0], pages(data))
 
     def keys(
         self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None

@@ -116,7 +116,7 @@ class GetStatisticsResponse(_message.Message):
     def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., unwritten_document_count: _Optional[int] = ...) -> None: ...
 
 class ExportKnowledgeBaseRequest(_message.Message):
-    __slots__ = ("name", "after_id", "revision", "limit", "model_id", "codec_id", "memory_format_id", "embedder_id", "while_written")
+    __slots__ = ("name", "after_id", "revision", "limit", "model_id", "codec_id", "memory_format_id", "embedder_id", "while_written", "snapshot")
     NAME_FIELD_NUMBER: _ClassVar[int]
     AFTER_ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class ExportKnowledgeBaseRequest(_message.Message):
     MEMORY_FORMAT_ID_FIELD_NUMBER: _ClassVar[int]
     EMBEDDER_ID_FIELD_NUMBER: _ClassVar[int]
     WHILE_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     name: str
     after_id: int
     revision: int
@@ -135,7 +136,8 @@ class ExportKnowledgeBaseRequest(_message.Message):
     memory_format_id: str
     embedder_id: str
     while_written: bool
-    def __init__(self, name: _Optional[str] = ..., after_id: _Optional[int] = ..., revision: _Optional[int] = ..., limit: _Optional[int] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., while_written: _Optional[bool] = ...) -> None: ...
+    snapshot: bool
+    def __init__(self, name: _Optional[str] = ..., after_id: _Optional[int] = ..., revision: _Optional[int] = ..., limit: _Optional[int] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., while_written: _Optional[bool] = ..., snapshot: _Optional[bool] = ...) -> None: ...
 
 class ExportKnowledgeBaseResponse(_message.Message):
     __slots__ = ("head", "page")
@@ -146,7 +148,7 @@ class ExportKnowledgeBaseResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[ExportHead, _Mapping]] = ..., page: _Optional[_Union[ExportPage, _Mapping]] = ...) -> None: ...
 
 class ExportHead(_message.Message):
-    __slots__ = ("knowledge_base", "revision", "memory_count", "id_digest", "payload_bytes", "text_bytes", "rerank_candidates")
+    __slots__ = ("knowledge_base", "revision", "memory_count", "id_digest", "payload_bytes", "text_bytes", "rerank_candidates", "document_count")
     KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MEMORY_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +156,7 @@ class ExportHead(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     RERANK_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: KnowledgeBase
     revision: int
     memory_count: int
@@ -161,13 +164,39 @@ class ExportHead(_message.Message):
     payload_bytes: int
     text_bytes: int
     rerank_candidates: int
-    def __init__(self, knowledge_base: _Optional[_Union[KnowledgeBase, _Mapping]] = ..., revision: _Optional[int] = ..., memory_count: _Optional[int] = ..., id_digest: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., rerank_candidates: _Optional[int] = ...) -> None: ...
+    document_count: int
+    def __init__(self, knowledge_base: _Optional[_Union[KnowledgeBase, _Mapping]] = ..., revision: _Optional[int] = ..., memory_count: _Optional[int] = ..., id_digest: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., rerank_candidates: _Optional[int] = ..., document_count: _Optional[int] = ...) -> None: ...
 
 class ExportPage(_message.Message):
-    __slots__ = ("memories",)
+    __slots__ = ("memories", "documents")
     MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     memories: _containers.RepeatedCompositeFieldContainer[ExportedMemory]
-    def __init__(self, memories: _Optional[_Iterable[_Union[ExportedMemory, _Mapping]]] = ...) -> None: ...
+    documents: _containers.RepeatedCompositeFieldContainer[ExportedDocument]
+    def __init__(self, memories: _Optional[_Iterable[_Union[ExportedMemory, _Mapping]]] = ..., documents: _Optional[_Iterable[_Union[ExportedDocument, _Mapping]]] = ...) -> None: ...
+
+class ExportedDocument(_message.Message):
+    __slots__ = ("document_key", "title", "metadata", "content_hash", "memories_written", "reference_count")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    DOCUMENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    MEMORIES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    document_key: str
+    title: str
+    metadata: _containers.ScalarMap[str, str]
+    content_hash: bytes
+    memories_written: bool
+    reference_count: int
+    def __init__(self, document_key: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ..., memories_written: _Optional[bool] = ..., reference_count: _Optional[int] = ...) -> None: ...
 
 class ExportedMemory(_message.Message):
     __slots__ = ("memory_id", "document_key", "title", "chunk_number", "text", "vector", "payload", "payload_crc32c")
