@@ -3,9 +3,10 @@
 import typer
 
 from memory3.printable import Commands
+from memory_service.cli.backup import backup, backups, restore
 from memory_service.cli.documents import documents_app
 from memory_service.cli.ingest import ingest
-from memory_service.cli.kb import backup, kb_app, restore
+from memory_service.cli.kb import kb_app
 from memory_service.cli.keys import keys_app
 from memory_service.cli.serve import migrate, serve
 
@@ -25,7 +26,7 @@ app = typer.Typer(
     Commands call the service at --address or MEMORY_SERVICE_ADDRESS, with the API key MEMORY_SERVICE_CLIENT_API_KEY.
     """,
 )
-for command in (serve, ingest, backup, restore, migrate):
+for command in (serve, ingest, backup, backups, restore, migrate):
     app.command()(command)
 app.add_typer(kb_app, name="kb")
 app.add_typer(documents_app, name="documents")

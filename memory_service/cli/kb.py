@@ -1,17 +1,14 @@
-"""`memory-service kb`, `backup` and `restore`: knowledge bases of a running service."""
+"""`memory-service kb`: knowledge bases of a running service."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from memory3.printable import counted, printable
+from memory3.printable import printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
@@ -79,39 +76,3 @@ def delete(
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         stub.DeleteKnowledgeBase(pb.DeleteKnowledgeBaseRequest(name=name), timeout=120)
     typer.echo(f"deleted {name}")
-
-
-@contextlib.contextmanager
-def _with_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """What shows how far the work is."""
-    with Progress(console=Console(stderr=True, highlight=False)) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def backup(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="knowledge base")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="a separate folder, or s3://bucket/prefix")],
-    address: Address = DEFAULT_ADDRESS,
-) -> None:
-    """Back up a knowledge base while it is served; replaces an older backup only when complete."""
-    from memory_service.client.backup import Archive, back_up
-
-    with _with_bar("memories") as show:
-        made = back_up(address, name, Archive(target), show)
-    documents, memories = counted(made.document_count, "document"), counted(made.memory_count, "memory")
-    typer.echo(f"saved {documents}, {memories} of {name} to {target}")
-
-
-def restore(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="folder or s3://bucket/prefix of a backup")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base to create")],
-    address: Address = DEFAULT_ADDRESS,
-) -> None:
-    """Restore a backup into a new knowledge base, after comparing all checksums."""
-    from memory_service.client import backup
-
-    with _with_bar("documents") as show:
-        made = backup.restore(address, name, backup.Archive(source, create=False), show)
-    documents, memories = counted(made.document_count, "document"), counted(made.memory_count, "memory")
-    typer.echo(f"restored {documents}, {memories} as {name}")

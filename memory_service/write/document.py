@@ -22,8 +22,9 @@ _KEY_BYTES = 1024
 _TITLE_BYTES = 1024
 _METADATA_ENTRIES = 64
 _METADATA_BYTES = 4096
-_PIECES_LIMIT = 4
-"""Text of a document sent in pieces, in document limits: titles and overlaps are repeated in each reference."""
+_REFERENCES_LIMIT = 64
+"""Text of a document's references, in document limits: titles and overlaps are repeated in each. It is the same for
+texts that are split here and for references that are sent, so that what was stored can be restored."""
 
 
 @dataclass
@@ -154,6 +155,8 @@ class DocumentReader:
         document.take(self._encoder.split(text, document.title, overlap) if text.strip() else [])
         if not document.texts:
             raise DocumentEmpty("the document has no text", field="text")
+        self._text_bytes = sum(len(reference.encode()) for reference in document.texts)
+        self._require_room("text")
         document.content_hash = text_hash_of(document.title, document.metadata, text, overlap)
 
     def _read_prepared(self, document: Document, prepared: pb.PreparedDocument, continued: bool) -> None:
@@ -179,12 +182,16 @@ class DocumentReader:
             document.payloads.append(payload or None)
             if not document.content_hash:
                 self._hashed += [text.encode(), embedding, payload]
-        if self._text_bytes > _PIECES_LIMIT * self._limit_bytes:
-            raise DocumentTooLarge("the references have more text than a document may have", field="references")
+        self._require_room("references")
         document.content_hash = document.content_hash or prepared.content_hash
-        if document.content_hash and (len(document.content_hash) != 32 or document.missing()):
+        unwritten = self._later and not any(document.payloads)
+        lacking = None in document.payloads and not unwritten
+        if document.content_hash and (
+            len(document.content_hash) != 32 or lacking or any(vector is None for vector in document.vectors)
+        ):
             raise BadRequest(
-                "content_hash has 32 bytes and goes with references that have embedding and payload",
+                "content_hash has 32 bytes and goes with references that all have embedding and payload; without"
+                " payloads, with MEMORY_WRITING_LATER",
                 field="content_hash",
             )
         if not continued:
@@ -199,6 +206,17 @@ class DocumentReader:
                 )
             document.content_hash = document.content_hash or content_hash_of(
                 document.title, document.metadata, self._hashed
+            )
+
+    def _require_room(self, field: str) -> None:
+        limit = _REFERENCES_LIMIT * self._limit_bytes
+        if self._text_bytes > limit:
+            raise DocumentTooLarge(
+                f"the references have {self._text_bytes} bytes of text, at most {limit}, because each repeats title and"
+                " overlap: shorten these, or cut the document into several",
+                field=field,
+                found=self._text_bytes,
+                limit=limit,
             )
 
 

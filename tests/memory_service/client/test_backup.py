@@ -1,11 +1,14 @@
-"""Backups over the wire: what is restored is what was saved, in a folder or in S3, also while it is written to."""
+"""Backups over the wire: what is restored is what was saved, in a folder or in S3, whatever is written meanwhile."""
 
 import contextlib
 import hashlib
-import json
+import itertools
 import shutil
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,16 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
+from memory3 import knowledge_file
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.cli import app
-from memory_service.client.backup import CHECKSUM, DATABASE, Archive, back_up, restore
+from memory_service.client.archive import Archive
+from memory_service.client.backup import back_up, restore
+from memory_service.client.connection import RemoteError
+from memory_service.errors import StoreUnavailable
 from testing.encoders import HashEncoder
-from tests.memory_service.running import Client, document, running
+from tests.memory_service.running import Client, document, eventually, ingest_requests, running
+from tests.memory_service.write.test_cold_start import Gated, ingest_later
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}. " * (n + 1), title=f"T{n}", number=str(n)) for n in range(12)]
 
@@ -50,12 +58,15 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.stop()
 
 
-def change_manifest(folder: Path, **values: Any) -> None:
-    """Another manifest in a backup that is whole otherwise."""
-    with contextlib.closing(sqlite3.connect(folder / DATABASE)) as database, database:
-        ((raw,),) = database.execute("SELECT json FROM manifest")
-        database.execute("UPDATE manifest SET json = ?", (json.dumps(json.loads(raw) | values),))
-    (folder / CHECKSUM).write_text(hashlib.sha256((folder / DATABASE).read_bytes()).hexdigest())
+def change_head(folder: Path, **values: Any) -> None:
+    """Another head in the backup of a folder, which is whole otherwise."""
+    archive = Archive(str(folder))
+    path = folder / archive.backup().file
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        knowledge_file.replace_head(database, replace(knowledge_file.read_head(database), **values))
+    staged = path.rename(folder / "changed")
+    archive.add(staged)
+    archive.prune(1)
 
 
 def contents(client: Client, name: str) -> list[bytes]:
@@ -104,24 +115,211 @@ def test_a_backup_that_broke_off_leaves_the_one_before(service: tuple[Client, st
     saved = back_up(address, "facts", Archive(str(tmp_path)))
     with pytest.raises(KeyboardInterrupt):
         back_up(address, "facts", Archive(str(tmp_path)), stop)
-    assert restore(address, "older", Archive(str(tmp_path))) == saved
-    assert sorted(file.name for file in tmp_path.iterdir()) == [CHECKSUM, DATABASE]
+    assert restore(address, "older", Archive(str(tmp_path))).memories == saved.memories
+    assert names(tmp_path) == [saved.file.replace("memories", "json"), saved.file]
 
 
-def test_a_backup_ends_whole_although_documents_change_meanwhile(service: tuple[Client, str], tmp_path: Path) -> None:
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("place", ["folder", "s3://backups/of/facts"])
+def test_a_failed_upload_leaves_the_last_good_backup(
+    service: tuple[Client, str], tmp_path: Path, s3: None, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, address = service
+    target = str(tmp_path / "backup") if place == "folder" else place
+    saved = back_up(address, "facts", Archive(target))
+    for refused in (".memories", ".json"):
+        archive = Archive(target)
+        with monkeypatch.context() as patched:
+            patched.setattr(archive, "_store", Refusing(archive._store, refused))
+            patched.setattr(Path, "replace", Refusing(Path, refused).replace)
+            with pytest.raises(StoreUnavailable, match="no more room"):
+                back_up(address, "facts", archive)
+        assert Archive(target).backups() == [saved]
+    newer = back_up(address, "facts", Archive(target), keep=2)
+    assert Archive(target).backups() == [saved, newer]  # and what the failed ones left is gone
+    assert sorted(Archive(target)._names()) == sorted(
+        name for one in (saved, newer) for name in (one.file, one.file.replace("memories", "json"))
+    )
+
+
+class Refusing:
+    """A place that does not take files of one kind."""
+
+    def __init__(self, place: Any, suffix: str) -> None:
+        self._place, self._suffix = place, suffix
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+    def _require(self, name: str) -> None:
+        if name.endswith(self._suffix):
+            raise OSError("no more room")
+
+    def put(self, name: str, content: Any) -> None:
+        self._require(name)
+        self._place.put(name, content)
+
+    @property
+    def replace(self) -> Any:
+        refusing = self
+
+        def moved(path: Path, target: Path) -> Path:
+            refusing._require(str(target))
+            path.rename(target)
+            return target
+
+        return moved
+
+
+def test_what_a_killed_run_left_is_removed_and_a_run_under_way_is_not_disturbed(tmp_path: Path) -> None:
+    archive = Archive(str(tmp_path))
+    with archive.staging() as held:
+        (held / "half").touch()
+        killed = tmp_path / ".backup-killed"
+        killed.mkdir()
+        (killed / "half").touch()
+        (tmp_path / "20200101T000000.000Z.memories").touch()
+        with Archive(str(tmp_path)).staging() as other:
+            assert (held / "half").exists()
+            assert not killed.exists()
+            (other / "file").touch()
+            Archive(str(tmp_path)).add(other / "file")
+    (backup,) = archive.backups()
+    assert names(tmp_path) == [backup.file.replace("memories", "json"), backup.file]
+
+
+def test_the_newest_backups_are_kept_and_listed(service: tuple[Client, str], tmp_path: Path) -> None:
+    _, address = service
+    for _ in range(4):
+        saved = CliRunner().invoke(app, ["backup", "facts", str(tmp_path), "--keep", "3", "--address", address])
+        assert saved.exit_code == 0, saved.output
+    found = Archive(str(tmp_path)).backups()
+    assert (len(found), found[-1].documents, found[-1].knowledge_base) == (3, 12, "facts")
+    assert found == sorted(found, key=lambda one: one.made_at)
+    listed = CliRunner().invoke(app, ["backups", str(tmp_path), "--max-age-h", "1"])
+    assert (listed.exit_code, listed.output.count("facts")) == (0, 3), listed.output
+    old = CliRunner().invoke(app, ["backups", str(tmp_path), "--max-age-h", "0"])
+    assert (old.exit_code, "at most 0 hours" in old.output) == (1, True)
+    stamp = found[0].file[:18]
+    restored = CliRunner().invoke(app, ["restore", str(tmp_path), "oldest", "--backup", stamp, "--address", address])
+    assert restored.exit_code == 0, restored.output
+
+
+def test_every_knowledge_base_is_saved_although_one_fails(
+    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, address = service
+    client.ingest("another", document("a", "Text."))
+    (tmp_path / "facts").write_text("in the way")
+    saved = CliRunner().invoke(app, ["backup", "*", str(tmp_path), "--address", address])
+    assert (saved.exit_code, "1 of" in saved.output) == (1, True), saved.output
+    assert [one.documents for one in Archive(str(tmp_path / "another")).backups()] == [1]
+
+
+def test_a_backup_is_of_one_moment_at_any_write_rate(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     client.ingest("busy", *[document(f"b{n}", f"Text {n}. " * 400) for n in range(12)])
-    pages: list[int] = []
+    before = contents(client, "busy")
+    written = itertools.count()
+    stop = threading.Event()
 
-    def write(done: int, total: int) -> None:
-        pages.append(done)
-        client.ingest("busy", document("b0", f"Version {done}."), document(f"c{done}", f"New {done}."))
-        client.delete("busy", "b5")
+    def write() -> None:
+        while not stop.is_set():
+            n = next(written)
+            client.ingest("busy", document(f"b{n % 12}", f"Version {n}."), document(f"c{n}", f"New {n}."))
+            client.delete("busy", f"b{(n + 5) % 12}")
+
+    writing = threading.Thread(target=write)
+
+    def begin(done: int, total: int) -> None:
+        if not writing.is_alive():
+            writing.start()
+            while next(written) < 5:
+                time.sleep(0.05)
 
     archive = Archive(str(tmp_path))
-    assert back_up(address, "busy", archive, write).document_count == 11 + len(pages)
+    try:
+        assert back_up(address, "busy", archive, begin).documents == 12
+        again = back_up(address, "busy", archive)  # while somebody writes all the time
+    finally:
+        stop.set()
+        writing.join()
+    assert again.documents > 0
+    back_up(address, "busy", archive)
     restore(address, "busy-again", archive)
-    assert contents(client, "busy-again") == contents(client, "busy")
+    assert contents(client, "busy-again") == contents(client, "busy") != before
+
+
+def test_documents_without_memories_are_saved_so_and_written_after_they_are_restored(tmp_path: Path) -> None:
+    encoder = Gated()
+    settings = {"store": f"file://{tmp_path}/s", "warm_up": False, "cold_wait_s": 60}
+    with running(tmp_path, encoder, **settings) as (client, server):
+        encoder.stopping = server._draining.is_set
+        address = f"127.0.0.1:{server.port}"
+        ingest_later(client, "kb", document("a", "A text. " * 200, title="T", color="red"), document("b", "Another."))
+        saved = back_up(address, "kb", Archive(str(tmp_path / "backup")))
+        assert (saved.documents, saved.unwritten_documents) == (2, 2)
+        restore(address, "restored", Archive(str(tmp_path / "backup")))
+        assert client.statistics("restored").unwritten_document_count == 2
+        encoder.let_go.set()
+        eventually(lambda: not client.statistics("kb").unwritten_document_count)
+        eventually(lambda: not client.statistics("restored").unwritten_document_count)
+        assert contents(client, "restored") == contents(client, "kb")
+
+
+def test_what_was_ingested_can_be_restored_however_often_title_and_overlap_are_repeated(tmp_path: Path) -> None:
+    settings = {"store": f"file://{tmp_path}/s", "document_limit_bytes": 5000}
+    with running(tmp_path, HashEncoder(), **settings) as (client, server):
+        address = f"127.0.0.1:{server.port}"
+        text, title = " ".join(f"Item {n} was agreed." for n in range(235)), " ".join(f"subject{n}" for n in range(59))
+        request = ingest_requests("long", [document("a", text, title=title)])
+        request[0].start.overlap_tokens = 64
+        (answer,) = [one for one in client.ingestion.Ingest(iter(request), timeout=60) if one.HasField("acknowledged")]
+        assert client.statistics("long").text_bytes > 10 * len(text)
+        back_up(address, "long", Archive(str(tmp_path / "backup")))
+        restore(address, "again", Archive(str(tmp_path / "backup")))
+        assert contents(client, "again") == contents(client, "long")
+        assert answer.acknowledged.reference_count == client.counts("again")[1]
+
+
+def test_a_text_whose_references_would_be_too_much_to_restore_is_refused_when_it_is_ingested(tmp_path: Path) -> None:
+    settings = {"store": f"file://{tmp_path}/s", "document_limit_bytes": 300}
+    with running(tmp_path, HashEncoder(), **settings) as (client, _):
+        long = document("a", "Yes. " * 60, title=" ".join(["w" * 9] * 95))
+        request = ingest_requests("kb", [long])
+        request[0].start.overlap_tokens = 64
+        (answer,) = [one for one in client.ingestion.Ingest(iter(request), timeout=60) if one.HasField("failed")]
+        assert "shorten" in answer.failed.status.message
+
+
+def test_of_a_backup_with_a_document_that_is_refused_the_others_are_restored(
+    service: tuple[Client, str], tmp_path: Path
+) -> None:
+    client, address = service
+    back_up(address, "facts", Archive(str(tmp_path / "backup")))
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", document_limit_bytes=1) as (small, server):
+        with pytest.raises(RemoteError, match=r"of 12 were refused.*'d11'"):
+            restore(f"127.0.0.1:{server.port}", "facts", Archive(str(tmp_path / "backup")))
+        assert 0 < small.counts("facts")[0] < client.counts("facts")[0]
+
+
+def test_a_backup_of_the_format_before_is_restored_listed_and_replaced(
+    service: tuple[Client, str], tmp_path: Path
+) -> None:
+    client, address = service
+    path = tmp_path / "backup.sqlite3"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript((Path(__file__).parents[1] / "fixtures" / "backup_4.sql").read_text())
+    (tmp_path / "backup.sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
+    assert restore(address, "from-4", Archive(str(tmp_path))).documents == 2
+    shown = client.document("from-4", "written")
+    assert (shown.title, dict(shown.metadata)) == ("Title", {"color": "red"})
+    assert [one.file for one in Archive(str(tmp_path)).backups()] == ["backup.sqlite3"]
+    newer = back_up(address, "facts", Archive(str(tmp_path)))
+    assert names(tmp_path) == [newer.file.replace("memories", "json"), newer.file]
 
 
 def test_a_document_larger_than_a_message_is_saved_and_restored(service: tuple[Client, str], tmp_path: Path) -> None:
@@ -129,34 +327,38 @@ def test_a_document_larger_than_a_message_is_saved_and_restored(service: tuple[C
     text = " ".join(f"Sentence {n} has quite a few words in it." for n in range(20_000))
     client.ingest("large", document("a", text), document("b", "Small."))
     back_up(address, "large", Archive(str(tmp_path)))
-    assert (tmp_path / DATABASE).stat().st_size > 1 << 20
+    assert Archive(str(tmp_path)).backup().bytes > 1 << 20
     restore(address, "large-again", Archive(str(tmp_path)))
     assert contents(client, "large-again") == contents(client, "large")
 
 
-@pytest.mark.parametrize("name", [CHECKSUM, DATABASE])
+@pytest.mark.parametrize("suffix", ["json", "memories"])
 @pytest.mark.parametrize("harm", ["flipped", "cut", "gone"])
-def test_a_damaged_backup_restores_nothing(service: tuple[Client, str], tmp_path: Path, name: str, harm: str) -> None:
+def test_a_damaged_backup_restores_nothing(service: tuple[Client, str], tmp_path: Path, suffix: str, harm: str) -> None:
     _, address = service
-    back_up(address, "facts", Archive(str(tmp_path)))
-    raw = bytearray((tmp_path / name).read_bytes())
+    path = tmp_path / back_up(address, "facts", Archive(str(tmp_path))).file.replace("memories", suffix)
+    raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 0x40
-    (tmp_path / name).write_bytes(raw if harm == "flipped" else raw[:-7])
+    path.write_bytes(raw if harm == "flipped" else raw[:-7])
     if harm == "gone":
-        (tmp_path / name).unlink()
+        path.unlink()
     with pytest.raises((CorruptFile, MissingFile)):
         restore(address, "damaged", Archive(str(tmp_path)))
 
 
 def test_a_backup_of_another_model_or_format_or_none_is_refused(service: tuple[Client, str], tmp_path: Path) -> None:
     _, address = service
-    back_up(address, "facts", Archive(str(tmp_path / "first")))
+    saved = back_up(address, "facts", Archive(str(tmp_path / "first")))
     shutil.copytree(tmp_path / "first", tmp_path / "second")
-    change_manifest(tmp_path / "first", format=5)
+    with contextlib.closing(sqlite3.connect(tmp_path / "first" / saved.file)) as database:
+        database.execute("PRAGMA user_version = 99")
+    change_head(tmp_path / "second", model_id="0" * 64)
+    with pytest.raises(CorruptFile, match="not what was written"):
+        restore(address, "third", Archive(str(tmp_path / "first")))
+    staged = (tmp_path / "first" / saved.file).rename(tmp_path / "first" / "staged")
+    Archive(str(tmp_path / "first")).add(staged)
     with pytest.raises(CorruptFile, match="this release"):
         restore(address, "third", Archive(str(tmp_path / "first")))
-    identity = dict.fromkeys(("model_id", "codec_id", "memory_format_id", "embedder_id"), "0" * 64)
-    change_manifest(tmp_path / "second", identity={**identity, "dimension": 32})
     refused = CliRunner().invoke(app, ["restore", str(tmp_path / "second"), "other", "--address", address])
     assert refused.exit_code == 1
     assert "runs the model of the backup" in refused.output

@@ -1,0 +1,105 @@
+"""`memory-service backup`, `backups` and `restore`: knowledge bases of a running service, saved elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from memory3.errors import Memory3Error
+from memory3.printable import counted, printable
+from memory_service.client.connection import Address, asking, plain
+from memory_service.settings import DEFAULT_ADDRESS
+from protos.memory.v1 import knowledge_bases_pb2 as pb
+from protos.memory.v1 import knowledge_bases_pb2_grpc
+
+
+@contextlib.contextmanager
+def _with_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """What shows how far the work is."""
+    with Progress(console=Console(stderr=True, highlight=False)) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def backup(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="knowledge base; '*' for each one that you may read")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="a separate folder, or s3://bucket/prefix")],
+    keep: Annotated[int, typer.Option(min=1, help="complete backups to keep there, the newest ones")] = 1,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Back up a knowledge base as it is now, while it is served; older backups are removed once it is complete.
+
+    With '*' each knowledge base has a folder of its own below TARGET, and one that fails holds up no other.
+    """
+    from memory_service.client.archive import Archive
+    from memory_service.client.backup import back_up
+
+    def save(one: str, place: str) -> None:
+        with _with_bar("memories") as show:
+            made = back_up(address, one, Archive(place), show, keep=keep)
+        documents, memories = counted(made.documents, "document"), counted(made.memories, "memory")
+        without = f", {made.unwritten_documents} of them without memories yet" if made.unwritten_documents else ""
+        typer.echo(f"saved {documents}{without}, {memories} of {one} to {place.rstrip('/')}/{made.file}")
+
+    if name != "*":
+        save(name, target)
+        return
+    with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
+        found = stub.ListKnowledgeBases(pb.ListKnowledgeBasesRequest(), timeout=30).knowledge_bases
+    failed = 0
+    for base in found:
+        try:
+            save(base.name, f"{target.rstrip('/')}/{base.name}")
+        except Memory3Error as error:
+            failed += 1
+            typer.echo(f"{base.name}: {printable(str(error))}", err=True)
+    if failed:
+        typer.echo(f"{failed} of {counted(len(found), 'knowledge base')} were not saved", err=True)
+        raise typer.Exit(1)
+
+
+def backups(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="folder or s3://bucket/prefix of backups")],
+    max_age_h: Annotated[
+        float | None, typer.Option(min=0, help="fail if the newest backup is older than so many hours")
+    ] = None,
+) -> None:
+    """List the complete backups at a place, oldest first."""
+    from memory_service.client.archive import Archive
+
+    found = Archive(target, create=False).backups()
+    table = Table("backup", "made", "knowledge base", "documents", "memories", "MB")
+    for one in found:
+        made_at, size = one.made_at.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{one.bytes / 1e6:.1f}"
+        unwritten = f" ({one.unwritten_documents} unwritten)" if one.unwritten_documents else ""
+        name = plain(one.knowledge_base)
+        table.add_row(one.file, made_at, name, f"{one.documents}{unwritten}", str(one.memories), size)
+    Console().print(table)
+    age_h = (datetime.now(timezone.utc) - found[-1].made_at).total_seconds() / 3600 if found else None
+    if max_age_h is not None and (age_h is None or age_h > max_age_h):
+        newest = f"the newest backup is {age_h:.1f} hours old" if age_h is not None else "there is no complete backup"
+        typer.echo(f"{newest}, at most {max_age_h:g} hours are allowed", err=True)
+        raise typer.Exit(1)
+
+
+def restore(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="folder or s3://bucket/prefix of a backup")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base to create")],
+    stamp: Annotated[str, typer.Option("--backup", help="the one whose file begins so; default: the newest")] = "",
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Restore a backup into a new knowledge base, after comparing all checksums."""
+    from memory_service.client import backup
+    from memory_service.client.archive import Archive
+
+    with _with_bar("documents") as show:
+        made = backup.restore(address, name, Archive(source, create=False), show, stamp=stamp)
+    documents, memories = counted(made.documents, "document"), counted(made.memories, "memory")
+    typer.echo(f"restored {documents}, {memories} as {name}")

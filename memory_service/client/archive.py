@@ -1,0 +1,246 @@
+"""Where backups are: a folder or S3-compatible storage, with any number of them side by side.
+
+    20261128T121500.123Z.memories   a knowledge base (`memory3.knowledge_file`)
+    20261128T121500.123Z.json       written last: what is in it, and its SHA-256; without it there is no backup
+
+A backup is written next to the older ones, which are removed once it is complete. What a killed run left is removed by
+the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, S3Store
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from memory3.digest import file_sha256
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory_service.errors import StoreUnavailable
+
+FILE_4, CHECKSUM_4 = "backup.sqlite3", "backup.sha256"
+"""Of releases that had one backup in a folder."""
+_STAGING = ".backup-"
+_NAME = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)\.(memories|json)")
+_STAMP = "%Y%m%dT%H%M%S.%f"
+
+
+class Backup(BaseModel):
+    """What is known of a backup without reading it. unwritten_documents: those whose memories were not written."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    file: str
+    sha256: str
+    made_at: datetime
+    bytes: int = 0
+    knowledge_base: str = ""
+    documents: int = 0
+    memories: int = 0
+    unwritten_documents: int = 0
+
+
+class _Record(BaseModel):
+    """The file that says that a backup is complete. sha256: of `backup` as JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backup: Backup
+    sha256: str
+
+
+class Archive:
+    """Backups of one knowledge base. Methods raise StoreUnavailable for a place that cannot be used."""
+
+    def __init__(self, place: str, *, create: bool = True) -> None:
+        """place: a folder, or s3://bucket/prefix (endpoint, region, credentials: AWS_… variables).
+
+        create: the folder. Raises InvalidInput, MissingFile.
+        """
+        self._place = place
+        kind, separator, _ = place.partition("://")
+        if separator and kind != "s3":
+            raise InvalidInput(f"{place!r} is no place for a backup: expected a folder or s3://bucket/prefix")
+        self._folder = None if separator else Path(place).absolute()
+        if self._folder is not None and not (create or self._folder.is_dir()):
+            raise MissingFile(f"there is no backup at {place}: it is no folder")
+        try:
+            if self._folder is not None:
+                self._store: Any = LocalStore(self._folder, mkdir=True)
+            else:
+                plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+                self._store = S3Store.from_url(place, client_options={"allow_http": plain})
+        except (BaseError, OSError, ValueError) as error:
+            raise InvalidInput(f"{place!r} cannot be used for a backup: {error}") from error
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise MissingFile(f"there is no whole backup at {self._place}") from None
+        except (BaseError, OSError, sqlite3.Error) as error:
+            first_line = str(error).partition("\n")[0]
+            raise StoreUnavailable(f"{self._place} cannot be used: {first_line}") from error
+
+    # What is there
+
+    def backups(self) -> list[Backup]:
+        """The complete ones, oldest first."""
+        with self._errors():
+            names = self._names()
+            found = [self._recorded(name) for name in _complete(names) if name != FILE_4]
+            if FILE_4 in _complete(names):
+                head = self._store.head(FILE_4)
+                sha256 = bytes(self._store.get(CHECKSUM_4).bytes()).decode(errors="replace").strip()
+                old = Backup(file=FILE_4, sha256=sha256, made_at=head["last_modified"], bytes=head["size"])
+                found.insert(0, old)
+        return found
+
+    def backup(self, stamp: str = "") -> Backup:
+        """The newest, or the one whose file begins with `stamp`; raises MissingFile."""
+        found = [one for one in self.backups() if one.file.startswith(stamp)]
+        if not found:
+            what = f"no backup {stamp!r}" if stamp else "no whole backup"
+            raise MissingFile(f"there is {what} at {self._place}")
+        return found[-1]
+
+    def _names(self) -> set[str]:
+        """Of files of backups, complete or not."""
+        found = self._store.list_with_delimiter()["objects"]
+        names = {str(one["path"]).rpartition("/")[2] for one in found}
+        return {name for name in names if _NAME.fullmatch(name) or name in (FILE_4, CHECKSUM_4)}
+
+    def _recorded(self, name: str) -> Backup:
+        try:
+            record = _Record.model_validate_json(bytes(self._store.get(_record_of(name)).bytes()))
+        except ValidationError:
+            record = None
+        if record is None or record.sha256 != _hash(record.backup) or record.backup.file != name:
+            raise CorruptFile(f"{_record_of(name)} at {self._place} is not what was written")
+        return record.backup
+
+    # One more
+
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[Path]:
+        """An empty folder for the file of a new backup; what killed runs left is removed."""
+        with self._errors(), _staging(self._folder or Path(tempfile.gettempdir())) as folder:
+            yield folder
+
+    def add(self, path: Path, **known: Any) -> Backup:
+        """Puts a staged file next to the older backups; complete when it returns. known: values of Backup."""
+        with self._errors():
+            names = self._names()
+            for name in names:  # of runs that were killed between the two
+                if name.endswith(".memories") and _record_of(name) not in names:
+                    self._store.delete(name)
+            made_at, stamp = _after(names)
+            size = path.stat().st_size
+            backup = Backup(file=f"{stamp}.memories", sha256=file_sha256(path), made_at=made_at, bytes=size, **known)
+            if self._folder is None:
+                self._store.put(backup.file, path)
+            else:
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                path.replace(self._folder / backup.file)
+            record = _Record(backup=backup, sha256=_hash(backup))
+            self._store.put(_record_of(backup.file), record.model_dump_json(indent=1).encode())
+            if self._folder is not None:
+                os.sync()
+            if self._store.head(backup.file)["size"] != size:
+                raise StoreUnavailable(f"{backup.file} at {self._place} is not as long as what was sent: back up again")
+        return backup
+
+    def prune(self, keep: int) -> list[str]:
+        """Removes all but the newest `keep` (at least one); returns the names of those that went."""
+        with self._errors():
+            gone = _complete(self._names())[: -max(keep, 1)]
+            for name in gone:
+                self._store.delete(_record_of(name))  # first: what has none is no backup
+                self._store.delete(name)
+        return gone
+
+    @contextlib.contextmanager
+    def verified(self, backup: Backup) -> Iterator[Path]:
+        """The file of a backup. Raises MissingFile, CorruptFile."""
+        with tempfile.TemporaryDirectory(prefix="memory-restore-") as folder:
+            with self._errors():
+                path = (self._folder or Path(folder)) / backup.file
+                if self._folder is None:
+                    with path.open("wb") as file:
+                        for piece in self._store.get(backup.file).stream():
+                            file.write(piece)
+                found = file_sha256(path)
+            if found != backup.sha256:
+                raise CorruptFile(f"{backup.file} at {self._place} is not what was written: take another backup")
+            yield path
+
+
+def _complete(names: set[str]) -> list[str]:
+    """The files that have a record, oldest first."""
+    files = sorted(name for name in names if name.endswith(".memories") and _record_of(name) in names)
+    return [FILE_4, *files] if {FILE_4, CHECKSUM_4} <= names else files
+
+
+def _record_of(name: str) -> str:
+    return CHECKSUM_4 if name == FILE_4 else name.replace(".memories", ".json")
+
+
+def _hash(backup: Backup) -> str:
+    return hashlib.sha256(backup.model_dump_json().encode()).hexdigest()
+
+
+def _after(names: set[str]) -> tuple[datetime, str]:
+    """The time of a new backup, and its name: later than all that are there, whatever the clock says."""
+    now = datetime.now(timezone.utc)
+    for name in names:
+        if (match := _NAME.fullmatch(name)) is not None:
+            newest = datetime.strptime(match[1].rstrip("Z"), _STAMP).replace(tzinfo=timezone.utc)
+            now = max(now, newest + timedelta(milliseconds=1))
+    return now, f"{now.strftime(_STAMP)[:-3]}Z"
+
+
+@contextlib.contextmanager
+def _staging(parent: Path) -> Iterator[Path]:
+    """A new folder, locked while the block runs; folders there that nobody holds are removed."""
+    for left in parent.glob(f"{_STAGING}*"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_STAGING, dir=parent))
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(_locked(folder))
+            except OSError:  # another run took it for one that was left
+                continue
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError where another process holds it or it is gone."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), folder.stat()):
+            raise FileNotFoundError(str(folder))
+        yield
+    finally:
+        os.close(descriptor)
