@@ -11,7 +11,7 @@ TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory3/__init__.py)
 DEVICE ?= cpu
 STEPS ?= 1000
 # The packaged model that is used when none is named.
-MODEL := $(shell sed -n 's/^MODEL = "\(.*\)"/\1/p' memory_model/models/defaults.py)
+MODEL := $(shell sed -n 's/^MODEL = "\(.*\)"/\1/p' memory_model/defaults.py)
 PROCESSES ?= 2
 # Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check

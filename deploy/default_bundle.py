@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from memory_model.models.defaults import ASSETS, MODEL
+from memory_model.defaults import ASSETS, MODEL
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPORTER = "memory_model.export.bundle"

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, MofNCompleteColumn, Progress
 
 from memory3.printable import Bars
+from memory_model.defaults import MODEL
 
 console = Console(stderr=True)
 
@@ -23,8 +24,7 @@ DataOption = Annotated[Path, typer.Option("--data", help="JSONL of documents {ke
 ModelOption = Annotated[
     Path | None,
     typer.Option(
-        "--model",
-        help="Model folder (`memory-model new` makes one) or the name of a packaged one; default: SmolLM2-135M.",
+        "--model", help=f"Model folder (`memory-model new` makes one) or the name of a packaged one; default: {MODEL}."
     ),
 ]
 AdapterOption = Annotated[Path | None, typer.Option("--adapter", help="Adapter file; default: the model's.")]

@@ -41,7 +41,7 @@ def pull(
 def list_models() -> None:
     """List the base models of the catalogue and the packaged model folders."""
     from memory_model.catalogue.table import entries
-    from memory_model.models.defaults import MODEL
+    from memory_model.defaults import MODEL
     from memory_model.models.folder import packaged_models
 
     table = Table("base", "what", "MB", "licence", "fetched")

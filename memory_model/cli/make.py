@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from memory_model.models.defaults import MINILM, PRECISION
+from memory_model.defaults import MINILM, PRECISION
 from memory_model.terminal import ModelOption, console, count
 
 BUNDLE = Path("build/bundle")

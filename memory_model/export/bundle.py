@@ -12,11 +12,11 @@ from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import MemoryFormat
 from memory3.printable import Bars
 from memory_model.data.factbook import read_jsonl
+from memory_model.defaults import PRECISION
 from memory_model.export.activations import KEYS, second_moments
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import export_embedder
 from memory_model.export.weights import BITS, Precision
-from memory_model.models.defaults import PRECISION
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model, open_adapter
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from zlib import crc32
 
 from memory3.embedder import CONFIG, Embedder
+from memory_model.defaults import MINILM
 from memory_model.export.embedder import export_embedder
-from memory_model.models.defaults import MINILM
 
 FOLDER = Path("build/embedder")
 

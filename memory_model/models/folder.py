@@ -26,7 +26,7 @@ from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory3.refusal import Refusal
 from memory_model.catalogue.table import PREFIX, entry_of, nearest
-from memory_model.models.defaults import ASSETS, MINILM, MODEL
+from memory_model.defaults import ASSETS, MINILM, MODEL
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.models.tensor_files import read_json

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 import typer.main
 
 from edge_client import errors as device_errors
@@ -172,3 +173,12 @@ def test_the_bytes_of_the_tables_are_those_of_the_shipped_model() -> None:
     text = ARCHITECTURE.read_text()
     for number in numbers:
         assert f" {number:,} |" in text, f"docs/architecture.md does not say {number:,} bytes"
+
+
+def test_the_page_shows_the_floors_that_the_linter_checks() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    text = ARCHITECTURE.read_text()
+    for contract in contracts:
+        if contract["type"] == "layers":
+            block = f"{contract['name']}:\n\n```\n" + "\n".join(contract["layers"]) + "\n```\n"
+            assert block in text, f"docs/architecture.md needs this under Floors:\n\n{block}"

@@ -11,7 +11,7 @@ from experiments.__main__ import app as experiments
 from memory_model.cli import app
 from memory_model.data.batches import parse_weights
 from memory_model.data.tasks import TASKS
-from memory_model.models.defaults import ASSETS
+from memory_model.defaults import ASSETS
 from testing.programs import ROOT, ran
 
 RECIPES = ROOT / "memory_model" / "recipes"

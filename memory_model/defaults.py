@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ASSETS = Path(__file__).resolve().parents[1] / "assets"
+ASSETS = Path(__file__).resolve().parent / "assets"
 """The packaged model folders."""
 MODEL = "smollm2-135m"
 """The model folder in ASSETS that is used when none is named."""
