@@ -18,7 +18,7 @@
       ProviderError              the execution provider cannot run the model
                                  NOT_INSTALLED, UNSUPPORTED_GRAPH, NOT_BUILT, LOAD_FAILED, OUT_OF_MEMORY, WRONG_RESULT
       StorageError               a bundle, pack, session or local knowledge base could not be stored whole
-                                 NOT_FETCHED, NO_WRITER, NOT_INSTALLED, IN_USE, DISK_FULL, PULL_UNDER_WAY,
+                                 NOT_FETCHED, NO_WRITER, NOT_INSTALLED, IN_USE, NOT_WRITABLE, DISK_FULL, PULL_UNDER_WAY,
                                  KNOWLEDGE_BASE_CHANGING
       RetrievalError             a call to the service failed; decoding goes on without memories
                                  without an answer (`unavailable`): UNREACHABLE, CERTIFICATE, OVERLOADED,

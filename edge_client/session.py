@@ -8,7 +8,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -235,7 +235,8 @@ def _write(path: Path, header: dict[str, Any], past: bytes) -> None:
                 file.execute("INSERT INTO session VALUES (?, ?, ?)", (FILE_VERSION, said, _digest(said)))
             beside.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written there is nothing to remove
+            beside.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import Any, TextIO
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.text import Text
 from typer.core import TyperGroup
 
+from memory3 import __version__
 from memory3.errors import Memory3Error
 
 PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"
@@ -27,6 +30,67 @@ def printable(text: str) -> str:
 def shown_on(stream: TextIO, text: str) -> str:
     """`printable` where the stream is a terminal; a program that reads it gets the text as it is."""
     return printable(text) if stream.isatty() else text
+
+
+class Wrapped:
+    """Text that comes in pieces, on a terminal broken between words; a program that reads it gets it as it is.
+
+    A word is written when it is whole, at the end of the block at the latest, which ends the line.
+    """
+
+    def __init__(self, stream: TextIO, width: int = 0) -> None:
+        """width: of the terminal, if not its own."""
+        self._stream, self._wraps = stream, stream.isatty()
+        self._width = width or shutil.get_terminal_size().columns
+        self._word, self._space, self._column = "", "", 0
+
+    def write(self, text: str) -> None:
+        """Write what is known to stay on its line."""
+        if not self._wraps:
+            print(text, end="", file=self._stream, flush=True)
+            return
+        for letter in printable(text):
+            if letter == "\n":
+                self._write_word()
+                print(file=self._stream)
+                self._space, self._column = "", 0
+            elif letter in " \t":
+                self._write_word()
+                self._space += letter
+            else:
+                self._word += letter
+                if cell_len(self._word) >= self._width:  # a word without an end, or a script without spaces
+                    self._write_word()
+        self._stream.flush()
+
+    def _write_word(self) -> None:
+        if not self._word:
+            return
+        needed = cell_len(self._space.expandtabs() + self._word)
+        if self._column and self._column + needed > self._width:
+            print(file=self._stream)
+            self._space, self._column, needed = "", 0, cell_len(self._word)
+        print(self._space + self._word, end="", file=self._stream)
+        self._column += needed
+        self._word = self._space = ""
+
+    def __enter__(self) -> Wrapped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write_word()
+        print(file=self._stream, flush=True)
+
+
+def version_option(program: str) -> Any:
+    """The option `--version` of a command's callback."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"{program} {__version__}")
+            raise typer.Exit
+
+    return typer.Option("--version", callback=show, is_eager=True, help="Show the version.")
 
 
 def counted(number: int, noun: str) -> str:

@@ -19,6 +19,7 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.output import Output
+from rich.table import Table
 from rich.text import Text
 
 from edge_client.cli.options import Memory, err, memories_table, say, statistics_table
@@ -31,7 +32,7 @@ from edge_client.stream import AnswerStream, Remembered, Result, Token
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import find_sources, read_documents
 from memory3.formats.naming import Naming, below
-from memory3.printable import counted, printable, shown_on
+from memory3.printable import Wrapped, counted, printable
 
 if TYPE_CHECKING:
     from edge_client.generate.sampling import SamplingOptions
@@ -91,6 +92,8 @@ class TerminalChat:
                     self._answer(text)
             except Memory3Error as error:
                 say(described(error), "red")
+            except OSError as error:  # of a file that was named
+                say(f"{error.filename or name}: {error.strerror or error}", "red")
 
     def close(self) -> None:
         """Close the model."""
@@ -124,13 +127,12 @@ class TerminalChat:
     def _follow(self, session: ChatSession, stream: AnswerStream) -> Result:
         """Write an answer as it comes."""
         left: list[Remembered] = []
-        with on_interrupt(session.cancel):
+        with on_interrupt(session.cancel), Wrapped(sys.stdout) as shown:
             for event in stream:
                 if isinstance(event, Token):
-                    print(shown_on(sys.stdout, event.text), end="", flush=True)
+                    shown.write(event.text)
                 elif isinstance(event, Remembered):
                     left.append(event)
-        print(flush=True)
         for one in left:
             turns = ", ".join(map(str, one.turns))
             said = f"could not be remembered: {one.error}" if one.error else "became memories"
@@ -234,8 +236,10 @@ class TerminalChat:
         say("a new conversation")
 
     def _do_help(self, _: str) -> None:
+        listed = Table.grid(padding=(0, 2, 0, 0))
         for name, what in HELP.items():
-            say(f"  {name:18}{what}")
+            listed.add_row(Text(f"  {name}", style="dim"), Text(what, style="dim"))
+        err.print(listed)
 
 
 def _given(command: str, argument: str) -> str:

@@ -34,7 +34,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import find_sources, read_documents
-from memory3.printable import shown_on
+from memory3.printable import Wrapped, version_option
 
 EXIT_CODES = (
     "Exit codes: 0 success, also if the service is down and the answer has no memories (with a warning); "
@@ -48,7 +48,7 @@ MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "offline")
 
 
 @app.callback()
-def main() -> None:
+def main(version: Annotated[bool, version_option("edge-client")] = False) -> None:
     """A language model on this device that reads explicit memories from a service.
 
     First steps:
@@ -117,9 +117,9 @@ def ask(
                     progress=lambda done, of: status.update(f"remembering {file}: {done} of {of} references"),
                 )
             if not json_output:
-                for delta in stream.deltas:
-                    print(shown_on(sys.stdout, delta), end="", flush=True)
-                print(flush=True)
+                with Wrapped(sys.stdout) as shown_text:
+                    for delta in stream.deltas:
+                        shown_text.write(delta)
                 _around(stream.result())
             results.append(stream.result())
     if json_output:
@@ -200,8 +200,7 @@ def serve(
             ssl_keyfile=private,
         )
         number = listening.getsockname()[1]
-        shown = network_address() if settings.host in ("0.0.0.0", "::", "[::]") else settings.host
-        url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"
+        url = f"{'https' if settings.tls else 'http'}://{_reachable(settings.host)}:{number}"
         page = f"{url}/#key={key}" if made else f"{url}/"
         typer.echo(f"chat at {page}, OpenAI's API at {url}/v1", err=True)
         if certificate is not None:
@@ -247,11 +246,23 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _reachable(host: str) -> str:
+    """What a URL names to reach a server that listens there; brackets are an IPv6 address's."""
+    plain = host.strip("[]")
+    shown = network_address() if plain in ("0.0.0.0", "::") else plain
+    return f"[{shown}]" if ":" in shown else shown
+
+
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens already, so that a reader of the port file may call at once; raises InvalidInput."""
+    """A socket that listens already, so that a reader of the port file may call at once; raises InvalidInput.
+
+    All addresses (`::`) are those of IPv4 as well, where the system can.
+    """
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+        plain = host.strip("[]")
+        family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+        both = plain == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((plain, port), family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
         raise InvalidInput(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port"

@@ -52,6 +52,8 @@ ANSWER = {
 FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
 
+NARROW = 70
+"""Columns of a terminal below which tables become lines."""
 Command = Callable[..., None]
 
 out = Console(highlight=False)
@@ -110,6 +112,8 @@ def _option(name: str, help: str, kind: Any, default: Any) -> inspect.Parameter:
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:
     """The memories that were read, chunk by chunk: document, score, text; and why some were not."""
+    if err.width < NARROW:
+        return _memories_list(recalls, texts)
     table = Table(title="Memories read", title_justify="left", expand=texts)
     table.add_column("chunk", justify="right", no_wrap=True)
     table.add_column("document", overflow="fold")
@@ -140,6 +144,22 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     return Group(*([table] if table.row_count else []), *below)
 
 
+def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:
+    """What `memories_table` shows, on a terminal too narrow for columns: each document once."""
+    lines, named = [Text("Memories read", style="italic")], set[str]()
+    for recalled in recalls:
+        for memory in recalled.recall.read:
+            if memory.name not in named:
+                named.add(memory.name)
+                lines.append(Text(printable(f"{memory.name} ({memory.score:.2f})"), style="bold"))
+                if texts:
+                    lines.append(Text(printable(memory.refused or memory.text or "")))
+    notes = {
+        r.recall.error or r.recall.service_error: None for r in recalls if r.recall.error or r.recall.service_error
+    }
+    return Group(*(lines if len(lines) > 1 else []), *(Text(printable(note), style="yellow") for note in notes))
+
+
 def statistics_table(result: Result) -> RenderableType:
     """What the answer cost: speed, and the milliseconds of each stage for every chunk that recalled."""
     s = result.statistics
@@ -150,6 +170,9 @@ def statistics_table(result: Result) -> RenderableType:
         f"({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, recall {s.recall_ms:.0f} ms"
         f"{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; ended by {result.reason}"
     )
+    if err.width < NARROW:
+        waited = sum(recalled.blocked_ms for recalled in result.recalls)
+        return Group(Text(line, style="dim"), Text(f"waited for memories {waited:.1f} ms", style="dim"))
     table = Table(box=None, padding=(0, 1, 0, 0), style="dim")
     stages = ("embed", "call", "server", "decompress", "inject", "blocked")
     for column in ("recall", "state", *(f"{stage} ms" for stage in stages)):

@@ -54,14 +54,16 @@ def disk_errors(path: Path) -> Iterator[None]:
         message = str(error)
         if "full" in message or "disk I/O" in message:
             raise _no_room(path, message) from error
-        if "locked" in message or "readonly" in message or "unable to open" in message:
+        if "locked" in message:
             raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
+        if "readonly" in message or "unable to open" in message:
+            raise StorageError(f"{path} cannot be written or read: {message}", reason="NOT_WRITABLE") from error
         locked = f"or encrypted with another key than that of {KEY_FILE}" if "not a database" in message else ""
         raise CorruptFile(f"{path} is damaged, or no local knowledge base {locked} ({message})") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise _no_room(path, str(error.strerror)) from error
-        raise StorageError(f"{path} cannot be written: {error.strerror}", reason="IN_USE") from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}", reason="NOT_WRITABLE") from error
 
 
 def _key() -> str:

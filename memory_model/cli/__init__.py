@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from memory3.printable import Commands
+from memory3.printable import Commands, version_option
 from memory_model.cli.catalogue import list_models, pull
 from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
@@ -31,5 +33,12 @@ app = typer.Typer(
 )
 
 _NAMES = {evaluate: "eval", list_models: "list"}
+
+
+@app.callback()
+def main(version: Annotated[bool, version_option("memory-model")] = False) -> None:
+    """Options of all commands."""
+
+
 for command in (pull, list_models, new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain):
     app.command(_NAMES.get(command))(command)

@@ -1,8 +1,10 @@
 """The command `memory-service`."""
 
+from typing import Annotated
+
 import typer
 
-from memory3.printable import Commands
+from memory3.printable import Commands, version_option
 from memory_service.cli.backup import backup, backups, restore
 from memory_service.cli.documents import documents_app
 from memory_service.cli.ingest import ingest
@@ -26,6 +28,13 @@ app = typer.Typer(
     Commands call the service at --address or MEMORY_SERVICE_ADDRESS, with the API key MEMORY_SERVICE_CLIENT_API_KEY.
     """,
 )
+
+
+@app.callback()
+def main(version: Annotated[bool, version_option("memory-service")] = False) -> None:
+    """Options of all commands."""
+
+
 for command in (serve, ingest, backup, backups, restore, migrate):
     app.command()(command)
 app.add_typer(kb_app, name="kb")

@@ -1,0 +1,119 @@
+"""What people type and see: files with spaces, disks that cannot be written, narrow terminals, addresses, Ctrl-C."""
+
+import errno
+import io
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory3 import __version__
+from memory3.bundle import Bundle
+from memory3.printable import Wrapped
+from testing.processes import AppProcess
+from tests.edge_client.cli.conftest import run
+
+LAUNCH = "import sys; from memory3.launch import {0}; sys.argv[0] = '{0}'; print('begun', flush=True); {0}()"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def wrapped(text: str, width: int, size: int = 3) -> list[str]:
+    stream = Terminal()
+    with Wrapped(stream, width) as shown:
+        for start in range(0, len(text), size):
+            shown.write(text[start : start + size])
+    return stream.getvalue().split("\n")[:-1]
+
+
+def test_words_are_not_broken_at_the_edge() -> None:
+    text = "every creature of the sea\n\n  1. Whale, which is long-lived"
+    assert wrapped(text, 12) == ["every", "creature of", "the sea", "", "  1. Whale,", "which is", "long-lived"]
+    assert wrapped("日本語のテキスト", 8) == ["日本語の", "テキスト"]
+    assert wrapped("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+
+
+@given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 9))
+def test_no_word_is_lost_and_no_line_is_too_long(text: str, size: int) -> None:
+    lines = wrapped(text, 10, size)
+    assert "\n".join(lines).split() == text.split() or any(len(word) >= 10 for word in text.split())
+    assert all(len(line.rstrip()) <= 10 for line in lines)
+
+
+def test_a_program_that_reads_the_answer_gets_it_as_it_is() -> None:
+    stream = io.StringIO()
+    with Wrapped(stream, 4) as shown:
+        shown.write("several words \x1b")
+    assert stream.getvalue() == "several words \x1b\n"
+
+
+def test_a_disk_that_cannot_be_written_ends_the_command_and_not_the_chat(
+    places: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    result = run("chat", *places, "--max-tokens", 2, stdin=f"hello\n/save {tmp_path / 'talk'}\n/history\n")
+    assert result.exit_code == 0, result.output
+    assert "NOT_WRITABLE" in result.stderr
+    assert "user> hello" in result.stderr
+
+
+def test_a_file_is_named_as_in_a_shell(places: list[object], tmp_path: Path) -> None:
+    file = tmp_path / "my notes.txt"
+    file.write_text("The key lies below the mat.")
+    backslashes = str(file).replace(" ", "\\ ")
+    lines = [f'/add "{file}"', f"/add {backslashes}", f"/add {file}", "/add 'alone", "/documents", f"/forget '{file}'"]
+    shown = run("chat", *places, stdin="\n".join(lines)).stderr
+    assert shown.count("stored: ") == 1
+    assert shown.count("unchanged: ") == 2
+    assert "'alone does not exist" in shown
+    assert f"forgotten: {file}" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_narrow_terminal_shows_lines_and_no_squeezed_table(
+    places: list[object], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_client.cli.options.err.width", columns)
+    shown = run("ask", "What is the code of Lima?", *places, "--max-tokens", 3).stderr
+    assert ("decompress ms" in shown) == (columns == 80)
+    assert "Memories read" in shown
+    assert all(len(line) <= columns for line in shown.splitlines() if "://" not in line)
+
+
+@pytest.mark.parametrize("program", ["edge_client", "memory_service", "memory_model"])
+def test_every_command_has_a_version_and_ends_silently_while_it_loads(program: str) -> None:
+    command = [sys.executable, "-c", LAUNCH.format(program)]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"begun\n{program.replace('_', '-')} {__version__}\n"
+    for wait_s in (0.0, 0.1, 0.3):
+        with subprocess.Popen([*command, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(wait_s)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        assert b"Traceback" not in said
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_the_address_that_is_printed_answers(tiny: Bundle, nobody: str, tmp_path: Path, host: str) -> None:
+    with AppProcess.start(tmp_path, tiny.folder, nobody, "--host", host, "--offline") as server:
+        shown = server.log.read_text().partition("chat at ")[2].split("#")[0].split(",")[0].rstrip("/")
+        assert ("[::1]" in shown) == (host == "::1")
+        with urllib.request.urlopen(f"{shown}/health", timeout=20) as answer:
+            assert answer.status == 200
