@@ -241,8 +241,7 @@ def write_anew(folder: Path, name: str, writer: MemoryWriter) -> Iterator[Docume
     base.close()
     if not failed:
         with disk_errors(path):
-            remove(path)
-            made.replace(path)
+            install(made, path)
 
 
 def _kept(path: Path) -> Iterator[FileDocument]:
@@ -257,7 +256,14 @@ def _kept(path: Path) -> Iterator[FileDocument]:
         )
 
 
+def install(made: Path, path: Path) -> None:
+    """Put a finished file in the place of another one, whose journal is merged: one of the two is always there."""
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    made.replace(path)
+
+
 def remove(path: Path) -> None:
-    """Remove a knowledge base's file and what SQLite keeps beside it."""
+    """Remove a knowledge base's file and what SQLite keeps next to it."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

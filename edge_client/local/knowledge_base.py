@@ -1,10 +1,4 @@
-"""`LocalKnowledgeBase`: documents, their memories and vectors in one SQLite file, searched on the device.
-
-    head        what wrote it: model, codec, format, embedder, dimension; name
-    documents   key, title, text, metadata, content hash, number of references that it has when it is whole
-    refs        references: document, chunk, memory id, text, checksum of text and vector
-    vectors     float32 [dimension] of unit length, by reference
-    payloads    payload and its CRC-32C, by reference
+"""`LocalKnowledgeBase`: documents, their memories and vectors in a `memory3.knowledge_file`, searched on the device.
 
 A query is compared with every vector in int8, and exactly with those that are near (`NearVectors`); the
 nearest are put in order by vector and words, as the service does (`memory3.words`). Nothing of it is ever sent.
@@ -17,9 +11,7 @@ import hashlib
 import json
 import sqlite3
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +19,22 @@ import google_crc32c
 import numpy as np
 
 from edge_client.local.database import connected, disk_errors
-from edge_client.local.records import Head, LocalDocument, Reference
+from edge_client.local.records import LocalDocument
 from edge_client.local.writer import Written
 from edge_client.retrieval import Hit, RetrievalResult
+from memory3 import knowledge_file
 from memory3.codec.blas import one_thread
 from memory3.codec.native.library import Library, installed
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
 from memory3.words import order_texts
 
-FORMAT_VERSION = 1
 LEVELS, QUERY_LEVELS = 127, 2047
 """Largest numbers of a vector and of a query; sums of their products stay within int32 up to 8,000 dimensions."""
 MARGIN = 50
 """Vectors found beyond those that are wanted, among which rounding may have changed the order."""
 BLOCK = 4096
-_SHIFT = 1 << 63
-"""Memory ids are unsigned on the wire, SQLite's numbers are signed."""
-_TABLES = """
-CREATE TABLE head (value TEXT NOT NULL);
-CREATE TABLE documents (
-    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT, metadata TEXT NOT NULL,
-    content_hash BLOB NOT NULL, whole INTEGER NOT NULL, written_at REAL NOT NULL);
-CREATE TABLE refs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
-    chunk INTEGER NOT NULL, memory_id INTEGER NOT NULL, text TEXT NOT NULL, checksum INTEGER NOT NULL);
-CREATE INDEX refs_of_document ON refs (document);
-CREATE TABLE vectors (id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, vector BLOB NOT NULL);
-CREATE TABLE payloads (
-    id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, crc32c INTEGER NOT NULL, payload BLOB NOT NULL);
-"""
 _VECTORS = "SELECT id, vector FROM vectors WHERE id IN"
 _TEXTS = (
     "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum FROM refs"
@@ -93,11 +71,17 @@ class LocalKnowledgeBase:
         """Open the file at `path` for what this bundle reads.
 
         minimum_score: of searches that name none. remedy: what to do about a file of another bundle. Raises
-        MissingFile, CorruptFile, and the mismatch of the first id in which the file's writer differs.
+        MissingFile, CorruptFile, the mismatch of the first id in which the file's writer differs, and InvalidInput for
+        a service's backup of documents without memories.
         """
         path = Path(path)
         head = read_head(path)
         head.require(identity, embedder_id, remedy)
+        if head.unwritten:
+            raise InvalidInput(
+                f"{path} is a backup with {head.unwritten} documents whose memories are not written: restore it into a"
+                " service, which writes them"
+            )
         return cls(path, connected(path), head, minimum_score)
 
     @classmethod
@@ -115,12 +99,9 @@ class LocalKnowledgeBase:
             connection = connected(path)
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                if not _empty(connection):
+                if not knowledge_file.is_empty(connection):
                     raise InvalidInput(f"{path} holds something already: choose another name")
-                for statement in _TABLES.split(";\n"):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO head VALUES (?)", (json.dumps(asdict(head)),))
-                connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+                knowledge_file.create(connection, head)
         return cls(path, connection, head, minimum_score)
 
     def close(self) -> None:
@@ -161,20 +142,15 @@ class LocalKnowledgeBase:
         with self._writing() as connection:
             if not first:
                 self._delete(connection, document.key)
-                metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
-                connection.execute(
-                    "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
-                    " VALUES (?,?,?,?,?,?,?)",
-                    (
-                        document.key,
-                        document.title,
-                        document.text,
-                        metadata,
-                        document.content_hash,
-                        whole or len(texts),
-                        time.time(),
-                    ),
+                record = DocumentRecord(
+                    document.key,
+                    document.title,
+                    document.metadata,
+                    document.content_hash,
+                    whole or len(texts),
+                    document.text,
                 )
+                knowledge_file.add_document(connection, record)
             elif (there := self.stored(document)[0]) != first:
                 raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
             (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
@@ -184,25 +160,22 @@ class LocalKnowledgeBase:
                 name = hashlib.sha256(payload + f"{chunk} {document.key}".encode("utf-8", "surrogatepass"))
                 memory_id = int.from_bytes(name.digest()[:8], "big")
                 crc32c = google_crc32c.value(payload)
-                _insert(connection, row, Reference(memory_id, document.key, "", chunk, text, vector, payload, crc32c))
+                one = Reference(memory_id, document.key, "", chunk, text, vector, payload, crc32c)
+                knowledge_file.add_reference(connection, row, one)
 
     def append(self, references: Sequence[Reference]) -> None:
         """Write references that a service wrote, in ascending order of their ids, all or none."""
         with self._writing() as connection:
             for one in references:
-                connection.execute(
-                    "INSERT OR IGNORE INTO documents (key, title, metadata, content_hash, whole, written_at)"
-                    " VALUES (?, ?, '{}', x'', 0, ?)",
-                    (one.key, one.title, time.time()),
-                )
-                (document,) = connection.execute("SELECT id FROM documents WHERE key = ?", (one.key,)).fetchone()
-                _insert(connection, document, one)
+                found = connection.execute("SELECT id FROM documents WHERE key = ?", (one.key,)).fetchone()
+                document = found or (knowledge_file.add_document(connection, DocumentRecord(one.key, one.title)),)
+                knowledge_file.add_reference(connection, document[0], one)
 
     def memory_ids(self) -> np.ndarray:
         """uint64 [references], ascending."""
         with self._reading() as connection:
             rows = connection.execute("SELECT memory_id FROM refs ORDER BY memory_id").fetchall()
-        return np.array([shifted + _SHIFT for (shifted,) in rows], np.uint64)
+        return np.array([shifted + ID_SHIFT for (shifted,) in rows], np.uint64)
 
     def merge_journal(self) -> None:
         """Leave one file, which may be moved once it is closed."""
@@ -284,8 +257,8 @@ class LocalKnowledgeBase:
     def _hit(self, score: float, row: tuple[Any, ...], sent: set[int]) -> Hit:
         """The payload goes with the first hit of a memory, as in the service's answers."""
         shifted, key, title, chunk, text, checksum, vector, crc32c, payload = row
-        memory_id = shifted + _SHIFT
-        if _checksum(text, vector) != checksum:
+        memory_id = shifted + ID_SHIFT
+        if knowledge_file.checksum_of(text, vector) != checksum:
             raise CorruptFile(f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew")
         held = memory_id in sent
         sent.add(memory_id)
@@ -392,29 +365,19 @@ def read_head(path: Path) -> Head:
         raise MissingFile(f"no local knowledge base at {path}: make one with `edge-client remember`")
     with disk_errors(path), contextlib.closing(connected(path)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0 and _empty(connection):  # its creation was interrupted
+        if version == 0 and knowledge_file.is_empty(connection):  # its creation was interrupted
             raise MissingFile(f"{path} is empty: fill it with `edge-client remember`")
-        if version != FORMAT_VERSION:
-            raise CorruptFile(
-                f"{path} has format version {version}, this program reads {FORMAT_VERSION}: it is no local"
-                " knowledge base, or one of another release"
-            )
         try:
-            return Head(**json.loads(connection.execute("SELECT value FROM head").fetchone()[0]))
-        except (TypeError, ValueError) as error:
-            raise CorruptFile(f"{path} is not a local knowledge base: {error}") from error
+            return knowledge_file.read_head(connection)
+        except CorruptFile as error:
+            raise CorruptFile(f"{path}: {error}") from error
 
 
 def kept_documents(path: Path) -> Iterable[LocalDocument]:
     """The documents of a file of any bundle, with their texts; raises CorruptFile, StorageError."""
-    query = "SELECT key, title, text, metadata FROM documents ORDER BY id"
     with disk_errors(path), contextlib.closing(connected(path)) as connection:
-        for key, title, text, metadata in connection.execute(query):
-            yield LocalDocument(key, title, text, json.loads(metadata))
-
-
-def _empty(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        for _, one in knowledge_file.documents(connection):
+            yield LocalDocument(one.key, one.title, one.text, one.metadata)
 
 
 def _by_words(
@@ -424,17 +387,3 @@ def _by_words(
     ids = list(scores)
     best = order_texts(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids])
     return {ids[place]: scores[ids[place]] for place in best}
-
-
-def _insert(connection: sqlite3.Connection, document: int, one: Reference) -> None:
-    vector = one.vector.astype("<f4").tobytes()
-    row = connection.execute(
-        "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)",
-        (document, one.chunk, one.memory_id - _SHIFT, one.text, _checksum(one.text, vector)),
-    ).lastrowid
-    connection.execute("INSERT INTO vectors VALUES (?,?)", (row, vector))
-    connection.execute("INSERT INTO payloads VALUES (?,?,?)", (row, one.crc32c, one.payload))
-
-
-def _checksum(text: str, vector: bytes) -> int:
-    return int(google_crc32c.extend(google_crc32c.value(text.encode("utf-8", "surrogatepass")), vector))

@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from edge_client.errors import RetrievalError, StorageError
-from edge_client.local.folder import path_of, remove
+from edge_client.local.folder import install, path_of, remove
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head, Reference
 from edge_client.pull.transfer import Progress, ended, require_room, resumed, staged, stream
@@ -70,8 +70,7 @@ def pull_pack(
                 remove(pull.file)
                 time.sleep(_PAUSE_S * start)
                 continue
-            remove(place)
-            pull.file.replace(place)
+            install(pull.file, place)
             return head
     raise StorageError(
         f"knowledge base {knowledge_base!r} was written to {STARTS} times while it was being fetched: run the same"
