@@ -38,7 +38,7 @@ Documents = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Question:
+class DemoQuestion:
     """A question about the country `key`; the line `field` of its document holds the answer, None where none does."""
 
     key: str
@@ -48,11 +48,11 @@ class Question:
 
 # Countries that the model was not tuned on, each with neighbours that have the same kind of lines.
 QUESTIONS = (
-    Question("bn", "What is the highest point of Benin?", "Elevation extremes - highest point"),
-    Question("mv", "What are the national symbols of Maldives?", "National symbol(s)"),
-    Question("tu", "What is the population of Turkey?", "Population"),
+    DemoQuestion("bn", "What is the highest point of Benin?", "Elevation extremes - highest point"),
+    DemoQuestion("mv", "What are the national symbols of Maldives?", "National symbol(s)"),
+    DemoQuestion("tu", "What is the population of Turkey?", "Population"),
     # Nothing answers it: nine of the other countries have such a line, this one has none.
-    Question("mv", "What is the public debt of Maldives?", None),
+    DemoQuestion("mv", "What is the public debt of Maldives?", None),
 )
 NEIGHBOURS = ("to", "ng", "ni", "in", "ce", "mp", "bu", "gr", "gg")
 
@@ -111,7 +111,7 @@ def choose_documents(*, full: bool) -> Documents:
     return chosen
 
 
-def ask_both_ways(question: Question, documents: Documents, bundle: Path, address: str) -> dict[str, Any]:
+def ask_both_ways(question: DemoQuestion, documents: Documents, bundle: Path, address: str) -> dict[str, Any]:
     """The question, what the document says, and the device's two answers."""
     expected = SENTENCE
     if question.field is not None:

@@ -46,7 +46,7 @@ console = Console(width=120 if not sys.stdout.isatty() else None, highlight=Fals
 
 
 @dataclass(frozen=True)
-class Shape:
+class RealModel:
     """A preset of `python -m experiments random-base`, its codec's FAISS factory, references that it is fitted to."""
 
     name: str
@@ -56,18 +56,18 @@ class Shape:
 
 # The two-part residual stage of 14 bits needs 16,384 vectors and more: a memory of the paper's budget has 2,816 of
 # them, one of Qwen's shape 448.
-SHAPES = (Shape("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 20), Shape("qwen2.5-1.5b", "", 60))
+MODELS = (RealModel("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 20), RealModel("qwen2.5-1.5b", "", 60))
 
 
 def main() -> int:
     """Run the stages that are not done; returns the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--only", choices=[shape.name for shape in SHAPES], help="one shape")
+    arguments.add_argument("--only", choices=[shape.name for shape in MODELS], help="one shape")
     arguments.add_argument("--until", choices=STAGES, default=STAGES[-1], help="the last stage")
     options = arguments.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     try:
-        for shape in SHAPES:
+        for shape in MODELS:
             if options.only in (None, shape.name):
                 walk(shape, STAGES[: STAGES.index(options.until) + 1])
     except ProcessFailed as failure:
@@ -81,7 +81,7 @@ def main() -> int:
     return 0
 
 
-def walk(shape: Shape, stages: Sequence[str]) -> None:
+def walk(shape: RealModel, stages: Sequence[str]) -> None:
     """The stages of one shape in their order."""
     base, bundle = (WORK / f"{shape.name}-{part}" for part in ("base", "bundle"))
     model, codec = WORK / shape.name, WORK / shape.name / "codec.npz"
@@ -111,7 +111,7 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
                     entry["said"] = said.strip()
 
 
-def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
+def serve_and_ask(shape: RealModel, model: Path, bundle: Path) -> None:
     """A service with its own writer; references over gRPC; an answer that read memories."""
     work = WORK / f"{shape.name}-service"
     if work.exists() and all((shape.name, stage) in logged() for stage in ("serve", "ingest", "ask")):
@@ -151,7 +151,7 @@ def what_was_read(answer: dict[str, Any]) -> str:
     return f"{len(read)} memories in {len(chunks)} chunks, of {', '.join(sorted(set(read)))}; {speed:.1f} tokens/s"
 
 
-def run(shape: Shape, stage: str, command: Sequence[object]) -> tuple[float, str]:
+def run(shape: RealModel, stage: str, command: Sequence[object]) -> tuple[float, str]:
     """Run one of our programs: its peak of resident memory in GB and its output. Raises ProcessFailed.
 
     Its progress is shown on a terminal; elsewhere a log gets it.
@@ -179,7 +179,7 @@ def peak_gb(pid: int) -> float:
 
 
 @contextmanager
-def timed(shape: Shape, stage: str, output: Path) -> Iterator[dict[str, Any]]:
+def timed(shape: RealModel, stage: str, output: Path) -> Iterator[dict[str, Any]]:
     """A stage in the log with its seconds, the size of its output, and what the block adds; not when it fails."""
     console.print(f"[bold]{shape.name}[/] {stage} …")
     entry: dict[str, Any] = {"began": time.monotonic()}

@@ -51,7 +51,7 @@ _SCAFFOLDING = 8  # tokens of the chat template around a message, about
 
 
 @dataclass(frozen=True)
-class Asked:
+class EarlyQuestion:
     """A question about what was told in a turn, from 1. kind: fact or passage."""
 
     kind: str
@@ -65,12 +65,12 @@ class Talk:
     """A conversation. ends: by a distance in tokens, how many messages lie within it of what is asked after."""
 
     messages: list[Message]
-    asked: list[Asked]
+    asked: list[EarlyQuestion]
     ends: dict[int, int]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAnswer:
     """One answer. found: whether what answers was in the cache or among the memories that the answer read."""
 
     conversation: int
@@ -104,17 +104,17 @@ class Sources:
 
     def talk(self, number: int, distances: Iterable[int], count: Callable[[str], int]) -> Talk:
         """The same for the same number. count: tokens of a text."""
-        rng, messages, asked = random.Random(number), list[Message](), list[Asked]()
+        rng, messages, asked = random.Random(number), list[Message](), list[EarlyQuestion]()
         told = {title: (title, ways) for title, ways in rng.sample(self.facts, len(self.facts))}
         facts = rng.sample(list(told.values()), FACTS)
         passages = list({r["title"]: r for r in rng.sample(self.passages, len(self.passages))}.values())[:PASSAGES]
         for title, ways in facts:
             way = rng.choice(ways)
             messages += _turn(factbook.sentence(title, way.line, rng), rng)
-            asked.append(Asked("fact", len(messages) // 2, way.question, way.answer))
+            asked.append(EarlyQuestion("fact", len(messages) // 2, way.question, way.answer))
         for row in passages:
             messages += _turn(_passage(row["title"], row["knowledge"]), rng)
-            asked.append(Asked("passage", len(messages) // 2, row["question"], row["right_answer"]))
+            asked.append(EarlyQuestion("passage", len(messages) // 2, row["question"], row["right_answer"]))
         taken = {(title, _field(ways[0].line)) for title, ways in facts}
         free = [(t, ways[0].line) for t, ways in self.facts if (t, _field(ways[0].line)) not in taken]
         alike = [fact for fact in free if _field(fact[1]) in {field for _, field in taken}]
@@ -158,7 +158,7 @@ def long_conversation(
                 for asked in waiting:
                     for condition, (found, has) in answers(model, whole, session, asked).items():
                         f1, exact = token_f1(found.text, asked.answer), exact_match(found.text, asked.answer)
-                        row = Measured(
+                        row = MeasuredAnswer(
                             number,
                             distance,
                             condition,
@@ -189,7 +189,9 @@ def numbers(text: str) -> list[int]:
         raise InvalidInput(f"{text!r} is no list of numbers: write 1000,4000") from error
 
 
-def answers(model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: Asked) -> dict[str, tuple[Result, bool]]:
+def answers(
+    model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: EarlyQuestion
+) -> dict[str, tuple[Result, bool]]:
     """By condition the answer, and whether it had before it what was told. whole: with a cache for `everything`."""
     turn, messages, recent = 2 * asked.turn, session.messages, _recent(model, session.messages)
     with recording(model) as recalls:
@@ -275,17 +277,17 @@ def _field(line: str) -> str:
     return line.partition(": ")[0]
 
 
-def _read(path: Path) -> list[Measured]:
+def _read(path: Path) -> list[MeasuredAnswer]:
     """What was measured before; a last line that was cut is left out."""
     if not path.is_file():
         return []
     *lines, rest = path.read_text(encoding="utf-8").split("\n")
     if rest:
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return [Measured(**json.loads(line)) for line in lines]
+    return [MeasuredAnswer(**json.loads(line)) for line in lines]
 
 
-def _table(measured: Sequence[Measured]) -> Table:
+def _table(measured: Sequence[MeasuredAnswer]) -> Table:
     table = Table("tokens between", "asked", *CONDITIONS, "found", title="F1 (standard error); -: does not fit")
     for distance, kind in product(sorted({m.distance for m in measured}), ("fact", "passage", "")):
         rows = [m for m in measured if m.distance == distance and kind in ("", m.kind)]
@@ -299,7 +301,7 @@ def _table(measured: Sequence[Measured]) -> Table:
     return table
 
 
-def _draw(measured: Sequence[Measured], path: Path) -> None:
+def _draw(measured: Sequence[MeasuredAnswer], path: Path) -> None:
     """F1 by distance with standard errors, a line for each condition."""
     from matplotlib import pyplot as plt
 

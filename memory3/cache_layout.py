@@ -93,7 +93,7 @@ def rows_name(layout: int) -> str:
 
 
 def fused_path(decoder: Path) -> Path:
-    """Where the spelling for ONNX Runtime's CPU provider lies: `decoder.cpu.onnx` beside `decoder.onnx`."""
+    """The variant for ONNX Runtime's CPU provider: `decoder.cpu.onnx`, next to `decoder.onnx`."""
     return decoder.with_name(f"{decoder.stem}.cpu{decoder.suffix}")
 
 

@@ -37,7 +37,7 @@ class SpecialTokens:
 
     @classmethod
     def usual(cls, backend: Backend) -> SpecialTokens:
-        """Those of the usual spellings (ChatML, Llama); raises InvalidInput where there are none."""
+        """Those of the usual names (ChatML, Llama); raises InvalidInput where there are none."""
 
         def first(*names: str) -> int:
             found = [token for name in names if (token := backend.token_to_id(name)) is not None]

@@ -21,7 +21,7 @@ ASKED = Path("asked") / "questions.jsonl"
 """The file of questions in a corpus."""
 _HELD_OUT = 0.03  # share of the documents that no training sees
 
-Row = TypeVar("Row", "Passage", "Asked")
+Line = TypeVar("Line", "Passage", "Asked")
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ def corpus_files(corpus: Path) -> list[Path]:
     return files
 
 
-def read_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
+def read_rows(path: Path, kind: type[Line]) -> Iterator[Line]:
     """The passages or questions of a JSONL file. Raises MissingFile, or CorruptFile with the line's number."""
     return (row for _, row in _placed_rows(path, kind))
 
 
-def _placed_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
+def _placed_rows(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
     """Each row with the byte at which its line starts."""
     if not path.is_file():
         raise _missing(path)

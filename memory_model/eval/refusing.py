@@ -19,7 +19,7 @@ from memory_model.nn.generate import prefilled
 BIASES = [n / 20 for n in range(-60, 161)]
 
 
-class Question(NamedTuple):
+class Margin(NamedTuple):
     """margin: of the refusal's first token, in nats. answerable: something that was read answers it."""
 
     margin: float
@@ -36,7 +36,7 @@ class Point:
 
 
 @torch.inference_mode()
-def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> list[Question]:
+def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> list[Margin]:
     """Of every row of an evaluation, under `memory`."""
     subject, found = run.subject, []
     token = subject.refusal.first_token(run.loaded.tokenizer)
@@ -45,12 +45,12 @@ def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -
         own = logits[:, token].clone()
         logits[:, token] = -torch.inf
         gaps = (own - logits.max(-1).values).tolist()
-        found += [Question(gap, row.answerable) for gap, row in zip(gaps, rows, strict=True)]
+        found += [Margin(gap, row.answerable) for gap, row in zip(gaps, rows, strict=True)]
         progress(len(rows))
     return found
 
 
-def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
+def curve(questions: Mapping[str, Sequence[Margin]]) -> list[Point]:
     """Points of rising bias, by the name of a file of questions; some are answerable, and some are not."""
 
     def refused(bias: float, answerable: bool) -> dict[str, Mean]:

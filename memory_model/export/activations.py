@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from memory3.cache_layout import cache_layout, projection_rows
 from memory3.chat import prefix_ids, text_start
-from memory_model.nn.decoder import Rows
+from memory_model.nn.decoder import PackedRows
 from memory_model.nn.fused import product_type, products
 from memory_model.nn.writing import stack_memories
 
@@ -34,13 +34,13 @@ AT_ONCE = 8
 """Questions that are read together."""
 KEYS = ("knowledge", "question", "right_answer")
 
-Row = Mapping[str, str]
+CalibrationRow = Mapping[str, str]
 """{knowledge, question, right_answer}, as `memory-model eval` reads them; the knowledge fits a reference."""
 
 
 @torch.inference_mode()
 def second_moments(
-    loaded: LoadedModel, rows: Sequence[Row], progress: Callable[[int, int], None] = lambda *_: None
+    loaded: LoadedModel, rows: Sequence[CalibrationRow], progress: Callable[[int, int], None] = lambda *_: None
 ) -> dict[str, np.ndarray]:
     """Means of x x^T, float32 [inputs, inputs], by the exporter's layer names, inputs in the exporter's order.
 
@@ -73,7 +73,7 @@ def second_moments(
     return found
 
 
-def _conversation(loaded: LoadedModel, row: Row) -> list[int]:
+def _conversation(loaded: LoadedModel, row: CalibrationRow) -> list[int]:
     """A row's question and its answer, as token ids."""
     prompt = loaded.chat.prompt([{"role": "user", "content": row["question"]}]).ids
     return [*prompt, *loaded.tokenizer.encode_next(row["right_answer"]), loaded.tokenizer.end_of_turn_id]
@@ -92,7 +92,7 @@ class _Moments:
         first, parts = text_start(self.prefix, config.memory), []
         for text, own in zip(texts, memories, strict=True):
             memory = stack_memories([own], config) if own else None
-            parts.append(Rows(1, P + len(text), memory, torch.tensor([[-1] * P + [0] * len(text)])))
+            parts.append(PackedRows(1, P + len(text), memory, torch.tensor([[-1] * P + [0] * len(text)])))
         ids = torch.tensor([token for text in texts for token in (*self.prefix, *text)])
         positions = torch.tensor([n for text in texts for n in (*range(P), *range(first, first + len(text)))])
         with self._listening(), products("cpu"):

@@ -1,4 +1,4 @@
-"""Attention of one layer in two spellings: standard operators for every runtime, one fused node for the CPU.
+"""Attention of one layer in two variants: standard operators for every runtime, one fused node for the CPU.
 
 Letters as in `memory_model.export.decoder`. Both take the products q | k | v of one cache tensor's heads and return
 what every token found, h G d wide; both write keys and values into the caches, from a sequence's first new row on.
@@ -15,22 +15,24 @@ from onnx import TensorProto
 from memory3.cache_layout import TEXT, CacheLayout, CacheTensor, mask_name, rows_name
 from memory3.config import ModelConfig
 from memory_model.export.graph import Graph
-from memory_model.export.weights import Weights
+from memory_model.export.weights import WeightNodes
 
 CONTRIB = "com.microsoft"
 FUSED_MULTIPLE = 16
 """What divides the head dimension of every GroupQueryAttention."""
 
 
-class Attention:
-    """What both spellings share: inputs of rows, masks, rotary tables and caches.
+class AttentionNodes:
+    """What both variants share: inputs of rows, masks, rotary tables and caches.
 
-    ids, places: names of the graph's inputs [B, S], the latter of positions.
+    ids, positions: names of the graph's inputs [B, S].
     """
 
-    def __init__(self, g: Graph, lay: Weights, config: ModelConfig, layout: CacheLayout, ids: str, places: str) -> None:
-        self.g, self.lay, self.config, self.layout = g, lay, config, layout
-        self._positions = places
+    def __init__(
+        self, g: Graph, nodes: WeightNodes, config: ModelConfig, layout: CacheLayout, ids: str, positions: str
+    ) -> None:
+        self.g, self.nodes, self.config, self.layout = g, nodes, config, layout
+        self._positions = positions
         self._shape = g.op("Shape", ids)  # [B, S]
         self._count = g.op("Slice", self._shape, [1], [2])  # [S]
         angles: list[int | str] = ["P", config.head_dim // 2]
@@ -48,8 +50,8 @@ class Attention:
         """The inputs of keys and values [B, h, R, d]; their outputs are declared."""
         shape: list[int | str] = ["B", len(tensor.heads), f"R_{tensor.layout + 1}", self.config.head_dim]
         for name in (tensor.keys, tensor.values):
-            self.g.input(name, self.lay.dtype.type, shape)
-            self.g.output(f"{name}_out", self.lay.dtype.type, shape)
+            self.g.input(name, self.nodes.dtype.type, shape)
+            self.g.output(f"{name}_out", self.nodes.dtype.type, shape)
         return tensor.keys, tensor.values
 
     def widened(self, *rest: int) -> str:
@@ -57,7 +59,7 @@ class Attention:
         return self.g.op("Concat", self._shape, list(rest), axis=0)
 
 
-class StandardAttention(Attention):
+class StandardAttention(AttentionNodes):
     """ONNX operators of opset 21; products of tokens are [B S, width]."""
 
     def _prepare(self) -> None:
@@ -113,7 +115,7 @@ class StandardAttention(Attention):
         half = np.arange(d // 2)
         turn[half + d // 2, half], turn[half, half + d // 2] = -1.0, 1.0
         straight = g.op("Mul", np.eye(d, dtype=np.float32), angle(self._cos))
-        return self.lay.narrow(g.op("Add", straight, g.op("Mul", turn, angle(self._sin))))
+        return self.nodes.narrow(g.op("Add", straight, g.op("Mul", turn, angle(self._sin))))
 
     def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
         """Attend; qkv [B S, h (G + 2) d], returns [B S, h G d]."""
@@ -122,7 +124,7 @@ class StandardAttention(Attention):
         qkv = g.op("Reshape", qkv, self.widened(turning + heads, d))
         qk, v = g.ops("Split", qkv, [turning, heads], out=2, axis=2)
         if norm is not None:
-            qk = self.lay.narrow(normed(g, self.lay.wide(qk), norm, self.config.norm_epsilon))
+            qk = self.nodes.narrow(normed(g, self.nodes.wide(qk), norm, self.config.norm_epsilon))
         if tensor.layer not in self.config.plain_layers:
             qk = g.op("MatMul", qk, self._rotation)
         q, k = g.ops("Split", qk, [heads * group, heads], out=2, axis=2)
@@ -134,9 +136,9 @@ class StandardAttention(Attention):
             new = g.op("Transpose", new, perm=[0, 2, 1, 3])  # [B, h, S, d]
             written = g.op("ScatterND", cache, self._indices[tensor.layout, heads], new, out=f"{cache}_out")
             seen.append(g.op("Slice", written, [0], self._ends[tensor.layout], [2]))
-        scores = self.lay.wide(g.op("MatMul", q, g.op("Transpose", seen[0], perm=[0, 1, 3, 2])))
+        scores = self.nodes.wide(g.op("MatMul", q, g.op("Transpose", seen[0], perm=[0, 1, 3, 2])))
         weights = g.op("Softmax", g.op("Add", scores, self._masks[tensor.layout]), axis=-1)
-        found = g.op("MatMul", self.lay.narrow(weights), seen[1])
+        found = g.op("MatMul", self.nodes.narrow(weights), seen[1])
         apart = g.op("Concat", [0, heads, group], self._count, [d], axis=0)
         found = g.op("Transpose", g.op("Reshape", found, apart), perm=[0, 3, 1, 2, 4])
         return g.op("Reshape", found, [-1, heads * group * d])
@@ -152,7 +154,7 @@ def normed(g: Graph, x: str, weight: np.ndarray, epsilon: float) -> str:
     return g.op("Mul", g.op("Div", x, root), weight.astype(np.float32))
 
 
-class FusedAttention(Attention):
+class FusedAttention(AttentionNodes):
     """One GroupQueryAttention node for each cache tensor: ONNX Runtime's operator, float32; products [B, S, width]."""
 
     def _prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""The decoder as ONNX: prompt chunks and single steps, static caches, memory slots; in two spellings.
+"""The decoder as ONNX: prompt chunks and single steps, static caches, memory slots; in two variants.
 
 `standard` (`decoder.onnx`) holds standard operators only, for every runtime. `fused` (`decoder.cpu.onnx`) has ONNX
 Runtime's own operators for attention and for sum + norm. Both read the same weights file (decision 0011).
@@ -15,7 +15,7 @@ Inputs:  token_ids, position_ids int64 [B, S], positions that follow one another
 Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`.
 
 A cache's input and output are bound to the same memory. A token sees the rows up to its own, and of the slots what the
-mask leaves; the mask of a sequence without memory, whose text lies there, is zero. The fused spelling reads several
+mask leaves; the mask of a sequence without memory, whose text lies there, is zero. The fused variant reads several
 tokens of one sequence, or one token of several.
 """
 
@@ -35,7 +35,7 @@ from memory3.cache_layout import CacheTensor, cache_layout, fused_path, projecti
 from memory3.config import ModelConfig
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention, normed
 from memory_model.export.graph import ExternalData, Graph, save_together
-from memory_model.export.weights import Precision, Weights
+from memory_model.export.weights import Precision, WeightNodes
 from memory_model.export.writer import WritingAttention, writer_weights
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 Tensors = Mapping[str, np.ndarray | Tensor]
 OPERATORS = ("standard", "fused")
 WRITER = "writer"
-"""Beside the spellings: the graph that writes memories."""
+"""Next to the variants: the graph that writes memories."""
 
 
 def export_decoder(
@@ -58,7 +58,7 @@ def export_decoder(
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
     Beside it lies `writer.onnx`, where the model has memory heads. precision: of the weights. progress: called with
-    (layers done, layers). moments: for int4, as `Weights` takes them. Raises InvalidInput.
+    (layers done, layers). moments: for int4, as `WeightNodes` takes them. Raises InvalidInput.
     """
     path = Path(path)
     with ExternalData(path.with_name(path.name + ".data")) as data:
@@ -84,21 +84,21 @@ def decoder_graphs(
     operators: Sequence[str] = OPERATORS,
     data: ExternalData | None = None,
 ) -> dict[str, Graph]:
-    """Graphs of weights with Hugging Face Llama names (without `model.`), by spelling; see `export_decoder`.
+    """Graphs of weights with Hugging Face Llama names (without `model.`), by variant; see `export_decoder`.
 
-    There is no fused spelling of a graph that computes with halves, nor of a head dimension the node does not take.
+    There is no fused variant of a graph that computes with halves, nor of a head dimension the node does not take.
     """
     precision = Precision(precision) if isinstance(precision, str) else precision
     fusible = precision.compute == "float32" and config.head_dim % FUSED_MULTIPLE == 0
-    spellings = [name for name in operators if name != "fused" or fusible]
-    shared = Weights(Graph(config.name, data=data), precision, moments)
+    variants = [name for name in operators if name != "fused" or fusible]
+    shared = WeightNodes(Graph(config.name, data=data), precision, moments)
     exporters: dict[str, _Exporter] = {}
-    for name in spellings:
+    for name in variants:
         graph = Graph(config.name, shared.g)
         if name == WRITER:
-            exporters[name] = _WriterExporter(weights, config, shared.beside(graph, writer_weights(precision)))
+            exporters[name] = _WriterExporter(weights, config, shared.for_graph(graph, writer_weights(precision)))
         else:
-            exporters[name] = _DecoderExporter(weights, config, shared.beside(graph), name == "fused")
+            exporters[name] = _DecoderExporter(weights, config, shared.for_graph(graph), name == "fused")
     for layer in range(config.layers):  # side by side, so that each weight is rounded once
         for exporter in exporters.values():
             exporter.layer(layer)
@@ -107,32 +107,32 @@ def decoder_graphs(
 
 
 class _Exporter:
-    """Lays the nodes; one instance makes one graph."""
+    """Adds the nodes; one instance makes one graph."""
 
     fused = False
     attention: StandardAttention | FusedAttention | WritingAttention
 
-    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights, operators: str) -> None:
+    def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes, operators: str) -> None:
         self.weights, self.config, self.layout = weights, config, cache_layout(config)
-        self.lay, self.g = lay, lay.g
-        shape, own = json.dumps(config.to_dict(), sort_keys=True), lay.precision
+        self.nodes, self.g = nodes, nodes.g
+        shape, own = json.dumps(config.to_dict(), sort_keys=True), nodes.precision
         self.g.metadata = {"config": shape, "precision": own.label, "compute": own.compute, "operators": operators}
 
     def _embed(self, ids: str) -> None:
-        """Lay the token table; the tokens of all sequences are rows."""
+        """Add the token table; the tokens of all sequences are rows."""
         tied, flat = "lm_head.weight" not in self.weights, self.g.op("Reshape", ids, [-1])
-        self._x, self._head = self.lay.table(flat, lambda: self._weight("embed_tokens.weight"), tied)
+        self._x, self._head = self.nodes.table(flat, lambda: self._weight("embed_tokens.weight"), tied)
         self._delta = ""
 
     def layer(self, number: int) -> None:
-        """Lay the next layer: its attention, then its MLP."""
+        """Add the next layer: its attention, then its MLP."""
         at = f"layers.{number}"
         self._delta = self._attention(number, self._norm(f"{at}.input_layernorm"))
         self._delta = self._mlp(at, self._norm(f"{at}.post_attention_layernorm"))
 
     @abstractmethod
     def finish(self) -> Graph:
-        """Lay what comes after the layers; the graph is then complete."""
+        """Add what comes after the layers; the graph is then complete."""
 
     def _weight(self, name: str) -> np.ndarray:
         """A weight as float32, converted when it is read: a large model is not held twice."""
@@ -145,23 +145,23 @@ class _Exporter:
         def both() -> np.ndarray:
             return np.concatenate([self._weight(f"{at}.mlp.{p}_proj.weight") for p in ("gate", "up")]).T
 
-        gate, up = g.ops("Split", self.lay.linear(x, both, f"{at}.gate_up"), out=2, axis=-1, num_outputs=2)
+        gate, up = g.ops("Split", self.nodes.linear(x, both, f"{at}.gate_up"), out=2, axis=-1, num_outputs=2)
         inner = g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
-        return self.lay.linear(inner, lambda: self._weight(f"{at}.mlp.down_proj.weight").T, f"{at}.down")
+        return self.nodes.linear(inner, lambda: self._weight(f"{at}.mlp.down_proj.weight").T, f"{at}.down")
 
     def _attention(self, layer: int, x: str) -> str:
         g, config, d = self.g, self.config, self.config.head_dim
         tensors = self.layout.of(layer)
-        qkv = self.lay.linear(x, lambda: self._projections(layer, tensors, "weight").T, f"layers.{layer}.qkv")
+        qkv = self.nodes.linear(x, lambda: self._projections(layer, tensors, "weight").T, f"layers.{layer}.qkv")
         if config.attention_bias:
-            qkv = g.op("Add", qkv, self._projections(layer, tensors, "bias").astype(self.lay.dtype))
+            qkv = g.op("Add", qkv, self._projections(layer, tensors, "bias").astype(self.nodes.dtype))
         widths = [len(t.heads) * (config.group + 2) * d for t in tensors]
         parts = g.ops("Split", qkv, widths, out=len(widths), axis=-1) if len(tensors) > 1 else [qkv]
         norms = [self._head_norms(layer, len(t.heads)) for t in tensors]
         read = [self.attention.read(*part) for part in zip(tensors, parts, norms, strict=True)]
         joined = read[0] if len(read) == 1 else g.op("Concat", *read, axis=-1)
         columns = projection_rows(config, self.layout.head_order(layer), config.group)
-        return self.lay.linear(
+        return self.nodes.linear(
             joined, lambda: self._weight(f"layers.{layer}.self_attn.o_proj.weight")[:, columns].T, f"layers.{layer}.o"
         )
 
@@ -187,7 +187,7 @@ class _Exporter:
     def _summed(self) -> str:
         """Hidden states with what the last part added."""
         if self._delta:
-            self._x, self._delta = self.g.op("Add", self._x, self.lay.wide(self._delta)), ""
+            self._x, self._delta = self.g.op("Add", self._x, self.nodes.wide(self._delta)), ""
         return self._x
 
     def _norm(self, name: str) -> str:
@@ -206,25 +206,25 @@ class _Exporter:
             )
             self._x, self._delta = x, ""
             return out
-        return self.lay.narrow(normed(self.g, self._summed(), weight, epsilon))
+        return self.nodes.narrow(normed(self.g, self._summed(), weight, epsilon))
 
 
 class _DecoderExporter(_Exporter):
-    """The decoder, in one of its spellings."""
+    """The decoder, in one of its variants."""
 
-    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights, fused: bool) -> None:
-        super().__init__(weights, config, lay, "fused" if fused else "standard")
+    def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes, fused: bool) -> None:
+        super().__init__(weights, config, nodes, "fused" if fused else "standard")
         self.fused = fused
         g = self.g
         ids, positions = (g.input(name, np.int64, ["B", "S"]) for name in ("token_ids", "position_ids"))
         self._wanted = g.input("output_rows", np.int64, ["N"])
-        self.attention = (FusedAttention if fused else StandardAttention)(g, lay, config, self.layout, ids, positions)
+        self.attention = (FusedAttention if fused else StandardAttention)(g, nodes, config, self.layout, ids, positions)
         self._embed(ids)
         if fused:  # the node takes [B, S, D]; standard products have the tokens of all sequences as rows
             self._x = g.op("Reshape", self._x, self.attention.widened(config.hidden))
 
     def finish(self) -> Graph:
-        """Lay the last norm and the head; the graph is then complete."""
+        """Add the last norm and the head; the graph is then complete."""
         g = self.g
         if self.fused:  # norms of one row cost less than a sum of their own before the rows are chosen
             x = g.op("Reshape", self._norm("norm"), [-1, self.config.hidden])
@@ -236,20 +236,20 @@ class _DecoderExporter(_Exporter):
         if self._head is not None:
             self._head(x, "logits")
         else:
-            self.lay.head(x, lambda: self._weight("lm_head.weight"), "logits")
+            self.nodes.head(x, lambda: self._weight("lm_head.weight"), "logits")
         return g
 
 
 class _WriterExporter(_Exporter):
     """The writer: the same layers up to the last with memory heads, of which only keys and values are computed."""
 
-    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights) -> None:
-        super().__init__(weights, config, lay, WRITER)
-        self.attention = self._writing = WritingAttention(self.g, lay, config)
+    def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes) -> None:
+        super().__init__(weights, config, nodes, WRITER)
+        self.attention = self._writing = WritingAttention(self.g, nodes, config)
         self._embed(self._writing.ids)
 
     def layer(self, number: int) -> None:
-        """Lay the next layer, unless no later one has memory."""
+        """Add the next layer, unless no later one has memory."""
         last = self.config.memory.memory_layers[-1]
         if number < last:
             super().layer(number)

@@ -21,8 +21,8 @@ from memory_model.export.quantize import BLOCKS, Quantized, quantize
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
 COMPUTE: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 
-Head = Callable[[str, str], None]
-"""Lays the head: (normed hidden states [N, D], name of the logits)."""
+AddHead = Callable[[str, str], None]
+"""Adds the head: (normed hidden states [N, D], name of the logits)."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Precision:
         return "-".join(parts)
 
 
-class Weights:
-    """Lays the weights of one graph; moments: of the inputs by layer name (`export.activations`), for int4."""
+class WeightNodes:
+    """Adds the weights of one graph; moments: of the inputs by layer name (`export.activations`), for int4."""
 
     def __init__(self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None) -> None:
         self.g, self.precision, self.block = graph, precision, precision.block
@@ -84,13 +84,13 @@ class Weights:
         self.dtype = COMPUTE[precision.compute]
         self.kind = TensorProto.FLOAT16 if self.dtype == np.float16 else TensorProto.FLOAT
 
-    def beside(self, graph: Graph, weights: str = "") -> Weights:
+    def for_graph(self, graph: Graph, weights: str = "") -> WeightNodes:
         """The same for another graph that shares this one's constants: each is rounded once.
 
         weights: how those that are not of the token table are rounded, by default alike.
         """
         precision = replace(self.precision, weights=weights or self.precision.weights, table=self._table)
-        twin = Weights(graph, precision, self._moments)
+        twin = WeightNodes(graph, precision, self._moments)
         twin._stored, twin._shared = self._stored, self._shared
         return twin
 
@@ -111,7 +111,7 @@ class Weights:
             return self.g.op("MatMul", x, self._computed(codes, bits))
         return self._product(x, codes, scales)
 
-    def table(self, ids: str, table: Callable[[], np.ndarray], tied: bool) -> tuple[str, Head | None]:
+    def table(self, ids: str, table: Callable[[], np.ndarray], tied: bool) -> tuple[str, AddHead | None]:
         """Rows float32 [S, D] of the token table [V, D], made when it is met first; if it is `tied`, also the head."""
         # One row is read for each token: a table without head costs no time.
         bits = BITS[self._table] if tied else max(BITS[self._table], 8)
@@ -122,7 +122,7 @@ class Weights:
         """Logits [N, V] float32 by a head of its own [V, D]."""
         self._logits(self.linear(x, lambda: weight().T, "lm_head", BITS[self._table]), out)
 
-    def _float_table(self, ids: str, table: Callable[[], np.ndarray], bits: int) -> tuple[str, Head]:
+    def _float_table(self, ids: str, table: Callable[[], np.ndarray], bits: int) -> tuple[str, AddHead]:
         g = self.g
         if ("embed_tokens", bits) not in self._stored:
             own = np.asarray(table(), np.float16 if bits == 16 else np.float32)
@@ -137,7 +137,7 @@ class Weights:
 
         return rows, head
 
-    def _code_table(self, ids: str, table: Callable[[], np.ndarray], bits: int) -> tuple[str, Head]:
+    def _code_table(self, ids: str, table: Callable[[], np.ndarray], bits: int) -> tuple[str, AddHead]:
         """A quantized table lies as the head reads it, [D, V]; V is padded to whole words.
 
         TensorRT takes int8 and int4 constants for nothing but matrix weights, so the input reads the same

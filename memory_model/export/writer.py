@@ -17,7 +17,7 @@ from memory3.cache_layout import CacheTensor
 from memory3.config import ModelConfig
 from memory_model.export.attention import normed
 from memory_model.export.graph import Graph
-from memory_model.export.weights import BITS, Precision, Weights
+from memory_model.export.weights import BITS, Precision, WeightNodes
 
 LONGEST_PREFIX = 32
 """Tokens; the rotary tables in the graph are as long as a reference behind such a prefix."""
@@ -31,8 +31,8 @@ def writer_weights(decoder: Precision) -> str:
 class WritingAttention:
     """Causal attention of whole references, laid layer by layer; keeps the sparse tokens of each head with memory."""
 
-    def __init__(self, g: Graph, lay: Weights, config: ModelConfig) -> None:
-        self.g, self.lay, self.config = g, lay, config
+    def __init__(self, g: Graph, nodes: WeightNodes, config: ModelConfig) -> None:
+        self.g, self.nodes, self.config = g, nodes, config
         self.ids = g.input("token_ids", np.int64, ["N", "S"])
         lengths = g.input("lengths", np.int64, ["N"])
         self._shape = g.op("Shape", self.ids)
@@ -59,7 +59,7 @@ class WritingAttention:
         g, group, heads, d = self.g, self.config.group, len(tensor.heads), self.config.head_dim
         turning = heads * (group + 1)
         shape = g.op("Concat", self._shape, [turning + heads, d], axis=0)
-        qk, v = g.ops("Split", g.op("Reshape", self.lay.wide(qkv), shape), [turning, heads], out=2, axis=2)
+        qk, v = g.ops("Split", g.op("Reshape", self.nodes.wide(qkv), shape), [turning, heads], out=2, axis=2)
         if norm is not None:
             qk = normed(g, qk, norm, self.config.norm_epsilon)
         turned = qk if tensor.layer in self.config.plain_layers else self._rotated(qk)
@@ -78,10 +78,10 @@ class WritingAttention:
         scores = g.op("Add", self._products(q, k), self._causal)
         found = g.op("MatMul", g.op("Softmax", scores, axis=-1), g.op("Unsqueeze", v, [2]))
         found = g.op("Transpose", found, perm=[0, 3, 1, 2, 4])
-        return self.lay.narrow(g.op("Reshape", found, [-1, heads * group * d]))
+        return self.nodes.narrow(g.op("Reshape", found, [-1, heads * group * d]))
 
     def finish(self) -> None:
-        """Lay the outputs."""
+        """Add the outputs."""
         for name, kept in zip(("keys", "values"), self._kept, strict=True):
             self.g.output(name, np.float32, ["N", self.config.memory.budget, self.config.head_dim])
             self.g.op("Concat", *kept, axis=1, out=name)

@@ -60,7 +60,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def special_tokens(self) -> SpecialTokens:
-        """From tokenizer_config.json and generation_config.json, completed by the usual spellings."""
+        """From tokenizer_config.json and generation_config.json, completed by the usual names."""
         assert self.tokenizer_json
         settings = self._optional("tokenizer_config.json")
         bos, eos = (self._id(settings.get(f"{name}_token")) for name in ("bos", "eos"))

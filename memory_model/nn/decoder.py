@@ -53,7 +53,7 @@ class MemoryBatch:
 
 
 @dataclass
-class Rows:
+class PackedRows:
     """Rows of one length in a packed batch: `count` rows of `length` tokens, one after the other.
 
     shared: of the tokens in front, so many are computed with another row that begins alike.
@@ -144,7 +144,7 @@ class Attention(nn.Module):
         x_ND: Tensor,
         cos_Nd: Tensor,
         sin_Nd: Tensor,
-        parts: Sequence[Rows],
+        parts: Sequence[PackedRows],
         memories: Sequence[MemoryBatch | None],
         spread: Tensor | None = None,
         needed: Tensor | None = None,
@@ -278,7 +278,7 @@ class Decoder(nn.Module):
         prefix) that read no memory; several chunks are the same in every row.
         """
         positions = positions_BT.expand_as(ids_BT).flatten()
-        rows = Rows(ids_BT.shape[0], ids_BT.shape[1], memory, chunk_BT)
+        rows = PackedRows(ids_BT.shape[0], ids_BT.shape[1], memory, chunk_BT)
         return self.packed(ids_BT.flatten(), positions, [rows]).unflatten(0, ids_BT.shape)
 
     def computing(self, device: torch.device) -> torch.autocast:
@@ -287,7 +287,9 @@ class Decoder(nn.Module):
         kind = torch.get_autocast_dtype(device.type) if on else self.embed_tokens.weight.dtype
         return torch.autocast(device.type, kind, enabled=on or kind != torch.float32)
 
-    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor | None = None) -> Tensor:
+    def packed(
+        self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[PackedRows], needed: Tensor | None = None
+    ) -> Tensor:
         """Normed hidden states [N, D] of rows of different lengths, packed without padding.
 
         Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
@@ -326,18 +328,20 @@ class Decoder(nn.Module):
         return F.linear(hidden.to(self.head_weight.dtype), self.head_weight)
 
 
-def _shared_once(ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> tuple[list[Rows], Tensor, Tensor]:
+def _shared_once(
+    ids_N: Tensor, positions_N: Tensor, parts: Sequence[PackedRows]
+) -> tuple[list[PackedRows], Tensor, Tensor]:
     """Rows that share what an earlier one begins with, which tokens are computed, and which of these each of N is."""
     length_R = [part.length for part in parts for _ in range(part.count)]
     tokens = (ids_N << 32 | positions_N).split(length_R)
     token_RC = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=-1)
     alike = [(token_RC[:r] == token_RC[r]).long().cumprod(1).sum(1).max(0) for r in range(1, len(length_R))]
     most_R = [[0, 0], *(torch.stack([torch.stack(x) for x in alike]).tolist() if alike else [])]
-    lower: list[Rows] = []
+    lower: list[PackedRows] = []
     kept: list[Tensor] = []
     spread: list[Tensor] = []
     row = computed = start = 0
-    for part in [Rows(1, length_R[0]), Rows(parts[0].count - 1, length_R[0]), *parts[1:]]:
+    for part in [PackedRows(1, length_R[0]), PackedRows(parts[0].count - 1, length_R[0]), *parts[1:]]:
         of = range(row, row + part.count)
         shared = min([most_R[r][0] for r in of] + [part.length - 1])
         own = part.length - shared
@@ -346,6 +350,6 @@ def _shared_once(ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> t
             spread.append(torch.cat([*before, torch.arange(computed, computed + own)]))
             kept.append(torch.arange(start + shared, start + part.length))
             computed, start = computed + own, start + part.length
-        lower += [Rows(part.count, part.length, shared=shared)][: part.count]
+        lower += [PackedRows(part.count, part.length, shared=shared)][: part.count]
         row += part.count
     return lower, torch.cat(kept).to(ids_N.device), torch.cat(spread).to(ids_N.device)

@@ -21,7 +21,7 @@ from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
 from memory3.tokenizer import Tokenizer
-from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
+from memory_model.nn.decoder import Decoder, MemoryBatch, PackedRows
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}
 """Of one forward pass: sixteen references of full length, more does not help a processor; 512 keep a GPU busy."""
@@ -77,7 +77,7 @@ def write_memories(
     """
     P, last, device = len(prefix), model.config.memory.memory_layers[-1], ids_NR.device
     own = [(ids_NR[part, : int(lengths_N[part].max())], lengths_N[part]) for part in parts] or [(ids_NR, lengths_N)]
-    rows = [Rows(len(ids), P + ids.shape[1], shared=P) for ids, _ in own]
+    rows = [PackedRows(len(ids), P + ids.shape[1], shared=P) for ids, _ in own]
     real = [torch.arange(ids.shape[1], device=device)[None] < lengths[:, None] for ids, lengths in own]
     ids = torch.cat((torch.tensor(prefix, dtype=torch.long, device=device), *(ids.flatten() for ids, _ in own)))
     places = torch.arange(P, len(ids)).split([mask.numel() for mask in real])
@@ -88,7 +88,7 @@ def write_memories(
     positions = [torch.arange(P), *(torch.arange(P, part.length).repeat(part.count) for part in rows)]
     cos, sin = model.rotary(torch.cat(positions).to(device))
     written: list[list[MemoryBatch]] = [[] for _ in own]
-    rows.insert(0, Rows(1, P))
+    rows.insert(0, PackedRows(1, P))
 
     def references(x_hNd: Tensor) -> list[Tensor]:  # of all tokens -> [n, h, R, d] of each part, the prefix left out
         split = x_hNd[:, P:].split([mask.numel() for mask in real], dim=1)

@@ -26,7 +26,7 @@ from memory3.codec.payload import vector_rows
 from memory3.config import MemoryConfig
 from memory_model.data.batches import IGNORE, Batch, buckets
 from memory_model.nn.adapter import at_start, original
-from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
+from memory_model.nn.decoder import Decoder, MemoryBatch, PackedRows
 from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
 
@@ -403,7 +403,7 @@ def _read_packed(
         if memory is not None and bool((batch.memories[part] >= 0).any()):
             read = memory.select(batch.memories[part])
             chunks = torch.cat((torch.full((count, P), -1, device=device), batch.chunks[part, :longest]), dim=1)
-        packed.append(Rows(count, P + longest, read, chunks))
+        packed.append(PackedRows(count, P + longest, read, chunks))
     here = start_B[row_K] >= 0
     return here, model.packed(torch.cat(ids), torch.cat(positions), packed, (start_B[row_K] + column_K)[here])
 

@@ -13,7 +13,7 @@ from memory3.errors import InvalidInput
 from memory3.refusal import SENTENCE, Refusal, is_refusal
 from memory_model.data.rows import Row
 from memory_model.eval.conditions import Evaluation
-from memory_model.eval.refusing import Question, chosen, curve, margins
+from memory_model.eval.refusing import Margin, chosen, curve, margins
 from memory_model.eval.subject import Subject
 from tests.edge_client.tiny_bundle import tiny_loaded
 
@@ -49,8 +49,8 @@ def test_a_single_memory_has_a_bias_of_its_own() -> None:
 
 
 def test_the_bias_is_as_high_as_all_files_together_permit() -> None:
-    answerable = [Question(m, True) for m in (-9, -7, -5, -1.1)]
-    points = curve({"facts": [*answerable, Question(-3, False)], "prose": [Question(-3.1, True), Question(-1, False)]})
+    answerable = [Margin(m, True) for m in (-9, -7, -5, -1.1)]
+    points = curve({"facts": [*answerable, Margin(-3, False)], "prose": [Margin(-3.1, True), Margin(-1, False)]})
     assert [p.bias for p in points[:2]] == [-3, -2.95]
     assert chosen(points, 0.25).bias == 3.1, "at 3.15 two of five are refused"
     assert chosen(points, 0.4).bias == 5
@@ -61,7 +61,7 @@ def test_the_bias_is_as_high_as_all_files_together_permit() -> None:
 
 @pytest.mark.parametrize(("files", "code"), [(["facts", "prose"], 0), ([], 1)])
 def test_the_curve_of_every_file_is_drawn(files: list[str], code: int, tmp_path: Path) -> None:
-    points = curve({name: [Question(-n, n > 3) for n in range(8)] for name in files}) if files else []
+    points = curve({name: [Margin(-n, n > 3) for n in range(8)] for name in files}) if files else []
     found = {"bias_alone": {"chosen": 1, "curve": [asdict(p) for p in points]}, "most_wrong": 0.05}
     (tmp_path / "c").write_text(json.dumps(found))
     command = ["refusal-curve", str(tmp_path / "c"), "--alone", "--out", str(tmp_path / "c.svg")]

@@ -164,7 +164,7 @@ def same(found: Any, expected: Any, at: str = "") -> None:
 @pytest.mark.parametrize("number", range(6))
 def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, engine: str, number: int) -> None:
     path = (tmp_path if engine == "standard" else FOLDER / "bundle") / "decoder.onnx"
-    if engine == "standard":  # where the other spelling lies beside it, that is opened
+    if engine == "standard":  # where the other variant lies beside it, that is opened
         for name in ("decoder.onnx", "decoder.onnx.data"):
             shutil.copy(FOLDER / "bundle" / name, tmp_path)
     assert fused_path(path).is_file() == (engine != "standard")

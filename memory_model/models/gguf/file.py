@@ -87,7 +87,7 @@ class GgufFile:
 
     @cached_property
     def special_tokens(self) -> SpecialTokens:
-        """From the metadata, completed by the usual spellings."""
+        """From the metadata, completed by the usual names."""
         return special_tokens_of(self._header.fields, self._backend, self.path)
 
     @cached_property

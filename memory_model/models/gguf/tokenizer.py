@@ -145,7 +145,7 @@ def _merges(tokens: Sequence[str], scores: Sequence[float], vocabulary: Mapping[
 
 
 def special_tokens_of(fields: Mapping[str, Any], backend: Tokenizer, path: Path) -> SpecialTokens:
-    """Those that the metadata names, completed by the usual spellings; raises InvalidInput without an end."""
+    """Those that the metadata names, completed by the usual names; raises InvalidInput without an end."""
     rows = backend.get_vocab_size()
 
     def listed(name: str) -> int | None:

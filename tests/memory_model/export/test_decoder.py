@@ -55,12 +55,12 @@ def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
 
 
 def exported(
-    model: Decoder, folder: Path, precision: str = "float32", spelling: str = "fused", prefix: tuple[int, ...] = ()
+    model: Decoder, folder: Path, precision: str = "float32", variant: str = "fused", prefix: tuple[int, ...] = ()
 ) -> Sequence:
     path, prefix = folder / "decoder.onnx", prefix or tuple(range(PREFIX))
-    if spelling == "torch":
+    if variant == "torch":
         return EdgeDecoder(TorchBackend(model), prefix, context=300, parallel=1).sequence()
-    decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])[spelling].save(path)
+    decoder_graphs(weights_of(model), model.config, precision, operators=[variant])[variant].save(path)
     return opened(path, list(prefix)).sequence()
 
 
@@ -97,13 +97,13 @@ def run_cuts(
 
 @pytest.mark.parametrize("budget", [*BUDGETS, "none"])
 @pytest.mark.parametrize("count", [0, 5])
-@pytest.mark.parametrize("spelling", [*OPERATORS, "torch"])
-def test_logits_equal_torch_in_chunks_and_steps(budget: str, count: int, spelling: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", [*OPERATORS, "torch"])
+def test_logits_equal_torch_in_chunks_and_steps(budget: str, count: int, variant: str, tmp_path: Path) -> None:
     model = random_model(config_of(budget))
     sets = [memories(model.config, count, seed) for seed in (1, 2)]
     cuts = [(0, 3, -1), (3, 67, 0), (67, 83, 1), *((i, i + 1, i < 85) for i in range(83, 88))]
     ids = np.random.default_rng(count).integers(0, 200, 88).tolist()
-    got = run_cuts(exported(model, tmp_path, spelling=spelling, prefix=tuple(ids[:3])), ids, cuts, sets)
+    got = run_cuts(exported(model, tmp_path, variant=variant, prefix=tuple(ids[:3])), ids, cuts, sets)
     np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets)[3:], atol=1e-4)
 
 
@@ -157,7 +157,7 @@ def test_low_bit_weights_equal_their_dequantized_float_model(precision: str, tmp
 
 def test_the_file_holds_standard_operators_only_and_a_tied_table_once(tmp_path: Path) -> None:
     for precision in ("float32", "int8", "int4"):
-        exported(random_model(config_of()), tmp_path, precision, spelling="standard")
+        exported(random_model(config_of()), tmp_path, precision, variant="standard")
         model = onnx.load(tmp_path / "decoder.onnx")
         assert {node.domain for node in model.graph.node} == {""}
         assert [(o.domain, o.version) for o in model.opset_import] == [("", 21)]
@@ -174,8 +174,8 @@ def weight_extents(graph: Path) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "int4"])
-def test_both_spellings_read_one_file_of_weights_and_agree(precision: str, tied: bool, tmp_path: Path) -> None:
-    """The CPU opens its own spelling where there is one; the other stays for accelerators."""
+def test_both_variants_read_one_file_of_weights_and_agree(precision: str, tied: bool, tmp_path: Path) -> None:
+    """The CPU opens its own variant where there is one; the other stays for accelerators."""
     loaded = tiny_loaded(config=config_of("unequal heads", tied_embeddings=tied))
     model, path = loaded.model, tmp_path / "decoder.onnx"
     names = {file.name for file in export_decoder(loaded, path, precision)}
@@ -183,7 +183,7 @@ def test_both_spellings_read_one_file_of_weights_and_agree(precision: str, tied:
     assert names == set(os.listdir(tmp_path))
     standard(weights_of(model), model.config, precision).save(tmp_path / "alone.onnx")
     extents = [weight_extents(tmp_path / name) for name in ("decoder.onnx", "decoder.cpu.onnx")]
-    assert extents[1] <= extents[0], "the other spelling adds no weights"
+    assert extents[1] <= extents[0], "the other variant adds no weights"
     chosen, ids = memories(model.config, 4, 1), list(range(50))
     logits, graphs = [], []
     for file in (path, tmp_path / "alone.onnx"):

@@ -275,10 +275,10 @@ def close(ours: np.ndarray, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, atol=TOLERANCE, rtol=0)
 
 
-def exported(loaded: LoadedModel, folder: Path, precision: str, spelling: str, prefix: Sequence[int]) -> Text:
+def exported(loaded: LoadedModel, folder: Path, precision: str, variant: str, prefix: Sequence[int]) -> Text:
     weights = {name: tensor.numpy() for name, tensor in loaded.model.state_dict().items()}
-    graphs = decoder_graphs(weights, loaded.config, precision, operators=[spelling])
-    graphs[spelling].save(folder / "decoder.onnx")
+    graphs = decoder_graphs(weights, loaded.config, precision, operators=[variant])
+    graphs[variant].save(folder / "decoder.onnx")
     graph = open_decoder(folder / "decoder.onnx", threads=1, provider="cpu")
     return Decoder(graph, prefix, context=256, parallel=1).sequence()
 
@@ -314,10 +314,10 @@ def test_a_memory_of_all_tokens_is_read_as_transformers_reads_the_text(pair: Pai
     close(ours, their_logits(pair.theirs, prefix + reference + text, positions)[-len(text) :])
 
 
-@pytest.mark.parametrize("spelling", ["standard", "fused"])
-def test_the_exported_graph_reads_memories_as_transformers_text(pair: Pair, tmp_path: Path, spelling: str) -> None:
+@pytest.mark.parametrize("variant", ["standard", "fused"])
+def test_the_exported_graph_reads_memories_as_transformers_text(pair: Pair, tmp_path: Path, variant: str) -> None:
     prefix, reference, text, positions = memory_case(pair.loaded)
-    sequence = exported(pair.loaded, tmp_path, "float32", spelling, prefix)
+    sequence = exported(pair.loaded, tmp_path, "float32", variant, prefix)
     sequence.begin(text, memory=True)
     sequence.inject(pair.loaded.writer.write([pair.loaded.tokenizer.decode(reference)]))
     ours = sequence.read(text, all_logits=True)

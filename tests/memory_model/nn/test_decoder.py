@@ -9,7 +9,7 @@ import torch
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
 from memory_model.models.load import load_base
-from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
+from memory_model.nn.decoder import Decoder, MemoryBatch, PackedRows
 from memory_model.nn.fused import rotate
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import MemoryWriter, pad_ids, write_memories, writing_device
@@ -51,7 +51,7 @@ def naive_write(model: Decoder, ids: list[int]) -> tuple[torch.Tensor, torch.Ten
             keys.append(rows[0])
             values.append(rows[1])
             valid.append(torch.arange(head.tokens) < len(kept))
-        x = x + layer.self_attn(layer.input_layernorm(x), cos, sin, [Rows(1, P + n)], [None])
+        x = x + layer.self_attn(layer.input_layernorm(x), cos, sin, [PackedRows(1, P + n)], [None])
         x = x + layer.mlp(layer.post_attention_layernorm(x))
     return torch.cat(keys), torch.cat(values), torch.cat(valid)
 
