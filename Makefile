@@ -80,8 +80,8 @@ locks: $(READY) ## write requirements/locks with hashes from pyproject.toml and 
 	$(LOCK) $(CLOUD) --extra service --extra edge --extra tracing --output-file requirements/locks/service.txt
 	echo 'ray[default]' | $(LOCK) - $(CLOUD) --extra service --extra edge --extra tracing --extra formats --extra ray \
 	    --output-file requirements/locks/encoder.txt
-	$(LOCK) $(CLOUD) --extra edge --extra serve --output-file requirements/locks/edge.txt
-	$(LOCK) pyproject.toml --extra edge --extra serve --python-version 3.10 --python-platform aarch64-manylinux_2_35 \
+	$(LOCK) $(CLOUD) --extra edge --extra serve --extra formats --output-file requirements/locks/edge.txt
+	$(LOCK) pyproject.toml --extra edge --extra serve --extra formats --python-version 3.10 --python-platform aarch64-manylinux_2_35 \
 	    --no-emit-package onnxruntime --output-file requirements/locks/jetson.txt
 
 # What the contract is compared with: the commit before; BEFORE=main on a branch of several.

@@ -84,7 +84,7 @@ WHEELS = (
         takes=("edge_client/",),
         extra="edge",
         ours=("memory3",),
-        optional=("formats", *OF_THE_EDGE),
+        optional=("formats", "ocr", *OF_THE_EDGE),
         scripts=("edge-client",),
     ),
     Wheel(

@@ -30,7 +30,7 @@ from edge_client.retrieval import names_of
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream, Remembered, Result, Token
 from memory3.errors import InvalidInput, Memory3Error
-from memory3.formats import find_sources, read_documents
+from memory3.formats import Report, find_sources, read_documents
 from memory3.formats.naming import Naming, below
 from memory3.printable import Wrapped, counted, printable
 
@@ -197,8 +197,9 @@ class TerminalChat:
 
     def _do_add(self, path: str) -> None:
         naming = Naming((_typed_path("/add FILE", path),))
-        sources = find_sources(naming.paths)
-        documents = (one for source in sources for one in read_documents(source, Path(naming.key(source))))
+        report = Report()
+        sources = find_sources(naming.paths, report)
+        documents = (one for source in sources for one in read_documents(source, Path(naming.key(source)), report))
         try:
             with err.status(f"remembering {path}"):
                 for one in self._model.remember_documents(documents):
@@ -208,6 +209,8 @@ class TerminalChat:
                         say(f"{one.outcome}: {one.key}, {counted(one.references, 'memory')}")
         except KeyboardInterrupt:
             say("(stopped)")
+        for line in report.lines(unreadable=False):
+            say(line)
 
     def _do_memories(self, _: str) -> None:
         if self._last is not None:

@@ -33,7 +33,7 @@ from edge_client.serve.access import (
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory3.errors import InvalidInput, Memory3Error
-from memory3.formats import find_sources, read_documents
+from memory3.formats import Report, find_sources, read_documents
 from memory3.printable import Wrapped, version_option
 
 EXIT_CODES = (
@@ -214,11 +214,15 @@ def serve(
 
 def _document(file: Path) -> tuple[str, str]:
     """Title and text of a file; one that holds several documents is their texts, each under its title."""
-    documents = [document for source in find_sources([file]) for document in read_documents(source)]
+    report = Report()
+    each = (read_documents(source, report=report) for source in find_sources([file], report))
+    documents = [document for found in each for document in found]
     if unreadable := [d for d in documents if d.unreadable]:
         raise InvalidInput(f"{unreadable[0].where}: {unreadable[0].unreadable}")
-    if len(documents) == 1:
-        return documents[0].title, documents[0].text
+    for line in report.lines()[1:]:  # without what was read
+        say(line)
+    if len({document.title for document in documents}) == 1:  # one, or the pages of one
+        return documents[0].title, "\n\n".join(document.text for document in documents)
     return file.name, "\n\n".join(f"{d.title}\n{d.text}" for d in documents)
 
 

@@ -29,7 +29,7 @@ from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
 from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, MissingFile
-from memory3.formats import count_documents
+from memory3.formats import Report, count_documents
 from memory3.formats.naming import Naming, below
 from memory3.printable import counted, printable
 
@@ -44,7 +44,7 @@ def remember(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE…", help="Files (text, Markdown, HTML, PDF, JSONL, CSV, Parquet), folders or '**/*.md'."
+            metavar="FILE…", help="Files (text, PDF, Office, mail, tables, code and more), folders or '**/*.md'."
         ),
     ] = None,
     kb: NameOption = DEFAULT_NAME,
@@ -86,7 +86,8 @@ def remember(
         folders = FileSync(opened, writer, Naming(tuple(files or ()), name), keep)
         changed = folders.look()
         try:
-            _show(folders.bring(changed), sum(count_documents(source) for source in changed))
+            total = sum(count_documents(source) for source in changed)
+            _show(folders.bring(changed), total, folders.report)
         except typer.Exit:
             if not watch:
                 raise
@@ -177,8 +178,8 @@ def forget(
         raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
 
 
-def _show(outcomes: Iterable[DocumentOutcome], total: int) -> None:
-    """A bar of documents, a line for each that failed, and the sum; exit code 1 where one failed."""
+def _show(outcomes: Iterable[DocumentOutcome], total: int, report: Report | None = None) -> None:
+    """A bar of documents, a line for each that failed, the sum, and the report; exit code 1 where one failed."""
     counts: Counter[str] = Counter()
     references, dropped = 0, list[str]()
     try:
@@ -202,5 +203,7 @@ def _show(outcomes: Iterable[DocumentOutcome], total: int) -> None:
         say(f"dropped {key}: it is no longer there")
     said = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items())) or "nothing to do"
     out.print(f"{counted(counts.total(), 'document')}: {said}; {counted(references, 'memory')}", markup=False)
+    for line in report.lines(unreadable=False) if report is not None else ():
+        say(line)
     if counts["failed"]:
         raise typer.Exit(1)

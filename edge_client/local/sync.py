@@ -10,7 +10,8 @@ from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import LocalDocument
 from edge_client.local.writer import MemoryWriter
 from memory3.errors import InvalidInput, MissingFile
-from memory3.formats import FileDocument, find_sources, read_documents
+from memory3.formats import FileDocument, Report, find_sources, read_documents
+from memory3.formats.document import NO_TEXT
 from memory3.formats.naming import Naming, file_of
 
 _Version = tuple[int, int]
@@ -31,6 +32,8 @@ class FileSync:
         self._there: dict[Path, _Version] = {}
         self._looked = False
         self._removed = True  # or not known yet
+        self.report = Report()
+        """Of the last look, and of what was read since."""
 
     def look(self) -> list[Path]:
         """The files that are new or changed since the last look.
@@ -38,9 +41,10 @@ class FileSync:
         Raises MissingFile, and at the first look InvalidInput for a file of no known kind.
         """
         there: dict[Path, _Version] = {}
+        self.report = Report()
         for path in self._naming.paths:
             try:
-                found = find_sources([path])
+                found = find_sources([path], self.report)
             except (InvalidInput, MissingFile):
                 if not self._looked and not path.is_dir():
                     raise
@@ -68,7 +72,7 @@ class FileSync:
         except MissingFile:
             find_sources(self._naming.paths)  # says what is missing
             raise
-        reading = _Reading(self._naming, base)
+        reading = _Reading(self._naming, base, self.report)
         for one in remember(base, self._writer, reading.documents(changed)):
             yield one
             if one.outcome == "stored" and (old := reading.renamed.get(one.key)):
@@ -90,8 +94,8 @@ class _Reading:
     path by which an earlier release named the same text.
     """
 
-    def __init__(self, naming: Naming, base: LocalKnowledgeBase) -> None:
-        self._naming, self._base = naming, base
+    def __init__(self, naming: Naming, base: LocalKnowledgeBase, report: Report) -> None:
+        self._naming, self._base, self._report = naming, base, report
         self.seen: set[str] = set()
         self.whole: set[str] = set()
         self.empty: set[str] = set()
@@ -101,14 +105,17 @@ class _Reading:
         """The documents of the files, one at a time."""
         for source in sources:
             file, whole = self._naming.key(source), True
-            for read in read_documents(source, Path(file)):
+
+            def earlier(read: FileDocument, source: Path = source) -> LocalDocument:
+                return LocalDocument(str(source), read.title, read.text, read.metadata)
+
+            for read in read_documents(source, Path(file), self._report):
                 self.seen.add(read.key)
                 whole = whole and not read.unreadable
-                if read.key == file and not read.unreadable:
-                    if not read.text.strip():
-                        self.empty.add(file)
-                    if self._base.has(LocalDocument(str(source), read.title, read.text, read.metadata)):
-                        self.renamed[file] = str(source)
+                if read.unreadable == NO_TEXT:
+                    self.empty.add(file)
+                elif read.key == file and not read.unreadable and self._base.has(earlier(read)):
+                    self.renamed[file] = str(source)
                 yield read
             if whole:
                 self.whole.add(file)

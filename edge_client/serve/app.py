@@ -46,7 +46,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
 from memory3 import __version__
 from memory3.errors import InvalidInput
-from memory3.formats import SUFFIXES, read_documents
+from memory3.formats import Report, read_documents
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 
 PAGE = Path(__file__).parent / "page"
@@ -208,19 +208,19 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
     @router.post(DOCUMENTS, response_model=None, responses={200: EVENT_STREAM}, openapi_extra=FILE)
     async def remember(request: Request, key: Annotated[str, Query(pattern=r"^[^/\x00]{1,200}$")]) -> Response:
-        """Remember a file, the body, under its name; the answer streams how far it is."""
+        """Remember a file, the body, under its name; the answer streams how far it is, and last what was read of it."""
         body = await request.body()
 
         async def steps() -> AsyncGenerator[dict[str, Any], None]:
             with TemporaryDirectory() as folder:
-                suffix = PurePath(key).suffix.lower()
-                kind = suffix if suffix in SUFFIXES else ".txt"
-                file = Path(folder) / f"{PurePath(key).stem[:60]}{kind}"
+                file = Path(folder) / f"{PurePath(key).stem[:60] or 'file'}{PurePath(key).suffix[:20]}"
                 file.write_bytes(body)
+                report = Report()
                 async with one_at_a_time:
-                    remembered = model.remember_documents(read_documents(file, Path(key)))
+                    remembered = model.remember_documents(read_documents(file, Path(key), report))
                     async for one in iterate_in_threadpool(remembered):
                         yield {name: getattr(one, name) for name in STEP}
+                yield {"outcome": "read", "key": key, "message": "; ".join(report.notes), "report": report.as_json()}
 
         return event_stream(steps())
 

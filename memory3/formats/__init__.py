@@ -1,74 +1,204 @@
-"""Files as documents: one reader for each kind of file, found by its suffix.
+"""Files as documents: one reader for each kind of file, found by its suffix or its content.
 
-    records    JSON lines, CSV, Parquet: a document for each line or row
-    pages      text, Markdown, HTML, PDF: a document for each file
+    records      CSV, Parquet, JSON lines: a document for each row
+    pages        PDF: a document for each page; images by OCR
+    markup       Markdown, HTML, LaTeX    structured   YAML, TOML, XML, JSON
+    office       Word, PowerPoint, Excel, OpenDocument, RTF, EPUB
+    mail         EML                      code         text, source code, logs, notebooks
 
 A reader yields documents one at a time; what cannot be read comes as a failed one that says where, and nothing is
-raised for it. Parquet, HTML and PDF need the extra `formats`.
+raised for it. A `Report` has what was read, skipped and assumed. Some kinds need the extra `formats` or `ocr`.
 """
 
 from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from memory3.errors import InvalidInput, Memory3Error, MissingFile
-from memory3.formats import pages, records
+from memory3.formats import code, mail, markup, office, pages, records, structured
+from memory3.formats.document import NO_TEXT
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
+from memory3.formats.encoding import looks_like_text
+from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, TOO_LARGE, UNSUPPORTED
+from memory3.formats.report import Report as Report  # what became of the files
 
-_READERS: dict[str, Callable[[Path], Iterator[FileDocument]]] = {
-    ".jsonl": records.read_jsonl,
-    ".ndjson": records.read_jsonl,
-    ".csv": records.read_csv,
-    ".tsv": records.read_csv,
-    ".parquet": records.read_parquet,
-    ".txt": pages.read_text,
-    ".md": pages.read_markdown,
-    ".markdown": pages.read_markdown,
-    ".html": pages.read_html,
-    ".htm": pages.read_html,
-    ".pdf": pages.read_pdf,
-}
-_RECORDS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-SUFFIXES = tuple(_READERS)
+Reader = Callable[[Path], Iterator[FileDocument]]
 
 
-def find_sources(paths: Sequence[Path]) -> list[Path]:
-    """The files of `paths`: files, folders (all of a known kind in them, but nothing hidden) and patterns (`**/*.md`).
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file. documents: what one file becomes. extra: of the wheels, whose packages its reader needs."""
 
-    Raises MissingFile and InvalidInput.
+    name: str
+    suffixes: tuple[str, ...]
+    read: Reader
+    documents: str
+    extra: str = ""
+
+
+_PROGRAMS = (
+    ".py .pyi .js .mjs .cjs .ts .tsx .jsx .java .kt .kts .scala .go .rs .c .h .cc .cpp .cxx .hpp .cs .swift .m .rb .php"
+    " .pl .lua .r .jl .sh .bash .zsh .fish .ps1 .bat .sql .css .scss .less .vue .svelte .dart .ex .exs .erl .hs .ml"
+    " .clj .groovy .gradle .tf .proto .cmake .asm .s .f90 .vb .diff .patch"
+)
+_SETTINGS = ".ini .cfg .conf .properties .env .log .out .err"
+_MARKED_TEXT = ".txt .text .rst .adoc .asciidoc .org .textile .wiki .srt .vtt .ics .vcf"
+
+KINDS = (
+    Kind("text", tuple(_MARKED_TEXT.split()), code.read_text, "one; its name is the title"),
+    Kind(
+        "Markdown",
+        (".md", ".markdown", ".mdx", ".qmd", ".rmd"),
+        markup.read_markdown,
+        "one; front matter or the first heading gives the title; other fields become metadata and lines",
+    ),
+    Kind("HTML", (".html", ".htm", ".xhtml"), markup.read_html, "one: the main part, no menus or scripts", "formats"),
+    Kind("PDF", (".pdf",), pages.read_pdf, "one for each page with text, its number as metadata `page`", "formats"),
+    Kind("Word", (".docx",), office.read_office, "one, with headers, footers, notes and comments", "formats"),
+    Kind("PowerPoint", (".pptx",), office.read_office, "one, with speaker notes", "formats"),
+    Kind("Excel", (".xlsx",), office.read_office, "one, a line for each row of each sheet", "formats"),
+    Kind("OpenDocument", (".odt", ".ods"), office.read_office, "one", "formats"),
+    Kind("RTF", (".rtf",), office.read_office, "one", "formats"),
+    Kind("EPUB", (".epub",), office.read_office, "one, all chapters", "formats"),
+    Kind("mail", (".eml",), mail.read_mail, "one: headers, text, and the attachments that can be read"),
+    Kind("LaTeX", (".tex", ".latex"), markup.read_latex, "one", "formats"),
+    Kind("notebook", (".ipynb",), code.read_notebook, "one: text, code and printed outputs"),
+    Kind("YAML", (".yaml", ".yml"), structured.read_yaml, "one, a line `path: value` for each value"),
+    Kind("TOML", (".toml",), structured.read_toml, "one, as YAML"),
+    Kind("XML", (".xml", ".rss", ".atom"), structured.read_xml, "one, as YAML"),
+    Kind("JSON", (".json",), structured.read_json, "one, as YAML"),
+    Kind("source code", tuple(_PROGRAMS.split()), code.read_code, "one"),
+    Kind("settings and logs", tuple(_SETTINGS.split()), code.read_code, "one"),
+    Kind("JSON lines", (".jsonl", ".ndjson"), records.read_jsonl, "one for each line, see below"),
+    Kind("CSV", (".csv", ".tsv"), records.read_csv, "one for each row, with any columns and delimiter"),
+    Kind("Parquet", (".parquet",), records.read_parquet, "one for each row, as CSV", "formats"),
+    Kind("image", pages.IMAGES, pages.read_image, "one: the text that OCR finds", "ocr"),
+)
+"""In the order of the guide's table."""
+_TEXT = KINDS[0]
+_OF_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
+SUFFIXES = tuple(_OF_SUFFIX)
+LARGEST_BYTES = 256 << 20
+"""Of a file that is read at once; Parquet and JSON lines are read in parts."""
+_RECORDS = (records.read_jsonl, records.read_csv, records.read_parquet)
+_IN_PARTS = ("JSON lines", "Parquet")
+
+
+def kind_of(source: Path) -> Kind | None:
+    """The kind of a file; one without a known suffix is text if it looks so. None: it cannot be read."""
+    if kind := _OF_SUFFIX.get(source.suffix.lower()):
+        return kind
+    try:
+        with source.open("rb") as file:
+            head = file.read(8192)
+    except OSError:
+        return None
+    return _TEXT if head and looks_like_text(head) else None
+
+
+def name_of_kind(source: Path) -> str:
+    """The kind of a file for people, by its suffix alone."""
+    return (_OF_SUFFIX.get(source.suffix.lower()) or _TEXT).name
+
+
+def reads(source: Path) -> bool:
+    """Whether there is a reader for a file."""
+    return kind_of(source) is not None
+
+
+def find_sources(paths: Sequence[Path], report: Report | None = None) -> list[Path]:
+    """The files of `paths`: files, folders (all that can be read in them, but nothing hidden) and patterns (`**/*.md`).
+
+    report: gets what is skipped. Raises MissingFile and InvalidInput where nothing of a path can be read.
     """
+    report = report if report is not None else Report()
     sources: list[Path] = []
-    kinds = ", ".join(SUFFIXES)
     for path in paths:
         none: Memory3Error
         if path.is_dir():
-            shown = (f for f in path.rglob("*") if not any(p.startswith(".") for p in f.relative_to(path).parts))
-            found, none = sorted(shown), InvalidInput(f"{path} has no file of {kinds} in it")
-        elif path.is_file():
-            found, none = [path], InvalidInput(f"{path}: only {kinds} can be read; convert it")
+            found, none = _shown(path, report), InvalidInput(f"{path} has no file in it that can be read")
+        elif path.exists():
+            found, none = [path], InvalidInput(f"{path} cannot be read")
         elif glob.has_magic(str(path)):
             found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-            none = MissingFile(f"no file of {kinds} fits the pattern {path}")
+            none = MissingFile(f"no file that can be read fits the pattern {path}")
         else:
             raise MissingFile(f"{path} does not exist")
-        readable = [file for file in found if file.suffix.lower() in _READERS and file.is_file()]
+        before = len(report.skipped)
+        readable = [file for file in found if _readable(file, report)]
         if not readable:
-            raise none
+            why = report.skipped[before:] if len(found) == 1 else []
+            raise InvalidInput(f"{path} is {why[0].reason}{f': {why[0].why}' if why[0].why else ''}") if why else none
         sources += readable
     return list(dict.fromkeys(sources))
 
 
-def read_documents(source: Path, typed: Path | None = None) -> Iterator[FileDocument]:
-    """The documents of one file, one at a time; a file that is the document is named as it was `typed`."""
+def _shown(folder: Path, report: Report) -> list[Path]:
+    """The files below a folder in order, without what is hidden, of which the outermost folder is reported."""
+    found: list[Path] = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            report.skip(entry, HIDDEN)
+        elif entry.is_dir() and not entry.is_symlink():
+            found += _shown(entry, report)
+        elif not entry.is_dir():
+            found.append(entry)
+        else:
+            report.skip(entry, NO_FILE, "a link to a folder")
+    return found
+
+
+def _readable(file: Path, report: Report) -> bool:
+    """Whether a file is to be read; reports why not."""
+    if file.is_dir():  # of a pattern
+        return False
+    if not file.is_file():
+        report.skip(file, NO_FILE, "a broken link" if file.is_symlink() else "")
+        return False
     try:
-        for document in _READERS[source.suffix.lower()](source):
-            yield document.named(typed or source)
-    except (OSError, MissingFile) as error:
-        yield FileDocument.failed(typed or source, error)
+        size, kind = file.stat().st_size, kind_of(file)
+    except OSError as error:
+        report.skip(file, NO_FILE, str(error.strerror))
+        return False
+    if size == 0:
+        report.skip(file, EMPTY)
+    elif kind is None:
+        report.skip(file, UNSUPPORTED)
+    elif size > LARGEST_BYTES and kind.name not in _IN_PARTS:
+        report.skip(file, TOO_LARGE, f"{size >> 20:,} MiB, at most {LARGEST_BYTES >> 20}")
+    else:
+        return True
+    return False
+
+
+def read_documents(source: Path, typed: Path | None = None, report: Report | None = None) -> Iterator[FileDocument]:
+    """The documents of one file, one at a time; a file that is the document is named as it was `typed`.
+
+    report: gets what was read and assumed.
+    """
+    kind = kind_of(source)
+    documents = _named(source, typed or source, kind)
+    yield from report.add(kind.name if kind else UNSUPPORTED, documents) if report is not None else documents
+
+
+def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocument]:
+    if kind is None:
+        yield FileDocument.failed(typed, f"no reader for {source.suffix or 'such a file'}: convert it to text")
+        return
+    try:
+        for document in kind.read(source):
+            empty = not (document.text.strip() or document.unreadable or kind.read in _RECORDS)
+            yield document.named(typed) if not empty else FileDocument.failed(typed, NO_TEXT)
+    except (OSError, MissingFile, UnicodeError) as error:
+        yield FileDocument.failed(typed, error)
 
 
 def count_documents(source: Path) -> int:
-    """How many documents a file has."""
-    return sum(1 for _ in read_documents(source)) if source.suffix.lower() in _RECORDS else 1
+    """How many documents a file has, or about: pages without text count."""
+    kind = kind_of(source)
+    if kind and kind.read in _RECORDS:
+        return sum(1 for _ in read_documents(source))
+    return pages.count_pages(source) if kind and kind.read is pages.read_pdf else 1

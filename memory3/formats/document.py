@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+NO_TEXT = "it has no text"
+"""Why a file that is blank cannot be read."""
 
 
 @dataclass(frozen=True)
 class FileDocument:
     """One document of a file. source, place: the file and where in it, for people, such as "line 3".
 
-    key: names the document; the file, where it is the document. unreadable: why it cannot be read, else empty.
+    key: names the document; the file, where it is the document, or the file, `#` and where in it. unreadable: why it
+    cannot be read, else empty. notes: what was assumed, changed or left out while reading, for people.
     """
 
     source: str
@@ -21,6 +26,7 @@ class FileDocument:
     metadata: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
     unreadable: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -32,16 +38,44 @@ class FileDocument:
         """What cannot be read; the error says why."""
         message = str(error) or type(error).__name__
         if isinstance(error, UnicodeDecodeError):
-            message = f"not valid UTF-8 at byte {error.start}: convert the file"
+            message = f"not valid {error.encoding.upper()} at byte {error.start}: convert the file"
         return cls(str(source), str(source), place=place, unreadable=message)
 
     def named(self, typed: Path) -> FileDocument:
-        """With the file as it was typed, which also names the document where the file is one."""
-        key = str(typed) if self.key == self.source else self.key
+        """With the file as it was typed, which also names the document where the file is one or it is in the file."""
+        key, of_file = self.key, self.source
+        if key == of_file or key.startswith(f"{of_file}#"):
+            key = f"{typed}{key[len(of_file) :]}"
         return replace(self, source=str(typed), key=key)
+
+    def noted(self, *notes: str) -> FileDocument:
+        """With further notes; empty ones do not count."""
+        return replace(self, notes=(*self.notes, *filter(None, notes)))
 
 
 def where(source: str, place: str, key: str) -> str:
     """For people: a file, the place in it, and the key where it is another name."""
-    parts = [source, place, f"key {key}" if key != source else ""]
+    parts = [source, place, f"key {key}" if key != source and key.partition("#")[0] != source else ""]
     return ", ".join(part for part in parts if part)
+
+
+def title_of(source: Path) -> str:
+    """A title from the file's name."""
+    return source.stem.replace("_", " ")
+
+
+_PROGRAMS = r"microsoft (office )?(word|excel|powerpoint)|openoffice|libreoffice|google docs|writer|print"
+_USELESS_TITLE = re.compile(
+    rf"({_PROGRAMS}) - .*|.*\.(docx?|dotx?|odt|rtf|pages|tex|dvi|pdf|indd|qxd|pptx?|xlsx?|html?|txt|tmp|eps|fm)"
+    r"|(untitled|unbenannt|sans titre|no title|kein titel|new|title|document|dokument|presentation|slide|page|sheet"
+    r"|workbook|book|mappe|scan|img|image|powerpoint presentation|powerpoint-präsentation|word document"
+    r"|\(?anonymous\)?|unspecified)"
+    r"[ _.-]*(document|page|dokument|seite)?[ _.()\d-]*|[\W\d_]*|d:\d{8}.*|file:.*|https?:.*",
+    re.IGNORECASE,
+)
+
+
+def useful_title(title: object) -> str:
+    """A title from a file's metadata; empty for one that a program made up, such as "Microsoft Word - Document1"."""
+    words = " ".join(str(title or "").replace("\0", " ").split())
+    return "" if _USELESS_TITLE.fullmatch(words) else words

@@ -7,6 +7,7 @@ Paths are those of files as they are typed, with the symbolic links of their fol
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from memory3.errors import InvalidInput
 from memory3.formats.document import FileDocument
 
+_PART = re.compile(r"#(?:page|row)=\d+\Z")
+"""What follows a file's key in those of its pages and rows."""
 FILE = "source_file"
 """Metadata of a document that is a record of a file: the key of the file."""
 
@@ -85,7 +88,7 @@ class Naming:
 
 def file_of(key: str, metadata: Mapping[str, str]) -> str:
     """The key of the file that a stored document is from."""
-    return metadata.get(FILE, key)
+    return metadata.get(FILE) or _PART.sub("", key)
 
 
 def with_file(read: FileDocument) -> Mapping[str, str]:
@@ -94,9 +97,10 @@ def with_file(read: FileDocument) -> Mapping[str, str]:
 
 
 def below(keys: Sequence[str], typed: str) -> list[str]:
-    """Those keys that `typed` names: the key itself, or that of a file, or all of a folder."""
+    """Those keys that `typed` names: the key itself, or that of a file, its pages or rows, or all of a folder."""
     path = str(absolute(Path(typed)))
     for exact in (typed, path):
         if exact in keys:
             return [exact]
-    return [key for key in keys if key.startswith(f"{path}/")]
+    parts = [key for key in keys if _PART.sub("", key) in (typed, path)]
+    return parts or [key for key in keys if key.startswith(f"{path}/")]

@@ -1,167 +1,405 @@
-"""Files that are one document each: text, Markdown, HTML and PDF."""
+"""PDF files and scans: a document for each page that has text, with its number as metadata `page`.
+
+Words are put in reading order by the gaps between columns; ruled tables become "column: value" lines. Form fields,
+ligatures and hyphens at line ends are resolved. Pages without text are read by OCR where the extra `ocr` is installed.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from memory3.errors import MissingFile
+from memory3.formats.document import FileDocument, title_of, useful_title
+from memory3.formats.libraries import imported
+from memory3.formats.tables import table_lines
 
-from memory3.formats.document import FileDocument
-from memory3.formats.records import imported
-
-
-def read_text(source: Path) -> Iterator[FileDocument]:
-    """Plain text in UTF-8; the file's name is the title."""
-    yield _of_text(source, lambda text, title: (title, text))
-
-
-def _of_text(source: Path, parse: Callable[[str, str], tuple[str, str]]) -> FileDocument:
-    """The document of a file in UTF-8; `parse` makes (title, text) of its text and of the title its name gives."""
-    try:
-        return FileDocument(str(source), str(source), *parse(source.read_bytes().decode("utf-8-sig"), title_of(source)))
-    except UnicodeDecodeError as error:
-        return FileDocument.failed(source, error)
-
-
-def title_of(source: Path) -> str:
-    """A title from the file's name."""
-    return source.stem.replace("_", " ")
-
-
-_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-_PARSER = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")  # what is deeper is left out
-_LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
-"""How a line of facts begins: `Paid leave: 31 days`."""
-
-
-def read_markdown(source: Path) -> Iterator[FileDocument]:
-    """CommonMark with tables; the first heading is the title; marks, links and images lose their signs."""
-    yield _of_text(source, _parse_markdown)
-
-
-def _parse_markdown(text: str, title: str) -> tuple[str, str]:
-    tokens = _PARSER.parse(_FRONT_MATTER.sub("", text.replace("\r\n", "\n")))
-    if len(tokens) > 1 and tokens[0].type == "heading_open":
-        title, tokens = _inline(tokens[1]) or title, tokens[3:]
-    blocks: list[str] = []
-    cells: list[str] | None = None
-    for before, token in zip([None, *tokens], tokens, strict=False):
-        if token.type == "tr_open":
-            cells = []
-        elif token.type == "tr_close":
-            blocks.append(" | ".join(cells or ()))
-            cells = None
-        elif token.type in ("fence", "code_block"):
-            blocks.append(token.content.rstrip("\n"))
-        elif token.type == "inline":
-            words = _inline(token)
-            if cells is not None:
-                cells.append(words)
-            else:
-                blocks.append(_sentence(words) if before and before.type == "heading_open" else words)
-    return title, "\n\n".join(block for block in blocks if block)
-
-
-def _sentence(heading: str) -> str:
-    """A heading as a sentence, so that it does not run into the text below it."""
-    return heading if not heading or heading[-1] in ".!?:。！？" else f"{heading}."
-
-
-def _inline(token: Token) -> str:
-    """The words of inline text. A wrapped line runs on; one that begins with a label stays a line of its own."""
-    lines, kept = [""], [True]
-    for child in token.children or ():
-        if child.type in ("text", "code_inline", "image"):
-            lines[-1] += child.content
-        elif child.type in ("softbreak", "hardbreak"):
-            lines.append("")
-            kept.append(child.type == "hardbreak")
-    words = lines[0]
-    for line, keep in zip(lines[1:], kept[1:], strict=True):
-        words += ("\n" if keep or _LABEL.match(line) else " ") + line
-    return words.strip()
-
-
-_NO_TEXT = ["script", "style", "noscript", "template", "svg", "nav", "header", "footer", "aside", "form"]
-_HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
-_BLOCKS = [
-    *_HEADINGS,
-    "p",
-    "div",
-    "section",
-    "article",
-    "main",
-    "li",
-    "ul",
-    "ol",
-    "dl",
-    "dt",
-    "dd",
-    "tr",
-    "table",
-    "br",
-    "blockquote",
-    "pre",
-    "figcaption",
-    "caption",
-]
-
-
-def read_html(source: Path) -> Iterator[FileDocument]:
-    """The words of a page's main part, a line a block; in the encoding that the page declares, or UTF-8."""
-    raw = source.read_bytes()
-    page = raw.decode("utf-16", "replace") if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else raw
-    tree = imported("selectolax.lexbor").LexborHTMLParser(page)
-    head = tree.css_first("title")
-    title = _words(head.text()) if head else ""
-    root = tree.css_first("main") or tree.css_first("article") or tree.body
-    if not title and root and (first := root.css_first("h1")):
-        title = _words(first.text())
-    text = _text_of(root, title) if root else ""
-    yield FileDocument(str(source), str(source), title or title_of(source), text)
-
-
-def _text_of(root: Any, title: str) -> str:
-    """The words below `root`, a line a block; a first heading that only repeats the title is left out."""
-    root.strip_tags(_NO_TEXT)
-    for heading in root.css(", ".join(_HEADINGS)):
-        heading.replace_with(f"\n{_sentence(_words(heading.text()))}\n")
-    for cell in root.css("td, th"):
-        cell.insert_after(" ")
-    for block in root.css(", ".join(_BLOCKS)):
-        block.insert_before("\n")
-        block.insert_after("\n")
-    lines = [_words(line) for line in root.text().split("\n")]
-    lines = [line for line in lines if line]
-    if lines and lines[0] == _sentence(title):
-        lines = lines[1:]
-    return "\n".join(lines)
-
-
-def _words(text: str) -> str:
-    return " ".join(text.split())
+IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+_LIGATURES = str.maketrans(
+    {
+        "ﬀ": "ff",
+        "ﬁ": "fi",
+        "ﬂ": "fl",
+        "ﬃ": "ffi",
+        "ﬄ": "ffl",
+        "ﬅ": "st",
+        "ﬆ": "st",
+        "\u00ad": "",
+        "\u00a0": " ",
+        "\0": "",
+    }
+)
+_OCR_DPI = 200
+_HYPHEN = re.compile(r"(\w+)[-\u2010\u2011]\n(\w+)")
+_ENDED = re.compile(r"[.!?:。！？…][\"'”’)\]]*\Z")
 
 
 def read_pdf(source: Path) -> Iterator[FileDocument]:
-    """The text of all pages; one that cannot be read fails the file, since a document with a hole would look whole."""
-    pypdf = imported("pypdf")
-    pages: list[str] = []
+    """A document for each page with text; a page that cannot be read fails alone."""
+    pypdf, pdfplumber = imported("pypdf"), imported("pdfplumber")
+    numbers_without: list[int] = []
+    recognised: list[int] = []
+    documents: list[FileDocument] = []
     place = ""
     try:
         with pypdf.PdfReader(source) as reader:
             if reader.is_encrypted and not reader.decrypt(""):
                 raise ValueError("it is encrypted: store it without a password")
-            title = (reader.metadata.title if reader.metadata else None) or title_of(source)
-            for page in reader.pages:
-                place = f"page {len(pages) + 1}"
-                pages.append(page.extract_text().strip())
-        place, text = "", "\n\n".join(page for page in pages if page)
-        if not text:
-            raise ValueError(f"no text on its {len(pages)} pages: recognise scanned pages (OCR) first")
-        yield FileDocument(str(source), str(source), str(title), text.encode("utf-8", "replace").decode())
+            title = useful_title(reader.metadata.title if reader.metadata else "") or title_of(source)
+            fields = _form_fields(reader)
+            total = len(reader.pages)
+        texts: list[str] = []
+        with pdfplumber.open(source, password="") as pdf:
+            for number, page in enumerate(pdf.pages, 1):
+                place = f"page {number}"
+                text = _page_text(page)
+                if not text.strip():
+                    if _has_image(page) and _ocr():
+                        text = _recognised(page.to_image(resolution=_OCR_DPI).original)
+                    (recognised if text else numbers_without).append(number)
+                texts.append(text)
+                page.close()
+        place = ""
+        for number, text in enumerate(_whole_sentences(texts), 1):
+            lines = "\n".join(line for line in (text, *fields.get(number, ())) if line)
+            if lines.strip():
+                clean = lines.encode("utf-8", "replace").decode()
+                key, metadata = _key(source, number, total), {"page": str(number)}
+                documents.append(FileDocument(str(source), key, title, clean, metadata, f"page {number}"))
+    except MissingFile:
+        raise
     except Exception as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
         yield FileDocument.failed(source, f"it is no readable PDF: {error}", place)
+        return
+    notes = []
+    if numbers_without:
+        help_ = "" if _ocr() else ": the extra ocr reads scanned pages"
+        notes.append(f"no text on {_numbers(numbers_without)} of {total}{help_}")
+    if recognised:
+        notes.append(f"{_numbers(recognised)} of {total} read by OCR")
+    if not documents:
+        yield FileDocument.failed(source, notes[0] if notes else "it has no pages")
+        return
+    yield documents[0].noted(*notes)
+    yield from documents[1:]
+
+
+def count_pages(source: Path) -> int:
+    """Pages of a PDF; 1 where it cannot be read."""
+    try:
+        with imported("pypdf").PdfReader(source) as reader:
+            return max(1, len(reader.pages))
+    except Exception:
+        return 1
+
+
+def read_image(source: Path) -> Iterator[FileDocument]:
+    """The text of a scan or a photograph, by OCR."""
+    image = imported("PIL.Image", "ocr")
+    imported("rapidocr_onnxruntime", "ocr")
+    try:
+        with image.open(source) as opened:
+            text = _recognised(opened.convert("RGB"))
+    except Exception as error:  # as above
+        yield FileDocument.failed(source, f"it is no readable image: {error}")
+        return
+    if text:
+        yield FileDocument(str(source), str(source), title_of(source), text).noted("read by OCR")
+    else:
+        yield FileDocument.failed(source, "no text was recognised in it")
+
+
+def _key(source: Path, number: int, total: int) -> str:
+    """A page's; a file of one page is the document."""
+    return str(source) if total == 1 else f"{source}#page={number}"
+
+
+def _numbers(pages: Sequence[int]) -> str:
+    """Pages 2-4 and 7."""
+    runs: list[list[int]] = []
+    for page in pages:
+        if runs and page == runs[-1][-1] + 1:
+            runs[-1].append(page)
+        else:
+            runs.append([page])
+    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"page{'s' if len(pages) > 1 else ''} {shown}"
+
+
+def _form_fields(reader: Any) -> dict[int, list[str]]:
+    """Lines "field: value" of the fields that are filled in, by page number."""
+    found: dict[int, list[str]] = {}
+    for number, page in enumerate(reader.pages, 1):
+        for reference in page.get("/Annots") or ():
+            widget = reference.get_object()
+            if widget.get("/Subtype") != "/Widget":
+                continue
+            names: list[str] = []
+            value: Any = None
+            label = ""
+            part: Any = widget
+            for _ in range(32):  # a field inherits from those it is in
+                if (name := part.get("/T")) is not None:
+                    names.insert(0, str(name))
+                value = part.get("/V") if value is None else value
+                label = label or str(part.get("/TU") or "")
+                if "/Parent" not in part:
+                    break
+                part = part["/Parent"].get_object()
+            shown = _field_value(value)
+            name = " ".join(label.split()) or names[-1] if names else label
+            line = f"{name.rstrip(':')}: {shown}"
+            if shown and name and line not in found.setdefault(number, []):
+                found[number].append(line)
+    return found
+
+
+def _field_value(value: Any) -> str:
+    """Text, a choice, or the name of a button's state; empty where it is off."""
+    if value is None:
+        return ""
+    value = value.get_object() if hasattr(value, "get_object") else value
+    if isinstance(value, list):
+        return ", ".join(filter(None, map(_field_value, value)))
+    text = " ".join(str(value).split())
+    if text.startswith("/"):
+        return {"/Off": "", "/Yes": "yes", "/On": "yes", "/1": "yes"}.get(text, text[1:])
+    return text
+
+
+@dataclass
+class _Line:
+    """Words on one line. All lengths in points, from the top left."""
+
+    words: list[dict[str, Any]]
+    x0: float = field(init=False)
+    x1: float = field(init=False)
+    top: float = field(init=False)
+    bottom: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.x0, self.top = (min(word[side] for word in self.words) for side in ("x0", "top"))
+        self.x1, self.bottom = (max(word[side] for word in self.words) for side in ("x1", "bottom"))
+
+    @property
+    def segments(self) -> list[_Line]:
+        """Its parts with wide gaps between them."""
+        parts: list[list[dict[str, Any]]] = []
+        for word in sorted(self.words, key=lambda word: word["x0"]):
+            if parts and word["x0"] - parts[-1][-1]["x1"] < 1.2 * (self.bottom - self.top):
+                parts[-1].append(word)
+            else:
+                parts.append([word])
+        return [_Line(part) for part in parts] if len(parts) > 1 else [self]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word["text"] for word in sorted(self.words, key=lambda word: word["x0"]))
+
+
+def _page_text(page: Any) -> str:
+    """The text of a page in reading order, tables as lines at their height."""
+    tables = [table for table in page.find_tables() if len(table.rows) > 1 and len(table.columns) > 1]
+    words = [
+        {**word, "text": word["text"].translate(_LIGATURES)}
+        for word in page.extract_words(keep_blank_chars=False, use_text_flow=False, expand_ligatures=True)
+        if not any(_inside(word, table.bbox) for table in tables)
+    ]
+    for table in tables:  # a table is a word as large as itself
+        cells = [[(cell or "").translate(_LIGATURES) for cell in row] for row in table.extract()]
+        text = "\n".join(table_lines(cells))
+        if text:
+            x0, top, x1, bottom = table.bbox
+            words.append({"text": f"\n{text}\n", "x0": x0, "x1": x1, "top": top, "bottom": bottom, "table": True})
+    blocks = [_joined_lines(block) for block in _ordered(words)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(block for block in blocks if block)).strip()
+
+
+def _inside(word: dict[str, Any], box: tuple[float, float, float, float]) -> bool:
+    x, y = (word["x0"] + word["x1"]) / 2, (word["top"] + word["bottom"]) / 2
+    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
+
+
+def _ordered(words: list[dict[str, Any]], depth: int = 0) -> list[list[dict[str, Any]]]:
+    """Blocks of words in reading order (recursive XY cut): columns left to right, what spans them in between."""
+    if len(words) < 2 or depth > 12:
+        return [words] if words else []
+    height = sorted(word["bottom"] - word["top"] for word in words if "table" not in word)
+    size = height[len(height) // 2] if height else 10.0
+    if cut := _column_gap(words, size):
+        left = [word for word in words if word["x1"] <= cut]
+        right = [word for word in words if word["x0"] >= cut]
+        return [*_ordered(left, depth + 1), *_ordered(right, depth + 1)]
+    if cut := _widest_gap(words, "top", "bottom", size * 0.6):
+        above = [word for word in words if word["bottom"] <= cut]
+        below = [word for word in words if word["top"] >= cut]
+        if any(_column_gap(part, size) for part in _bands(words, size)):
+            return [*_ordered(above, depth + 1), *_ordered(below, depth + 1)]
+    return [words]
+
+
+def _bands(words: list[dict[str, Any]], size: float) -> list[list[dict[str, Any]]]:
+    """The words between horizontal gaps."""
+    bands: list[list[dict[str, Any]]] = []
+    end = float("-inf")
+    for word in sorted(words, key=lambda word: word["top"]):
+        if word["top"] - end > size * 0.6 or not bands:
+            bands.append([])
+        bands[-1].append(word)
+        end = max(end, word["bottom"])
+    return bands
+
+
+def _column_gap(words: list[dict[str, Any]], size: float) -> float:
+    """The middle of a vertical gap between two columns of running text; 0 where there is none.
+
+    Columns have several lines of several words on both sides; the gaps of a table's columns do not separate prose.
+    """
+    found = _widest_gap(words, "x0", "x1", size * 0.8)
+    if not found:
+        return 0.0
+    left = [word for word in words if word["x1"] <= found]
+    right = [word for word in words if word["x0"] >= found]
+    for side in (left, right):
+        lines = _lines(side)
+        if len(lines) < 3 or len(side) < 2.5 * len(lines):
+            return 0.0
+    return found
+
+
+def _widest_gap(words: list[dict[str, Any]], start: str, end: str, least: float) -> float:
+    """The middle of the widest gap between words in one direction; 0 where none is wider than `least`."""
+    ordered = sorted(words, key=lambda word: word[start])
+    reach, widest, middle = ordered[0][end], least, 0.0
+    for word in ordered[1:]:
+        if word[start] - reach > widest:
+            widest, middle = word[start] - reach, (word[start] + reach) / 2
+        reach = max(reach, word[end])
+    return middle
+
+
+def _lines(words: list[dict[str, Any]]) -> list[_Line]:
+    """Lines from top to bottom: words whose middles are at one height."""
+    lines: list[list[dict[str, Any]]] = []
+    for word in sorted(words, key=lambda word: (word["top"] + word["bottom"]) / 2):
+        middle = (word["top"] + word["bottom"]) / 2
+        if lines and lines[-1][0]["top"] <= middle <= lines[-1][0]["bottom"] and "table" not in word:
+            lines[-1].append(word)
+        else:
+            lines.append([word])
+    return [_Line(line) for line in lines]
+
+
+def _joined_lines(words: list[dict[str, Any]]) -> str:
+    """A block as text: wrapped lines of a paragraph run on, short ones and "label: value" lines stay."""
+    parts: list[str] = []
+    for tabular, run in itertools.groupby(_runs(_lines(words)), key=lambda line: line[0]):
+        lines = [line for _, line in run]
+        parts.append("\n".join(table_lines(_cells(lines))) if tabular else _paragraphs(lines))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _runs(lines: list[_Line]) -> list[tuple[int, _Line]]:
+    """Each line with the number of the table without rules that it belongs to, 0 for none.
+
+    A table is at least three lines with as many cells, which begin or end below each other.
+    """
+    result: list[tuple[int, _Line]] = []
+    start = number = 0
+    while start < len(lines):
+        end = start + 1
+        while end < len(lines) and _aligned(lines[end - 1], lines[end]):
+            end += 1
+        if end - start >= 3 and len(lines[start].segments) > 1:
+            number += 1
+            result += [(number, line) for line in lines[start:end]]
+        else:
+            end = start + 1
+            result.append((0, lines[start]))
+        start = end
+    return result
+
+
+def _aligned(first: _Line, second: _Line) -> bool:
+    """Whether two lines have as many cells, at the same places."""
+    a, b = first.segments, second.segments
+    size = first.bottom - first.top
+    near = all(min(abs(p.x0 - q.x0), abs(p.x1 - q.x1)) < size for p, q in zip(a, b, strict=False))
+    return len(a) == len(b) > 1 and near and second.top - first.bottom < 2 * size
+
+
+def _cells(lines: list[_Line]) -> list[list[str]]:
+    return [[segment.text for segment in line.segments] for line in lines]
+
+
+def _paragraphs(lines: list[_Line]) -> str:
+    text = lines[0].text
+    right = max(line.x1 for line in lines)
+    for before, line in itertools.pairwise(lines):
+        size = before.bottom - before.top
+        wrapped = before.x1 > right - 0.25 * (right - before.x0) and line.top - before.bottom < size
+        if re.search(r"\w[-\u2010]\Z", text) and line.text[:1].islower():
+            text = f"{text}\n{line.text}"
+        elif wrapped and not _ENDED.search(text) and not re.match(r"\w[^.!?:]{0,60}: \S", line.text):
+            text = f"{text} {line.text}"
+        else:
+            text = f"{text}\n{line.text}" if line.top - before.bottom < size else f"{text}\n\n{line.text}"
+    return _without_hyphens(text)
+
+
+def _without_hyphens(text: str) -> str:
+    """Words that a line end divides, in one piece; a hyphen that the text uses elsewhere stays."""
+
+    def joined(found: re.Match[str]) -> str:
+        first, second = found.groups()
+        keeps = f"{first}-{second}".lower() in text.lower() or first[-1].isdigit() or not second[0].islower()
+        return f"{first}-{second}" if keeps else f"{first}{second}"
+
+    return _HYPHEN.sub(joined, text)
+
+
+def _whole_sentences(pages: list[str]) -> list[str]:
+    """The pages' texts; a sentence that goes on over the page break is whole on the page where it begins."""
+    result = list(pages)
+    for number in range(len(result) - 1):
+        if not result[number] or _ENDED.search(result[number]) or not result[number + 1][:1].islower():
+            continue
+        end = re.search(r"[.!?](?=\s|\Z)", result[number + 1][:1000])
+        if end is None:
+            continue
+        tail, result[number + 1] = result[number + 1][: end.end()], result[number + 1][end.end() :].lstrip()
+        joint = "\n" if result[number][-1] in "-\u2010" else " "
+        result[number] = _without_hyphens(f"{result[number]}{joint}{tail}")
+    return result
+
+
+def _has_image(page: Any) -> bool:
+    return bool(page.images) or bool(page.curves) or bool(page.rects)
+
+
+@cache
+def _ocr() -> Any:
+    """The recogniser of the extra `ocr`; None where it is not installed."""
+    try:
+        from memory3.onnx_runtime import ort as ort  # its telemetry is off before the recogniser loads it
+
+        return imported("rapidocr_onnxruntime", "ocr").RapidOCR()
+    except MissingFile:
+        return None
+
+
+def _recognised(image: Any) -> str:
+    """The text of an image in reading order."""
+    import numpy as np
+
+    found, _ = _ocr()(np.asarray(image.convert("RGB")))
+    words = []
+    for corners, text, _ in found or ():
+        xs, ys = [corner[0] for corner in corners], [corner[1] for corner in corners]
+        words.append({"text": text, "x0": min(xs), "x1": max(xs), "top": min(ys), "bottom": max(ys)})
+    return "\n".join(line.text for block in _ordered(words) for line in _lines(block))

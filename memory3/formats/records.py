@@ -1,23 +1,27 @@
 """Files of records: each line or row with named values is a document.
 
 JSON lines    {"key", "title", "text", "metadata"}; blank lines are skipped
-CSV, TSV      columns `key` and `text`, perhaps `title`; all others are metadata
+CSV, TSV      columns `text` and perhaps `key` and `title`, all others are metadata; or any columns, whose values become
+              lines "column: value". Delimiter and encoding are detected
 Parquet       the same, and perhaps a column `metadata`
 """
 
 from __future__ import annotations
 
 import csv
-import importlib
+import io
+import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from memory3.errors import MissingFile
-from memory3.formats.document import FileDocument
+from memory3.formats.document import FileDocument, title_of
+from memory3.formats.encoding import decode
+from memory3.formats.libraries import imported
 
 _FIELDS = ("key", "title", "text", "metadata")
 
@@ -76,14 +80,6 @@ def _plain(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def imported(module: str) -> Any:
-    """A library of the extra `formats`; raises MissingFile that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingFile(f"reading it needs {module.split('.')[0]}: pip install {module.split('.')[0]}") from error
-
-
 def read_jsonl(source: Path) -> Iterator[FileDocument]:
     """A document for each line."""
     with source.open("rb") as file:
@@ -99,31 +95,99 @@ def read_jsonl(source: Path) -> Iterator[FileDocument]:
 csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that are meant for cells
 
 
-def _require_columns(names: Sequence[str]) -> None:
-    if lacking := {"key", "text"} - set(names):
-        raise ValueError(f"no column {' and '.join(sorted(lacking))}; columns: {', '.join(names) or 'none'}")
-    if twice := sorted({name for name in names if list(names).count(name) > 1}):
-        raise ValueError(f"more than one column {', '.join(twice)}")
+_RESERVED = ("key", "title", "text", "metadata")
+_DELIMITERS = ",;\t|"
+_SAMPLE_LINES = 20
+_VALUE = re.compile(r"[\s\d.,:/%€$£+-]*\d[\s\d.,:/%€$£+-]*")
+
+
+def _columns(names: Sequence[str]) -> list[str]:
+    """The names of columns, made different; raises ValueError where a column of ours is there twice."""
+    found: list[str] = []
+    for number, name in enumerate(names, 1):
+        name = " ".join((name or "").split()) or f"column {number}"
+        if name in found and name in _RESERVED:
+            raise ValueError(f"more than one column {name}")
+        found.append(name if name not in found else f"{name} {number}")
+    return found
+
+
+def _row_document(source: Path, place: str, number: int, values: dict[str, Any]) -> FileDocument:
+    """The document of a row: of its column `text`, or of all its columns as lines "column: value".
+
+    Without a column `key`, the number of the row names it; without `title`, its first cell that has a letter.
+    """
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    key = values.get("key", f"{source}#row={number}")
+    if "text" in values:
+        values = {**given, "key": key, "text": values["text"]}
+        return from_record(source, place, values, others_are_metadata=True)
+    try:
+        cells = {name: as_text(value) for name, value in given.items() if name not in ("key", "title", "metadata")}
+    except ValueError as error:
+        return FileDocument.failed(source, error, place)
+    first = next((cell for cell in cells.values() if any(char.isalpha() for char in cell)), "")
+    title = given.get("title") or (first if 0 < len(first) <= 80 else "") or title_of(source)
+    text = "\n".join(f"{name.rstrip(':')}: {' '.join(cell.split())}" for name, cell in cells.items())
+    record = {
+        "key": key if key is None else as_text(key),
+        "title": as_text(title),
+        "text": text,
+        "metadata": given.get("metadata"),
+    }
+    return from_record(source, place, record)
 
 
 def read_csv(source: Path) -> Iterator[FileDocument]:
     """A document for each row; what breaks the table ends it."""
-    line = 0
-    dialect = "excel-tab" if source.suffix.lower() == ".tsv" else "excel"
+    line = number = 0
     try:
-        with source.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file, dialect=dialect, strict=True)
-            _require_columns(table.fieldnames or ())
-            for row in table:
-                line = table.line_num
-                if None in row or None in row.values():
-                    why = "the row has more or fewer cells than the first line"
-                    yield FileDocument.failed(source, why, f"line {line}")
-                else:
-                    values = {name: cell for name, cell in row.items() if cell or name in ("key", "text")}
-                    yield from_record(source, f"line {line}", values, others_are_metadata=True)
+        read = decode(source.read_bytes())
+        text, delimiter = _delimited(read.text, source.suffix.lower() == ".tsv")
+        notes = [read.note]
+        if delimiter not in ",\t":
+            notes.append(f"cells are separated by {delimiter!r}")
+        table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        first = next((row for row in table if any(row)), [])
+        if not first:
+            raise ValueError("no columns: the table is empty")
+        names, rows = _columns(first), itertools.chain(table)
+        if not {*_RESERVED} & {*names} and any(_VALUE.fullmatch(cell) for cell in first):
+            names = [f"column {n}" for n in range(1, len(first) + 1)]
+            notes.append("its first line holds values, so its columns have no names")
+            rows = itertools.chain([first], table)
+        for row in rows:
+            line = max(table.line_num, 1)
+            if not any(row):
+                continue
+            number += 1
+            if len(row) > len(names) and any(row[len(names) :]):
+                why = f"the row has {len(row)} cells, the first line {len(names)}"
+                yield FileDocument.failed(source, why, f"line {line}")
+                continue
+            cells = [*row, *[""] * (len(names) - len(row))]
+            yield _row_document(source, f"line {line}", number, dict(zip(names, cells, strict=False))).noted(*notes)
+            notes = []
     except (csv.Error, ValueError) as error:
         yield FileDocument.failed(source, error, f"after line {line}" if line else "line 1")
+
+
+def _delimited(text: str, tabs: bool) -> tuple[str, str]:
+    """The table, and what is between its cells: what Excel's line `sep=;` says, or what gives most rows equal cells."""
+    if found := re.match(r"sep=(.)\r?\n", text):
+        return text[found.end() :], found[1]
+    sample = "".join(itertools.islice(io.StringIO(text, newline=""), _SAMPLE_LINES))
+    best, most = "\t" if tabs else ",", (0.0, 1)
+    for delimiter in _DELIMITERS:
+        try:
+            widths = [len(row) for row in csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        if widths and widths[0] > 1:
+            equal = sum(width == widths[0] for width in widths) / len(widths)
+            if (equal, widths[0]) > most:
+                best, most = delimiter, (equal, widths[0])
+    return text, best
 
 
 _BATCH_ROWS = 1024
@@ -135,10 +199,10 @@ def read_parquet(source: Path) -> Iterator[FileDocument]:
     number = 0
     try:
         with parquet.ParquetFile(source) as file:
-            _require_columns(file.schema_arrow.names)
+            _columns(file.schema_arrow.names)
             for batch in file.iter_batches(_BATCH_ROWS):
                 for row in batch.to_pylist(maps_as_pydicts="lossy"):
                     number += 1
-                    yield from_record(source, f"row {number}", row, others_are_metadata=True)
+                    yield _row_document(source, f"row {number}", number, row)
     except (arrow.ArrowException, ValueError) as error:
         yield FileDocument.failed(source, error, f"after row {number}" if number else "")

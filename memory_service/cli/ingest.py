@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from memory3.errors import InvalidInput, Memory3Error
-from memory3.formats import count_documents, find_sources, read_documents
-from memory3.formats.naming import Naming
+from memory3.formats import Report, count_documents, find_sources, name_of_kind, read_documents
+from memory3.formats.naming import Naming, file_of
 from memory3.printable import Bars, counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.client.ingest import Destination, Ingestion, Row, delete_all, listed
@@ -45,8 +45,9 @@ def ingest(
 ) -> None:
     """Ingest documents into a knowledge base. After Ctrl-C, run the same command again to resume.
 
-    Formats: JSONL, CSV, Parquet, text, Markdown, HTML, PDF. Unchanged documents are skipped. The command retries lost
-    connections and an unavailable store. With --store clickhouse://…, Ray writes to a server without the service.
+    Reads text, Markdown, HTML, PDF, Office files, mail, tables, code and more, and reports what it skips. Unchanged
+    documents are skipped. The command retries lost connections and an unavailable store. With --store clickhouse://…,
+    Ray writes to a server without the service.
 
     A file's document is named by its absolute path, or with --name wiki by wiki/PATH, which is the same on every
     machine. Records keep the keys that their file gives them; --prune deletes none of those.
@@ -59,7 +60,8 @@ def ingest(
         raise InvalidInput(f"{', '.join(useless)}: only for --engine ray, here the service writes with its own")
     if engine == "ray" and memories == "later":
         raise InvalidInput("--memories later is for --engine local")
-    naming, sources = Naming(tuple(files), name), find_sources(files)
+    report = Report()
+    naming, sources = Naming(tuple(files), name), find_sources(files, report)
     if prune and not naming.folders:
         raise InvalidInput("--prune is for folders: name one")
     to = Destination(address, kb, overlap, _WRITING[memories])
@@ -70,11 +72,11 @@ def ingest(
         if engine == "local":
             ingestion = Ingestion(to)
             with shown.progress, _interrupting(ingestion, shown):
-                documents = (one for source in sources for one in read_documents(source, Path(naming.key(source))))
-                shown.all(ingestion.run(Row.of(one) for one in documents))
+                each = (read_documents(source, Path(naming.key(source)), report) for source in sources)
+                shown.all(ingestion.run(Row.of(one) for documents in each for one in documents))
         else:
             with shown.progress:
-                shown.all(_with_ray(sources, naming, to, given, workers))
+                shown.all(_reported(_with_ray(sources, naming, to, given, workers), report))
     except KeyboardInterrupt:
         shown.interrupted = True
     except Memory3Error:
@@ -82,6 +84,8 @@ def ingest(
         raise
     said = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(shown.outcomes.items())) or "nothing to do"
     typer.echo(f"{counted(shown.total, 'document')}: {said}; {counted(shown.references, 'reference')}")
+    for line in report.lines(unreadable=False):
+        console.print(plain(line), soft_wrap=True)
     if shown.interrupted:
         console.print(f"interrupted: {shown.how_far}, run the same command again to go on")
         raise typer.Exit(130)
@@ -91,12 +95,23 @@ def ingest(
         raise typer.Exit(1)
 
 
+def _reported(rows: Iterator[Row], report: Report) -> Iterator[Row]:
+    """The rows; the report gets what workers read and assumed."""
+    files: set[str] = set()
+    for row in rows:
+        kind = name_of_kind(Path(row.source))
+        report.files[kind] += row.source not in files
+        files.add(row.source)
+        report.count(kind, row.where, row.source, row.message if row.reason == "UNREADABLE" else "", row.notes)
+        yield row
+
+
 def _prune(to: Destination, naming: Naming, sources: list[Path]) -> None:
     """Delete the documents of the folders whose files are no longer there, and name them."""
     there = {naming.key(source) for source in sources}
     with asking(ingestion_pb2_grpc.IngestionStub, to.address) as stub:
         stored = [d.document_key for at in naming.folders for d in listed(stub, to.knowledge_base, f"{at}/")]
-        gone = naming.gone({key: key for key in stored}, there)
+        gone = naming.gone({key: file_of(key, {}) for key in stored}, there)
         delete_all(stub, to.knowledge_base, gone)
     for key in gone:
         typer.echo(f"deleted {printable(key)}")

@@ -43,7 +43,8 @@ _OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED
 class Row:
     """One document. source, place: the file and where in it, for people; item: the document, gone at the end.
 
-    outcome: empty while it is on its way; then stored, replaced, unchanged, or failed with its reason.
+    outcome: empty while it is on its way; then stored, replaced, unchanged, or failed with its reason. notes: what was
+    assumed while reading.
     """
 
     source: str
@@ -54,11 +55,12 @@ class Row:
     references: int = 0
     reason: str = ""
     message: str = ""
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, read: FileDocument) -> Row:
         """A document as it was read, or failed with the reason why it could not be."""
-        row = cls(read.source, read.place, read.key)
+        row = cls(read.source, read.place, read.key, notes=read.notes)
         if read.unreadable:
             return row.failed("UNREADABLE", read.unreadable)
         document = pb.Document(key=read.key, title=read.title, text=read.text, metadata=read.metadata)

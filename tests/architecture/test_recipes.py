@@ -9,8 +9,8 @@ import pytest
 
 from memory3 import formats
 from memory3.errors import InvalidInput
-from memory3.formats import FileDocument, find_sources, read_documents
-from memory3.formats.pages import read_text
+from memory3.formats import FileDocument, Kind, find_sources, read_documents
+from memory3.formats.code import read_text
 from memory_model.defaults import ASSETS, MODEL
 from memory_model.models import architectures, folder
 from memory_model.models.folder import ModelFolder
@@ -77,7 +77,7 @@ def test_a_format_is_a_reader_and_a_row(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "note.toy").write_text("A note.")
     with pytest.raises(InvalidInput, match="has no file of"):
         find_sources([tmp_path])
-    monkeypatch.setitem(formats._READERS, ".toy", read_toy)
+    monkeypatch.setitem(formats._OF_SUFFIX, ".toy", Kind("toy", (".toy",), read_toy, "one"))
     (found,) = [found for source in find_sources([tmp_path]) for found in read_documents(source)]
     assert found.text == "A note."
 

@@ -17,8 +17,8 @@ LOCKS = {
     "dev": tuple(re.findall(r"^DEV := (.+)$", (ROOT / "Makefile").read_text(), re.M)[0].split()),
     "service": ("service", "edge", "tracing"),
     "encoder": ("service", "edge", "tracing", "formats", "ray"),
-    "edge": ("edge", "serve"),
-    "jetson": ("edge", "serve"),
+    "edge": ("edge", "serve", "formats"),
+    "jetson": ("edge", "serve", "formats"),
 }
 NOT_LOCKED = {"torch": "requirements/torch.txt", "onnxruntime": "the GPU's, on a Jetson"}
 

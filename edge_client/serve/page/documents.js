@@ -63,10 +63,12 @@ function add(files) {
 async function send(file, bar, state) {
   state.textContent = "reading";
   let failed = "";
+  let notes = "";
   let written = 0;
   try {
     for await (const step of api.remember(file)) {
       if (step.outcome === "failed") failed = step.message;
+      else if (step.outcome === "read") notes = step.message;
       else if (step.outcome === "writing") {
         bar.value = step.done / step.references;
         state.textContent = `${step.done} of ${memories(step.references)}`;
@@ -76,7 +78,8 @@ async function send(file, bar, state) {
     failed = error.message;
   }
   bar.remove();
-  state.textContent = failed ? plain(failed) : `ready: ${memories(written)}`;
+  const done = failed ? plain(failed) : `ready: ${memories(written)}`;
+  state.textContent = notes ? `${done}; ${plain(notes)}` : done;
   state.className = failed ? "bad" : "good";
   await local();
 }

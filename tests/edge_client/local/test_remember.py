@@ -90,23 +90,33 @@ def test_files_that_cannot_be_read_fail_alone_and_say_why(
     tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge_client.local.folder.TEXT_LIMIT", 1000)
-    (notes / "a.txt").write_bytes("Größe".encode("latin-1"))
+    (notes / "a.docx").write_bytes(b"PK cut")
+    (notes / "old.txt").write_bytes("Größe: 5".encode("latin-1"))
+    (notes / "film.mp4").write_bytes(b"\0\1\2")
     (notes / "b.txt").write_bytes(b"GIF89a\0\0\1")
     (notes / "c.txt").write_text("long " * 300)
     (notes / "d.txt").write_text(" \n")
     result = run("remember", notes, "--bundle", tiny.folder)
     assert result.exit_code == 1
-    assert "4 failed, 2 stored" in result.stdout
-    for name, why in (("a", "not valid UTF-8"), ("b", "binary"), ("c", "at most 1,000"), ("d", "no text")):
-        (line,) = [line for line in result.stderr.splitlines() if f"notes/{name}.txt" in line]
+    assert "4 failed, 3 stored" in result.stdout
+    whys = {
+        "a.docx": "no readable DOCX",
+        "b.txt": "binary",
+        "c.txt": "at most 1,000",
+        "d.txt": "no text",
+        "old.txt": "read as cp1252, which was detected",
+        "film.mp4": "skipped 1 of an unsupported kind",
+    }
+    for name, why in whys.items():
+        (line,) = [line for line in result.stderr.splitlines() if f"notes/{name}" in line]
         assert why in line
-    assert len(base_of(tiny).documents()) == 2
+    assert len(base_of(tiny).documents()) == 3
 
 
 def test_what_is_no_file_of_text_or_no_name_is_refused(tiny: Bundle, notes: Path) -> None:
     (notes / "x.bin").write_bytes(bytes(99))
     for arguments, why in (
-        ([notes / "x.bin"], "only .jsonl"),
+        ([notes / "x.bin"], "unsupported kind"),
         ([notes, "--kb", "../x"], "letters"),
         (["none.txt"], "not exist"),
         ([], "name the files"),

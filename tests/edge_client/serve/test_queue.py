@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from openai import OpenAI
+from reportlab.pdfgen.canvas import Canvas
 
 from edge_client import EdgeModel, RetrievalError
 from edge_client.serve.completions import Answering, Queue
@@ -22,7 +23,6 @@ from memory3.bundle import Bundle
 from testing.processes import AppProcess
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
-from tests.memory3.formats.test_formats import write_pdf
 from tests.memory_service.running import eventually
 
 
@@ -183,9 +183,9 @@ def remember(server: AppProcess, key: str, content: str | bytes) -> dict[str, An
     """What became of a file."""
     reply = call(server.port, "POST", f"/v1/local?key={quote(key)}", content)
     assert reply.status == 200, reply.text
-    *_, last, end = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
-    assert end == "[DONE]"
-    found: dict[str, Any] = json.loads(last)
+    *_, last, read, end = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    assert (json.loads(read)["outcome"], end) == ("read", "[DONE]")
+    found: dict[str, Any] = {**json.loads(last), "report": json.loads(read)["report"]}
     return found
 
 
@@ -228,8 +228,21 @@ def test_a_document_needs_a_file_name(alone: AppProcess, path: str) -> None:
 
 def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(alone: AppProcess, tmp_path: Path) -> None:
     remember(alone, "<b>.log", "<script>x()</script>")
-    write_pdf(tmp_path / "leave.pdf", "Paid leave: 31 days")
+    pdf = Canvas(str(tmp_path / "leave.pdf"))
+    pdf.drawString(72, 700, "Paid leave: 31 days")
+    pdf.save()
     assert remember(alone, "leave.pdf", (tmp_path / "leave.pdf").read_bytes())["outcome"] == "stored"
     texts = {found["document_key"]: found["text"] for found in read(alone, "script")}
     assert texts["<b>.log"].endswith("<script>x()</script>")
     assert "Paid leave: 31 days" in texts["leave.pdf"]
+
+
+def test_the_page_reads_the_same_kinds_as_the_command_and_says_what_it_assumed(alone: AppProcess) -> None:
+    old = remember(alone, "old.txt", "Straße: Mühlweg 3".encode("cp1252"))
+    assert old["report"]["read"] == {"text": 1}
+    assert old["report"]["notes"] == [{"note": "read as cp1252, which was detected", "names": ["old.txt"]}]
+    film = remember(alone, "film.mp4", b"\0\1\2")
+    assert (film["outcome"], "no reader for .mp4" in film["message"]) == ("failed", True)
+    assert [skipped["name"] for skipped in film["report"]["skipped"]] == ["film.mp4"]
+    remember(alone, "db.yaml", "db:\n  port: 5544\n")
+    assert "db.port: 5544" in read(alone, "db.port?")[0]["text"]

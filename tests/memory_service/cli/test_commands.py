@@ -61,6 +61,8 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
         "line 4",
         "facts.jsonl, line 5: UNREADABLE: not valid UTF-8",
         "bad.txt",
+        "read: 2 text, 1 JSON lines (3 documents), 1 Markdown",
+        "front matter became metadata and text: x",
     ):
         assert part in done.stderr, part
     again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")

@@ -1,0 +1,253 @@
+"""Markup as text: Markdown, HTML and LaTeX. Headings become sentences, rows of tables "column: value" pairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from memory3.formats.document import FileDocument, title_of, useful_title
+from memory3.formats.encoding import decode
+from memory3.formats.libraries import imported
+from memory3.formats.structured import metadata_of, parsed_toml, parsed_yaml, tree_lines
+from memory3.formats.tables import table_lines
+
+_FRONT_MATTER = re.compile(r"\A(?P<mark>---|\+\+\+)[ \t]*\n(?P<fields>.*?)\n(?P=mark)[ \t]*(?:\n|\Z)", re.DOTALL)
+_PARSER = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")  # what is deeper is left out
+_LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
+"""How a line of facts begins: `Paid leave: 31 days`."""
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_TAG = re.compile(r"</?[a-zA-Z][^>]*>")
+
+
+def read_markdown(source: Path) -> Iterator[FileDocument]:
+    """CommonMark with tables and front matter; marks, links and images lose their signs.
+
+    The title is the front matter's, or the first heading. Each field of the front matter is metadata, and a line.
+    """
+    read = decode(source.read_bytes())
+    text = read.text.replace("\r\n", "\n")
+    fields, text, note = _front_matter(text)
+    heading, body = markdown_text(text)
+    title = str(fields.pop("title", "") or "")
+    if title and heading and heading != title:
+        body = f"{sentence(heading)}\n\n{body}"
+    elif not title:
+        title = heading or title_of(source)
+    lines = "\n".join(tree_lines(fields))
+    if fields:
+        note = f"front matter became metadata and text: {', '.join(map(str, fields))}"
+    body = "\n\n".join(part for part in (lines, body) if part)
+    yield FileDocument(str(source), str(source), title, body, metadata_of(fields)).noted(read.note, note)
+
+
+def _front_matter(text: str) -> tuple[dict[str, Any], str, str]:
+    """Its fields, the text after it, and a note where it cannot be read; then it stays text."""
+    found = _FRONT_MATTER.match(text)
+    if found is None:
+        return {}, text, ""
+    try:
+        parse = parsed_yaml if found["mark"] == "---" else parsed_toml
+        fields = parse(found["fields"])
+    except ValueError as error:
+        return {}, f"{found['fields']}\n\n{text[found.end() :]}", f"front matter kept as text: {error}"
+    if not isinstance(fields, Mapping):  # a horizontal rule and a text
+        return {}, text, ""
+    return {str(name): value for name, value in fields.items()}, text[found.end() :], ""
+
+
+def markdown_text(text: str, *, headed: bool | None = True) -> tuple[str, str]:
+    """The first heading, or empty, and the text of Markdown. headed: whether the first row of tables names columns."""
+    tokens = _PARSER.parse(text)
+    title = ""
+    if len(tokens) > 1 and tokens[0].type == "heading_open":
+        title, tokens = _inline(tokens[1]), tokens[3:]
+    blocks: list[str] = []
+    rows: list[list[str]] | None = None
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if token.type == "table_open":
+            rows = []
+        elif token.type == "table_close":
+            blocks.append("\n".join(table_lines(rows or [], headed=headed if rows and any(rows[0]) else False)))
+            rows = None
+        elif token.type == "tr_open" and rows is not None:
+            rows.append([])
+        elif token.type in ("fence", "code_block"):
+            blocks.append(token.content.rstrip("\n"))
+        elif token.type == "html_block":
+            blocks.append(_without_tags(token.content))
+        elif token.type == "inline":
+            words = _inline(token)
+            if rows:
+                rows[-1].append(words)
+            else:
+                blocks.append(sentence(words) if before and before.type == "heading_open" else words)
+    return title, "\n\n".join(block for block in blocks if block)
+
+
+def sentence(heading: str) -> str:
+    """A heading as a sentence, so that it does not run into the text below it."""
+    return heading if not heading or heading[-1] in ".!?:。！？" else f"{heading}."
+
+
+def _inline(token: Token) -> str:
+    """The words of inline text. A wrapped line runs on; one that begins with a label stays a line of its own."""
+    lines, kept = [""], [True]
+    for child in token.children or ():
+        if child.type in ("text", "code_inline", "image"):
+            lines[-1] += child.content
+        elif child.type == "html_inline" and child.content.lower().startswith("<br"):
+            lines.append("")
+            kept.append(True)
+        elif child.type in ("softbreak", "hardbreak"):
+            lines.append("")
+            kept.append(child.type == "hardbreak")
+    words = lines[0]
+    for line, keep in zip(lines[1:], kept[1:], strict=True):
+        words += ("\n" if keep or _LABEL.match(line) else " ") + line
+    return words.strip()
+
+
+def _without_tags(html: str) -> str:
+    """The words of HTML inside Markdown."""
+    if re.match(r"\s*<(script|style)\b", html, re.IGNORECASE):
+        return ""
+    return "\n".join(filter(None, (words(line) for line in _TAG.sub("\n", _COMMENT.sub("", html)).split("\n"))))
+
+
+_NO_TEXT = ["script", "style", "noscript", "template", "svg", "nav", "header", "footer", "aside", "form"]
+_HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
+_BLOCKS = [*_HEADINGS, "p", "div", "section", "article", "main", "li", "ul", "ol", "dl", "dt", "dd", "tr", "table"]
+_BLOCKS += ["br", "blockquote", "pre", "figcaption", "caption", "address", "details", "summary", "hr"]
+
+
+def read_html(source: Path) -> Iterator[FileDocument]:
+    """The words of a page's main part, a line a block; in the encoding that the page declares, or UTF-8."""
+    read = decode(source.read_bytes())
+    title, text = html_text(read.text)
+    yield FileDocument(str(source), str(source), title or title_of(source), text).noted(read.note)
+
+
+def html_text(page: str) -> tuple[str, str]:
+    """The title and the words of the main part of a page."""
+    tree = imported("selectolax.lexbor").LexborHTMLParser(page)
+    head = tree.css_first("title")
+    title = useful_title(words(head.text())) if head else ""
+    root = tree.css_first("main") or tree.css_first("article") or tree.body
+    if not title and root and (first := root.css_first("h1")):
+        title = words(first.text())
+    return title, _text_of(root, title) if root else ""
+
+
+def _text_of(root: Any, title: str) -> str:
+    """The words below `root`, a line a block; a first heading that only repeats the title is left out."""
+    root.strip_tags(_NO_TEXT)
+    tables = [table for table in root.css("table") if not table.css_first("table table")]
+    for table in reversed(tables):  # inner ones first
+        table.replace_with("\n" + "\n".join(_html_table(table)) + "\n")
+    for heading in root.css(", ".join(_HEADINGS)):
+        heading.replace_with(f"\n{sentence(words(heading.text()))}\n")
+    for term in root.css("dt"):
+        name = words(term.text())
+        following = term.next
+        while following is not None and following.tag == "-text":
+            following = following.next
+        if following is not None and following.tag == "dd" and name and len(name) < 80:
+            value = words(following.text())
+            following.decompose()
+            term.replace_with(f"\n{name.rstrip(':')}: {value}\n")
+    for block in root.css(", ".join(_BLOCKS)):
+        block.insert_before("\n")
+        block.insert_after("\n")
+    lines = [words(line) for line in root.text().split("\n")]
+    lines = [line for line in lines if line]
+    if lines and lines[0] == sentence(title):
+        lines = lines[1:]
+    return "\n".join(lines)
+
+
+def _html_table(table: Any) -> list[str]:
+    """The lines of a table; cells that span columns or rows count in each of them."""
+    grid: list[list[str]] = []
+    spanning: dict[int, tuple[int, str]] = {}  # column: rows left, text
+    marks: list[str] = []
+    for row in table.css("tr"):
+        cells: list[str] = []
+        kinds = set()
+        for cell in row.css("td, th"):
+            _fill(cells, spanning)
+            text = words(cell.text(separator=" "))
+            kinds.add(cell.tag)
+            for _ in range(min(_span(cell, "colspan"), 100)):
+                if (rows := _span(cell, "rowspan")) > 1:
+                    spanning[len(cells)] = (rows - 1, text)
+                cells.append(text)
+        _fill(cells, spanning)
+        grid.append(cells)
+        marks.append("head" if kinds == {"th"} else "label" if row.css_first("th") else "data")
+    caption = table.css_first("caption")
+    headed = True if marks and marks[0] == "head" and "data" in [m.replace("label", "data") for m in marks] else None
+    if marks and "head" not in marks and all(mark == "label" for mark in marks):
+        headed = False  # each row has its name in front
+    title = [sentence(words(caption.text()))] if caption else []
+    return [*title, *table_lines(grid, headed=headed)]
+
+
+def _fill(cells: list[str], spanning: dict[int, tuple[int, str]]) -> None:
+    """Append the cells that a row above reaches down into."""
+    while (column := len(cells)) in spanning:
+        left, text = spanning.pop(column)
+        cells.append(text)
+        if left > 1:
+            spanning[column] = (left - 1, text)
+
+
+def _span(cell: Any, name: str) -> int:
+    value = cell.attributes.get(name) or ""
+    return int(value) if value.isdigit() and int(value) > 0 else 1
+
+
+def words(text: str) -> str:
+    """The text with single spaces, without soft hyphens."""
+    return " ".join(text.replace("\u00ad", "").split())
+
+
+_TABULAR = re.compile(r"\\begin\{(tabular[xy*]?|longtable|array)\}(.*?)\\end\{\1\}", re.DOTALL)
+_COLUMNS = re.compile(r"\A(?:\s*(?:\[[^]]*\]|\{(?:[^{}]|\{[^{}]*\})*\}))+")
+_RULES = re.compile(r"\\(?:hline|toprule|midrule|bottomrule|cline\{[^}]*\}|cmidrule(?:\([^)]*\))?\{[^}]*\})")
+_TEX_HEADING = re.compile(r"\\(?:part|chapter|(?:sub)*section|paragraph)\*?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_TEX_COMMENT = re.compile(r"(?<!\\)%.*")
+
+
+def read_latex(source: Path) -> Iterator[FileDocument]:
+    """The text of LaTeX, by pylatexenc; formulas keep their signs as far as Unicode has them."""
+    read = decode(source.read_bytes())
+    plain = imported("pylatexenc.latex2text").LatexNodes2Text(keep_comments=False, strict_latex_spaces=False)
+
+    def text_of(latex: str) -> str:
+        return str(plain.latex_to_text(latex))
+
+    latex = _TEX_COMMENT.sub("", read.text.replace("\r\n", "\n"))
+    named = dict(re.findall(r"\\(title|author|date)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", latex))
+    if body := re.search(r"\\begin\{document\}(.*?)(?:\\end\{document\}|\Z)", latex, re.DOTALL):
+        latex = body[1]
+    latex = re.sub(r"\\(title|author|date)\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\\maketitle", "", latex)
+    latex = _TABULAR.sub(lambda found: _tex_table(found[2], text_of), latex)
+    latex = _TEX_HEADING.sub(lambda found: f"\n\n{sentence(found[1])}\n\n", latex)
+    blocks = [words(block) for block in re.split(r"\n\s*\n|\n(?=\s*\*)|\x1e", text_of(latex))]
+    author = [f"Author: {words(text_of(named['author']))}"] if named.get("author") else []
+    title = words(text_of(named["title"])) if named.get("title") else title_of(source)
+    text = "\n".join(filter(None, [*author, *blocks]))
+    yield FileDocument(str(source), str(source), title, text).noted(read.note)
+
+
+def _tex_table(body: str, text_of: Any) -> str:
+    """The rows of a tabular as lines that go through the conversion unchanged."""
+    body = _RULES.sub("", _COLUMNS.sub("", body, count=1))
+    cells = [[words(text_of(c)) for c in re.split(r"(?<!\\)&", row)] for row in re.split(r"\\\\(?:\[[^]]*\])?", body)]
+    lines = [re.sub(r"([&%$#_{}])", r"\\\1", line) for line in table_lines(cells)]
+    return "".join(f"\x1e{line}\x1e" for line in lines)

@@ -1,0 +1,109 @@
+"""Documents of office programs and books, converted by kreuzberg to Markdown, and what it leaves out.
+
+kreuzberg is one wheel without dependencies (decision 0050). It keeps no cache here, and no model is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from memory3.formats.document import FileDocument, title_of, useful_title
+from memory3.formats.libraries import imported
+from memory3.formats.markup import markdown_text, sentence, words
+from memory3.printable import counted
+
+_FURTHER = {
+    ".docx": (
+        (r"word/header\d*\.xml", "Header"),
+        (r"word/footer\d*\.xml", "Footer"),
+        (r"word/comments\.xml", "Comment"),
+    ),
+    ".pptx": ((r"ppt/notesSlides/notesSlide\d+\.xml", "Notes"), (r"ppt/comments/.*\.xml", "Comment")),
+    ".xlsx": ((r"xl/(threaded)?[cC]omments.*\.xml", "Comment"),),
+}
+"""Parts of a file that the converter leaves out, by suffix, with the label of their text."""
+_PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
+_MIDNIGHT = re.compile(r"(?<=\d{4}-\d\d-\d\d) 00:00:00\b")
+_FOOTNOTE = re.compile(r"\[\^\w+\](?!:)")
+_SHEETS = (".xlsx", ".ods")
+_FORMULA = re.compile(rb"<c\b[^>]*><f\b[^>]*>[^<]*</f>(?:<v\s*/>|<v></v>)?</c>")
+_PARAGRAPHS = ("p", "text")
+
+
+def read_office(source: Path) -> Iterator[FileDocument]:
+    """Word, PowerPoint, Excel, OpenDocument, RTF and EPUB: headings, lists, tables, notes."""
+    kreuzberg = imported("kreuzberg")
+    settings = kreuzberg.ExtractionConfig(output_format="markdown", use_cache=False)
+    try:
+        found = kreuzberg.extract_file_sync(str(source), config=settings)
+        heading, text = markdown_text(_plain(str(found.content)), headed=None)
+        further, notes = _further(source)
+    except Exception as error:  # a broken file shows itself by any error; it must not end the reading of others
+        yield FileDocument.failed(source, f"it is no readable {source.suffix[1:].upper()} file: {_short(error)}")
+        return
+    named = useful_title(dict(found.metadata).get("title"))
+    sheets = source.suffix.lower() in _SHEETS  # whose headings are the names of sheets
+    title = named or ("" if sheets else useful_title(heading)) or title_of(source)
+    if heading and heading != title and not (sheets and not useful_title(heading)):
+        text = f"{sentence(heading)}\n\n{text}"
+    text = "\n\n".join(part for part in (text.strip(), "\n".join(further)) if part)
+    yield FileDocument(str(source), str(source), title, text).noted(*notes)
+
+
+def _plain(markdown: str) -> str:
+    """Markdown without the times of dates and the marks of footnotes; the notes themselves stay."""
+    markdown = _FOOTNOTE.sub("", _MIDNIGHT.sub("", markdown))
+    return re.sub(r"^\[\^\w+\]:[ \t]*\n?[ \t]*", "\n", markdown, flags=re.MULTILINE).replace("&#32;", " ")
+
+
+def _further(source: Path) -> tuple[list[str], list[str]]:
+    """Lines of the parts that the converter leaves out, and notes of what is not read."""
+    if not zipfile.is_zipfile(source):
+        return [], []
+    lines: list[str] = []
+    with zipfile.ZipFile(source) as archive:
+        names = archive.namelist()
+        for pattern, label in _FURTHER.get(source.suffix.lower(), ()):
+            for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number):
+                text = _part_text(archive.read(name))
+                line = f"{label}: {text}" if not re.match(r"\w[^.!?:]{0,60}: \S", text) or label == "Comment" else text
+                if text and line not in lines:
+                    lines.append(line)
+        formulas = sum(len(_FORMULA.findall(archive.read(n))) for n in names if n.startswith("xl/worksheets/sheet"))
+    pictures = sum(1 for name in names if _PICTURES.match(name) and not name.endswith("/"))
+    notes = []
+    if formulas:
+        notes.append(f"{counted(formulas, 'formula')} without a stored value: open the file in Excel and save it")
+    if pictures:
+        notes.append(f"{counted(pictures, 'picture')} in it not read")
+    return lines, notes
+
+
+def _number(name: str) -> int:
+    digits = re.findall(r"\d+", name)
+    return int(digits[-1]) if digits else 0
+
+
+def _part_text(xml: bytes) -> str:
+    """The words of a part; the field of a slide's or a page's number does not count."""
+    paragraphs: list[str] = []
+    for element in ElementTree.fromstring(xml).iter():
+        if _tag(element) in _PARAGRAPHS:
+            runs = [run.text or "" for run in element.iter() if _tag(run) == "t" and run is not element]
+            text = words("".join(runs) if runs else element.text or "")
+            if text and not text.isdigit() and text not in paragraphs:
+                paragraphs.append(text)
+    return "\n".join(paragraphs)
+
+
+def _tag(element: Any) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,91 @@
+"""Tables as text: each row is a line of "column: value" pairs, so that a reference of one row is understood alone."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+_LONGEST_LINE = 320
+"""Characters: less than a reference of 128 tokens, so that it is not cut within a row."""
+_NUMBER = re.compile(r"[\s\d.,:;/%€$£+()-]*\d[\s\d.,:;/%€$£+()-]*")
+
+
+def table_lines(rows: Sequence[Sequence[str]], *, headed: bool | None = None) -> list[str]:
+    """A line for each row: "printer: Bero; room: 14". Empty rows, columns and cells are left out.
+
+    headed: whether the first row names the columns; None if the table does not say. A row that fills one of several
+    columns is a caption or a section, and stays a line of its own. Without names, cells are joined by " | ".
+    """
+    rows = _trimmed([[" ".join(cell.split()) for cell in row] for row in rows])
+    lines: list[str] = []
+    while headed is not True and rows and len(rows[0]) > 1 and sum(map(bool, rows[0])) == 1:  # above the names
+        lines.append(next(filter(None, rows[0])))
+        rows = rows[1:]
+    if not rows:
+        return lines
+    if len(rows[0]) == 1:
+        return [*lines, *(row[0] for row in rows)]
+    if headed is None:
+        headed = _names_columns(rows)
+    if not headed:
+        return [*lines, *(_unnamed(row) for row in rows)]
+    names, *rows = rows
+    for row in rows:
+        filled = _filled(names, row)
+        if len(filled) == 1 and len(names) > 2 and row[0]:
+            lines.append(row[0])
+            continue
+        lines += _row_lines([f"{name.rstrip(':')}: {cell}" if name else cell for name, cell in filled])
+    if not rows:
+        lines.append(_unnamed(names))
+    return [line for line in lines if line]
+
+
+def _filled(names: Sequence[str], row: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and cells that are not empty; neighbours of one name are one."""
+    found: list[tuple[str, str]] = []
+    for name, cell in zip(names, row, strict=True):
+        if cell and found and name and found[-1][0] == name:
+            found[-1] = (name, f"{found[-1][1]}, {cell}" if cell != found[-1][1].rpartition(", ")[2] else found[-1][1])
+        elif cell:
+            found.append((name, cell))
+    return found
+
+
+def _row_lines(pairs: Sequence[str]) -> list[str]:
+    """A row as one line; a long one as several, each of which begins with its first pair."""
+    lines: list[str] = []
+    for pair in pairs:
+        if lines and len(lines[-1]) + len(pair) > _LONGEST_LINE and lines[-1] != pairs[0]:
+            lines.append(f"{pairs[0]}; {pair}" if len(pairs[0]) < _LONGEST_LINE // 3 else pair)
+        else:
+            lines[-1:] = [f"{lines[-1]}; {pair}" if lines else pair]
+    return lines
+
+
+def _trimmed(rows: list[list[str]]) -> list[list[str]]:
+    """Rows of equal length without empty rows and columns."""
+    width = max((len(row) for row in rows), default=0)
+    filled = [row + [""] * (width - len(row)) for row in rows if any(row)]
+    used = [column for column in range(width) if any(row[column] for row in filled)]
+    return [[row[column] for column in used] for row in filled]
+
+
+def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a first row that is not marked as such names the columns: words, all different, none of them a value."""
+    first = [cell.rstrip(":") for cell in rows[0] if cell]
+    different = [name for name, _ in itertools.groupby(first)]  # a cell over two columns names both
+    if len(rows) < 2 or len(set(different)) < max(2, len(different)) or len(first) < max(2, len(rows[0]) - 1):
+        return False
+    if len(rows[0]) == 2 and any(row[0].endswith(":") for row in rows):
+        return False  # labels and values
+    return not any(_NUMBER.fullmatch(cell) or len(cell) > 80 for cell in first)
+
+
+def _unnamed(row: Sequence[str]) -> str:
+    """Two cells are a label and its value, more are cells."""
+    cells = [cell for cell in row if cell]
+    if len(row) == 2 and len(cells) == 2 and not _NUMBER.fullmatch(cells[0]):
+        return f"{cells[0].rstrip(':')}: {cells[1]}"
+    return " | ".join(cells)

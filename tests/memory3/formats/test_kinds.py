@@ -1,0 +1,129 @@
+"""Mail, structured data, markup, notebooks and code, each with the right values."""
+
+import json
+from email.message import EmailMessage
+from pathlib import Path
+
+from memory3.formats import FileDocument, read_documents
+
+
+def read(path: Path) -> FileDocument:
+    (document,) = read_documents(path)
+    assert not document.unreadable, document.unreadable
+    return document
+
+
+def test_mail_has_its_headers_its_text_and_its_attachments(tmp_path: Path) -> None:
+    mail = EmailMessage()
+    mail["Subject"], mail["From"], mail["To"] = "Größe der Kiste", "Otto Prem <o@prem.example>", "ida@firm.example"
+    mail.set_content("The lathe arrives on 12 March.\nGate: 7\n")
+    mail.add_alternative("<p>html</p>", subtype="html")
+    mail.add_attachment(b"Weight: 310 kg\n", maintype="text", subtype="plain", filename="spec.txt")
+    mail.add_attachment(b"\0\1", maintype="application", subtype="octet-stream", filename="cad.bin")
+    (tmp_path / "a.eml").write_bytes(mail.as_bytes())
+    document = read(tmp_path / "a.eml")
+    assert document.title == "Größe der Kiste"
+    assert document.metadata["from"] == "Otto Prem <o@prem.example>"
+    for line in ("From: Otto Prem <o@prem.example>", "Gate: 7", "Weight: 310 kg"):
+        assert line in document.text.split("\n")
+    assert document.notes == ("attachment cad.bin was not read",)
+
+
+def test_mail_in_html_and_another_encoding(tmp_path: Path) -> None:
+    mail = EmailMessage()
+    mail["Subject"], mail["From"] = "Kiste", "a@b.example"
+    table = "<table><tr><th>Kiste</th><th>Höhe</th></tr><tr><td>K1</td><td>80 cm</td></tr></table>"
+    mail.set_content(table, subtype="html", charset="iso-8859-1", cte="quoted-printable")
+    (tmp_path / "a.eml").write_bytes(mail.as_bytes())
+    assert read(tmp_path / "a.eml").text.split("\n")[-1] == "Kiste: K1; Höhe: 80 cm"
+
+
+def test_trees_have_a_line_for_each_value_with_its_path(tmp_path: Path) -> None:
+    yaml = "db:\n  port: 5544\n  tls: no\nusers:\n  - name: ada\n    role: admin\ntags: [a, b]\n"
+    files = {
+        "a.yaml": (yaml, ["db.port: 5544", "db.tls: no", "users - name: ada; role: admin", "tags: a, b"]),
+        "a.toml": ('[pump]\nflow = "40 l/min"\nday = 2026-03-01\n', ["pump.flow: 40 l/min", "pump.day: 2026-03-01"]),
+        "a.json": (
+            '{"site": {"code": "K7", "open": true}, "n": [1, 2]}',
+            ["site.code: K7", "site.open: true", "n: 1, 2"],
+        ),
+        "a.xml": (
+            '<shop><item id="7"><name>Tea</name><price>3.20</price></item><item id="8"><name>Rye</name></item></shop>',
+            ["item - id: 7; name: Tea; price: 3.20", "item - id: 8; name: Rye"],
+        ),
+    }
+    for name, (text, lines) in files.items():
+        (tmp_path / name).write_text(text)
+        assert read(tmp_path / name).text.split("\n") == lines
+
+
+def test_trees_that_are_not_well_formed_are_their_text(tmp_path: Path) -> None:
+    for name, text in (("a.yaml", "a: [1\nb: }"), ("a.toml", "a = ="), ("a.json", "{a}"), ("a.xml", "<a>1<b>")):
+        (tmp_path / name).write_text(text)
+        document = read(tmp_path / name)
+        assert document.text == text
+        assert document.notes[0].startswith("not well-formed, read as plain text: ")
+
+
+def test_front_matter_is_title_metadata_and_text(tmp_path: Path) -> None:
+    page = tmp_path / "front.md"
+    page.write_text("---\ntitle: Sauna\nopening_hours: 5 pm to 9 pm\ntags: [house, wood]\n---\n\nBehind the house.\n")
+    document = read(page)
+    assert document.title == "Sauna"
+    assert document.text == "opening_hours: 5 pm to 9 pm\ntags: house, wood\n\nBehind the house."
+    assert document.metadata == {"opening_hours": "5 pm to 9 pm", "tags": "house, wood"}
+    assert document.notes == ("front matter became metadata and text: opening_hours, tags",)
+    page.write_text('+++\ntitle = "Boat"\nberth = 19\n+++\n# The boat\n\nRed.\n')
+    document = read(page)
+    assert (document.title, document.text) == ("Boat", "berth: 19\n\nThe boat.\n\nRed.")
+    page.write_text("---\nstove: [Harvia\n---\n\nText.\n")
+    document = read(page)
+    assert "stove: [Harvia" in document.text
+    assert document.notes[0].startswith("front matter kept as text: ")
+
+
+def test_latex_has_its_sections_tables_and_lists(tmp_path: Path) -> None:
+    paper = tmp_path / "a.tex"
+    paper.write_text(
+        "\\documentclass{article}\\title{On Bees}\\author{M. Okafor}\n\\begin{document}\\maketitle % hidden\n"
+        "\\section{Setup} The hive has 41{,}000 bees. \\emph{Weight}: 38\\,kg, 5\\% more.\n\n"
+        "\\begin{tabular}{l|r} Colony & Yield \\\\ \\hline Amber & 22 kg \\\\ \\end{tabular}\n"
+        "\\begin{itemize}\\item Queen: marked blue\\end{itemize}\n\\end{document}\n"
+    )
+    document = read(paper)
+    text = document.text
+    assert document.title == "On Bees"
+    assert "Author: M. Okafor\nSetup.\nThe hive has 41,000 bees. Weight: 38 kg, 5% more." in text
+    assert "Colony: Amber; Yield: 22 kg" in text.split("\n")
+    assert "Queen: marked blue" in text
+    assert "hidden" not in text
+
+
+def test_a_notebook_has_its_text_code_and_outputs(tmp_path: Path) -> None:
+    picture = {"output_type": "display_data", "data": {"image/png": "…"}}
+    cells = [
+        {"cell_type": "markdown", "source": ["# Tide model\n", "Station: Bergen"]},
+        {
+            "cell_type": "code",
+            "source": "print(amplitude)",
+            "outputs": [{"output_type": "stream", "text": ["1.87 metres\n"]}, picture],
+        },
+        {"cell_type": "code", "source": "1 / 0", "outputs": [{"output_type": "error", "ename": "E", "evalue": "zero"}]},
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    document = read(tmp_path / "a.ipynb")
+    assert document.title == "Tide model"
+    assert document.text.split("\n\n") == ["Station: Bergen", "print(amplitude)", "1.87 metres", "1 / 0", "E: zero"]
+    assert document.notes == ("1 pictures in outputs were not read",)
+
+
+def test_code_logs_and_files_without_a_suffix_are_text(tmp_path: Path) -> None:
+    (tmp_path / "heater.py").write_text("LIMIT_C = 64\n")
+    (tmp_path / "app.log").write_text("10:00 \x1b[31mERROR\x1b[0m pump P9 stalled\n")
+    (tmp_path / "README").write_text("Key: below the mat\n")
+    (tmp_path / "notes.unheard-of").write_text("Berth: 19\n")
+    found = {path.name: read(path) for path in tmp_path.iterdir()}
+    assert (found["heater.py"].title, found["heater.py"].text) == ("heater.py", "LIMIT_C = 64\n")
+    assert found["app.log"].text == "10:00 ERROR pump P9 stalled\n"
+    assert found["README"].text == "Key: below the mat\n"
+    assert found["notes.unheard-of"].text == "Berth: 19\n"

@@ -1,0 +1,152 @@
+"""PDF files: reading order, words in one piece, tables, form fields, titles, and pages without text."""
+
+import os
+from pathlib import Path
+
+import matplotlib
+import pytest
+from PIL import Image
+from reportlab.lib import colors
+from reportlab.lib.pagesizes import A4
+from reportlab.lib.styles import getSampleStyleSheet
+from reportlab.pdfbase import pdfmetrics
+from reportlab.pdfbase.ttfonts import TTFont
+from reportlab.pdfgen.canvas import Canvas
+from reportlab.platypus import BaseDocTemplate, Frame, FrameBreak, PageTemplate, Paragraph, Table, TableStyle
+
+from memory3.formats import FileDocument, count_documents, pages, read_documents
+from memory3.formats.document import useful_title
+
+TABLE = [["Printer", "Room", "IP address"], ["Alma", "12", "10.0.0.7"], ["Bero", "14", "10.0.0.9"]]
+BERO = "Printer: Bero; Room: 14; IP address: 10.0.0.9"
+
+
+def read(path: Path) -> list[FileDocument]:
+    return list(read_documents(path))
+
+
+def write(path: Path, *texts: str, title: str = "") -> Path:
+    """A page of lines for each text; an empty text is a picture, as a scanner makes it."""
+    canvas = Canvas(str(path))
+    font = os.path.join(os.path.dirname(matplotlib.__file__), "mpl-data", "fonts", "ttf", "DejaVuSans.ttf")
+    pdfmetrics.registerFont(TTFont("DejaVu", font))
+    canvas.setTitle(title)
+    for text in texts:
+        canvas.setFont("DejaVu", 11)
+        for number, line in enumerate(text.split("\n")):
+            canvas.drawString(72, 700 - 14 * number, line)
+        if not text:
+            picture = path.with_suffix(".png")
+            Image.new("RGB", (40, 40), "white").save(picture)
+            canvas.drawImage(str(picture), 72, 400, 300, 300)
+        canvas.showPage()
+    canvas.save()
+    return path
+
+
+def test_each_page_is_a_document_that_knows_its_number(tmp_path: Path) -> None:
+    paper = write(tmp_path / "a_paper.pdf", "First page.", "Second page.")
+    first, second = read(paper)
+    assert (first.title, first.text, first.metadata) == ("a paper", "First page.", {"page": "1"})
+    assert (second.key, second.text, second.metadata) == (f"{paper}#page=2", "Second page.", {"page": "2"})
+    assert count_documents(paper) == 2
+    (only,) = read(write(tmp_path / "one.pdf", "Only page."))
+    assert only.key == str(tmp_path / "one.pdf")
+
+
+def test_pages_without_text_are_reported_with_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_ocr", lambda: None)
+    first, fifth = read(write(tmp_path / "mixed.pdf", "Alpha: 1", "", "", "", "Omega: 5"))
+    assert (first.text, fifth.text) == ("Alpha: 1", "Omega: 5")
+    assert first.notes == ("no text on pages 2-4 of 5: the extra ocr reads scanned pages",)
+    (scan,) = read(write(tmp_path / "scan.pdf", ""))
+    assert scan.unreadable == "no text on page 1 of 1: the extra ocr reads scanned pages"
+
+
+def test_pages_without_text_are_recognised_where_ocr_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [([[9, 0], [20, 0], [20, 9], [9, 9]], "R-5521", 0.9), ([[0, 0], [8, 0], [8, 9], [0, 9]], "Invoice:", 0.9)]
+    monkeypatch.setattr(pages, "_ocr", lambda: lambda image: (words, None))
+    first, second = read(write(tmp_path / "mixed.pdf", "Alpha: 1", ""))
+    assert (second.text, second.metadata["page"]) == ("Invoice: R-5521", "2")
+    assert first.notes == ("page 2 of 2 read by OCR",)
+
+
+@pytest.mark.slow
+def test_the_recogniser_reads_a_scan(tmp_path: Path) -> None:
+    pytest.importorskip("rapidocr_onnxruntime", reason="needs the extra ocr")
+    from PIL import ImageDraw, ImageFont
+
+    image = Image.new("RGB", (900, 120), "white")
+    ImageDraw.Draw(image).text((20, 40), "Invoice number: R-5521", fill="black", font=ImageFont.load_default(48))
+    image.save(tmp_path / "scan.png")
+    (document,) = read(tmp_path / "scan.png")
+    assert document.text == "Invoice number: R-5521"
+
+
+def test_ligatures_hyphens_and_soft_hyphens_do_not_divide_words(tmp_path: Path) -> None:
+    lines = "The oﬃce of the ﬁre brigade has inter-\nnational tele\u00adphones and a well-\nknown ﬂag."
+    (document,) = read(write(tmp_path / "a.pdf", f"{lines} Shelf: B-\n12 is empty. Well-known things."))
+    assert "office of the fire brigade has international telephones and a well-known flag." in document.text
+    assert "Shelf: B-12" in document.text
+
+
+def test_a_sentence_over_a_page_break_is_whole(tmp_path: Path) -> None:
+    first, second = read(write(tmp_path / "a.pdf", "The key hangs be-", "hind the stove. The oars are red."))
+    assert first.text == "The key hangs behind the stove."
+    assert second.text == "The oars are red."
+
+
+def test_columns_are_read_one_after_the_other_and_what_spans_them_where_it_stands(tmp_path: Path) -> None:
+    style = getSampleStyleSheet()["Normal"]
+    left, right = "The wheel of the mill has 24 blades. " * 9, "The hammer of the forge weighs 90 kg. " * 9
+    frames = [Frame(50, 500, 490, 250), Frame(50, 80, 235, 410), Frame(305, 80, 235, 410)]
+    paper = BaseDocTemplate(str(tmp_path / "a.pdf"), pagesize=A4, title="Mills")
+    paper.addPageTemplates([PageTemplate(frames=frames)])
+    grid = Table(TABLE, style=TableStyle([("GRID", (0, 0), (-1, -1), 0.5, colors.black)]))
+    abstract = Paragraph("We counted every mill of the valley and every forge next to it, in spring. " * 4, style)
+    paper.build([abstract, FrameBreak(), Paragraph(left, style), FrameBreak(), Paragraph(right, style), grid])
+    (document,) = read(tmp_path / "a.pdf")
+    text = " ".join(document.text.split())
+    assert document.title == "Mills"
+    assert text.count(left.strip()) == text.count(right.strip()) == 1
+    assert text.index("We counted") < text.index("The wheel") < text.index("The hammer") < text.index(BERO)
+
+
+def test_tables_with_and_without_rules_keep_the_names_of_columns(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    canvas.drawString(72, 740, "Our printers are these.")
+    for number, row in enumerate(TABLE):
+        for x, cell in zip((72, 200, 320), row, strict=True):
+            canvas.drawString(x, 700 - 18 * number, cell)
+    canvas.save()
+    (document,) = read(tmp_path / "a.pdf")
+    assert document.text.split("\n")[0] == "Our printers are these."
+    assert BERO in document.text.split("\n")
+
+
+def test_values_of_form_fields_are_read(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "form.pdf"))
+    canvas.drawString(72, 700, "Application")
+    form = canvas.acroForm
+    form.textfield(name="applicant", tooltip="Name of applicant", x=120, y=690, value="Wilma Ode")
+    form.checkbox(name="member", x=120, y=650, checked=True)
+    form.checkbox(name="student", x=120, y=630, checked=False)
+    form.choice(name="plan", tooltip="Plan", x=120, y=600, options=["Gold", "Tin"], value="Tin")
+    canvas.save()
+    (document,) = read(tmp_path / "form.pdf")
+    assert document.text.split("\n") == ["Application", "Name of applicant: Wilma Ode", "member: yes", "Plan: Tin"]
+
+
+@pytest.mark.parametrize(
+    "title", ["untitled", "Microsoft Word - Document1.docx", "paper.dvi", "Document 2", "(anonymous)", "Untitled-1"]
+)
+def test_titles_that_programs_make_up_are_not_used(title: str, tmp_path: Path) -> None:
+    (document,) = read(write(tmp_path / "house_rules.pdf", "No bicycles.", title=title))
+    assert document.title == "house rules"
+
+
+@pytest.mark.parametrize("title", ["House rules", "Page layout for printers", "Titles of the year", "Book of ferries"])
+def test_real_titles_are_used(title: str) -> None:
+    assert useful_title(title) == title

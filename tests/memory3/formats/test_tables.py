@@ -1,0 +1,71 @@
+"""Tables keep the names of their columns with each row, in every kind of file."""
+
+from pathlib import Path
+
+import pytest
+
+from memory3.formats import FileDocument, read_documents
+from memory3.formats.tables import table_lines
+
+BERO = "printer: Bero; room: 14; IP address: 10.0.0.9"
+MARKDOWN = (
+    "# Printers\n\n| printer | room | IP address |\n|---|---|---|\n| Alma | 12 | 10.0.0.7 |\n| Bero | 14 | 10.0.0.9 |\n"
+)
+
+
+def read(path: Path) -> list[FileDocument]:
+    return list(read_documents(path))
+
+
+def test_rows_of_markdown_and_html_name_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(MARKDOWN)
+    rows = "<tr><td>printer<td>room<td>IP address<tr><td>Bero<td>14<td>10.0.0.9"
+    (tmp_path / "b.html").write_text(f"<title>Printers</title><p>These:<table>{rows}</table><p>End.")
+    spans = "<tr><th>Day<th colspan=2>Open<tr><td rowspan=2>Mon<td>8<td>12<tr><td>14<td>18"
+    (tmp_path / "c.html").write_text(f"<table><caption>Hours</caption>{spans}</table>")
+    terms = "<dl><dt>Rent<dd>700 euro<dt>Deposit:<dd>1,400 euro</dl>"
+    (tmp_path / "d.html").write_text(f"<table><tr><th>Rent<td>700<tr><th>Heating<td>80</table>{terms}")
+    found = {path.stem: read(path)[0].text.split("\n") for path in sorted(tmp_path.iterdir())}
+    assert found["a"][1] == BERO
+    assert found["b"] == ["These:", BERO, "End."]
+    assert found["c"] == ["Hours.", "Day: Mon; Open: 8, 12", "Day: Mon; Open: 14, 18"]
+    assert found["d"] == ["Rent: 700", "Heating: 80", "Rent: 700 euro", "Deposit: 1,400 euro"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_rows_of_csv_with_any_columns_delimiter_and_encoding_are_documents(
+    delimiter: str, encoding: str, tmp_path: Path
+) -> None:
+    rows = [("name", "room", "phone"), ("Jörg", "14", "5,1"), ("Ida", "", "7")]
+    text = "".join(delimiter.join(f'"{cell}"' if delimiter in cell else cell for cell in row) + "\r\n" for row in rows)
+    file = tmp_path / "staff.csv"
+    file.write_bytes(text.encode(encoding))
+    first, second = read(file)
+    assert (first.title, first.text) == ("Jörg", "name: Jörg\nroom: 14\nphone: 5,1")
+    assert (second.key, second.title, second.text) == (f"{file}#row=2", "Ida", "name: Ida\nphone: 7")
+
+
+def test_csv_of_excel_without_names_and_with_a_key(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sep=;\nkey;colour;size\nk1;pink;3\n")
+    (tmp_path / "b.csv").write_text("10.5,pink\n11,blue\n")
+    (tmp_path / "c.csv").write_text("key;title;text\nk3;Lamp Ovo;Colour: pink\n")
+    ((a,), (b, _), (c,)) = (read(tmp_path / f"{name}.csv") for name in "abc")
+    assert (a.key, a.title, a.text) == ("k1", "pink", "colour: pink\nsize: 3")
+    assert (b.text, "its first line holds values" in b.notes[0]) == ("column 1: 10.5\ncolumn 2: pink", True)
+    assert (c.key, c.title, c.text, c.metadata) == ("k3", "Lamp Ovo", "Colour: pink", {})
+
+
+def test_captions_sections_and_tables_without_names() -> None:
+    assert table_lines([("Staff 2026", ""), ("Name", "Room"), ("Ida", "4")]) == ["Staff 2026", "Name: Ida; Room: 4"]
+    assert table_lines([("Rent", "700"), ("Heating", "80")]) == ["Rent: 700", "Heating: 80"]
+    assert table_lines([("Ida", "4", "x"), ("1", "2", "3")], headed=False) == ["Ida | 4 | x", "1 | 2 | 3"]
+    assert table_lines([("a", "", "b"), ("", "", ""), ("1", "", "2")], headed=True) == ["a: 1; b: 2"]
+    assert table_lines([]) == table_lines([("", "")]) == []
+
+
+def test_a_long_row_is_several_lines_that_begin_with_its_first_cell() -> None:
+    names = ["machine", *(f"property {n}" for n in range(30))]
+    lines = table_lines([names, ["Press Orla", *(f"value number {n}" for n in range(30))]], headed=True)
+    assert len(lines) > 2
+    assert all(line.startswith("machine: Press Orla; property ") and len(line) <= 360 for line in lines)
