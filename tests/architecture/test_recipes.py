@@ -10,7 +10,6 @@ import pytest
 from memory3 import formats
 from memory3.errors import InvalidInput
 from memory3.formats import FileDocument, Kind, find_sources, read_documents
-from memory3.formats.code import read_text
 from memory_model.defaults import ASSETS, MODEL
 from memory_model.models import architectures, folder
 from memory_model.models.folder import ModelFolder
@@ -72,10 +71,10 @@ def test_an_architecture_is_a_row_where_no_operation_is_new(monkeypatch: pytest.
 
 def test_a_format_is_a_reader_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_toy(path: Path) -> Iterator[FileDocument]:
-        yield from read_text(path)
+        yield FileDocument(str(path), str(path), text=path.read_text().rstrip("\0"))
 
-    (tmp_path / "note.toy").write_text("A note.")
-    with pytest.raises(InvalidInput, match="has no file of"):
+    (tmp_path / "note.toy").write_bytes(b"A note.\0")
+    with pytest.raises(InvalidInput, match="has no file in it"):
         find_sources([tmp_path])
     monkeypatch.setitem(formats._OF_SUFFIX, ".toy", Kind("toy", (".toy",), read_toy, "one"))
     (found,) = [found for source in find_sources([tmp_path]) for found in read_documents(source)]
