@@ -130,7 +130,7 @@ def find_sources(paths: Sequence[Path], report: Report | None = None) -> list[Pa
         before = len(report.skipped)
         readable = [file for file in found if _readable(file, report)]
         if not readable:
-            why = report.skipped[before:] if len(found) == 1 else []
+            why = report.skipped[before:] if found == [path] else []
             raise InvalidInput(f"{path} is {why[0].reason}{f': {why[0].why}' if why[0].why else ''}") if why else none
         sources += readable
     return list(dict.fromkeys(sources))
