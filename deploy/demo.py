@@ -102,10 +102,10 @@ def choose_documents(*, full: bool) -> Documents:
     """The countries to ingest, by key; raises ProcessFailed unless the questions' countries were held out of tuning."""
     countries = {c["key"]: c for c in map(json.loads, KNOWLEDGE.read_text("utf-8").splitlines())}
     held_out = {country["key"] for country in json.loads(HELD_OUT.read_text("utf-8"))}
-    asked = [question.key for question in QUESTIONS]
-    if not held_out.issuperset(asked):
-        raise ProcessFailed(f"{HELD_OUT.name} no longer lists {asked}: choose other questions in deploy/demo.py")
-    chosen = countries if full else {key: countries[key] for key in (*asked, *NEIGHBOURS)}
+    needed = [question.key for question in QUESTIONS]
+    if not held_out.issuperset(needed):
+        raise ProcessFailed(f"{HELD_OUT.name} no longer lists {needed}: choose other questions in deploy/demo.py")
+    chosen = countries if full else {key: countries[key] for key in (*needed, *NEIGHBOURS)}
     lines = (json.dumps(country, ensure_ascii=False) for country in chosen.values())
     (WORK / "documents.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return chosen

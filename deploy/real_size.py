@@ -104,11 +104,11 @@ def walk(shape: RealModel, stages: Sequence[str]) -> None:
         elif stage in commands and not ((output := commands[stage][0]).exists() and (shape.name, stage) in logged()):
             shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
             with timed(shape, stage, output) as entry:
-                entry["peak_gb"], said = run(shape, stage, commands[stage][1])
+                entry["peak_gb"], printed = run(shape, stage, commands[stage][1])
                 if stage == "export":
                     record(bundle, state)
                 if stage == "tensorrt":
-                    entry["said"] = said.strip()
+                    entry["printed"] = printed.strip()
 
 
 def serve_and_ask(shape: RealModel, model: Path, bundle: Path) -> None:
@@ -129,15 +129,15 @@ def serve_and_ask(shape: RealModel, model: Path, bundle: Path) -> None:
         with service:
             with timed(shape, "ingest", work / "store") as ingesting:
                 command = ("memory-service", "ingest", documents, "--address", service.address)
-                ingesting["peak_gb"], said = run(shape, "ingest", command)
-                ingesting["said"] = said.strip()
-                if f"{REFERENCES} references" not in said:
-                    raise ProcessFailed(f"{REFERENCES} references were to be ingested, not: {said}")
+                ingesting["peak_gb"], printed = run(shape, "ingest", command)
+                ingesting["printed"] = printed.strip()
+                if f"{REFERENCES} references" not in printed:
+                    raise ProcessFailed(f"{REFERENCES} references were to be ingested, not: {printed}")
             with timed(shape, "ask", work) as asking:
                 question = ("edge-client", "ask", QUESTION, "--bundle", bundle, "--service", service.address)
                 options = ("--json", "--require-memory", "--max-tokens", 70)
-                asking["peak_gb"], said = run(shape, "ask", (*question, *options))
-                asking["said"] = what_was_read(json.loads(said))
+                asking["peak_gb"], printed = run(shape, "ask", (*question, *options))
+                asking["printed"] = what_was_read(json.loads(printed))
             entry["peak_gb"] = peak_gb(service.process.pid)
 
 
@@ -190,7 +190,7 @@ def timed(shape: RealModel, stage: str, output: Path) -> Iterator[dict[str, Any]
     entry |= {"load": os.getloadavg()[0], "at": datetime.datetime.now().isoformat(timespec="seconds")}
     with LOG.open("a", encoding="utf-8") as log:
         log.write(json.dumps({"shape": shape.name, "stage": stage, **entry}) + "\n")
-    console.print(f"  {entry['seconds']:.0f} s, {entry['peak_gb']:.1f} GB; {entry.get('said', '')}")
+    console.print(f"  {entry['seconds']:.0f} s, {entry['peak_gb']:.1f} GB; {entry.get('printed', '')}")
 
 
 def logged() -> dict[tuple[str, str], dict[str, Any]]:
@@ -209,7 +209,7 @@ def show() -> None:
     table = Table("model", "stage", "s", "peak, GB", "output, GB", "load", "", title="real size")
     for (shape, stage), entry in logged().items():
         figures = (f"{entry[name]:.2f}" for name in ("peak_gb", "output_gb", "load"))
-        table.add_row(shape, stage, f"{entry['seconds']:.0f}", *figures, entry.get("said", ""))
+        table.add_row(shape, stage, f"{entry['seconds']:.0f}", *figures, entry.get("printed", ""))
     console.print(table)
 
 

@@ -116,8 +116,8 @@ share. The wheels of one release have one version and belong together.
 
 def described(wheel: Wheel) -> dict[str, Any]:
     """The pyproject.toml that builds `wheel`, as a table."""
-    asked = [r for r in EXTRAS[wheel.extra] if not wheel.only or _name(r) in wheel.only]
-    if missing := {*wheel.only} - {_name(r) for r in asked}:
+    requirements = [r for r in EXTRAS[wheel.extra] if not wheel.only or _name(r) in wheel.only]
+    if missing := {*wheel.only} - {_name(r) for r in requirements}:
         raise ValueError(f"the extra {wheel.extra} of pyproject.toml no longer has {', '.join(missing)}")
     project: dict[str, Any] = {
         "name": wheel.name,
@@ -126,7 +126,9 @@ def described(wheel: Wheel) -> dict[str, Any]:
         "version": VERSION,
         **{key: PROJECT[key] for key in ("license", "license-files", "keywords", "classifiers")},
         "requires-python": wheel.python,
-        "dependencies": sorted([*PROJECT["dependencies"], *asked, *(f"{name}=={VERSION}" for name in wheel.ours)]),
+        "dependencies": sorted(
+            [*PROJECT["dependencies"], *requirements, *(f"{name}=={VERSION}" for name in wheel.ours)]
+        ),
         "optional-dependencies": {name: EXTRAS[name] for name in wheel.optional},
         "scripts": {name: PROJECT["scripts"][name] for name in wheel.scripts},
     }

@@ -65,7 +65,7 @@ class Memory3LM(LM):
         device: str = "",
         max_batch_size: int = 0,
     ) -> None:
-        """The harness gives device, cuda:0 unless told: without a GPU it is the CPU. max_batch_size changes nothing."""
+        """The harness gives device, cuda:0 by default: without a GPU it is the CPU. max_batch_size changes nothing."""
         super().__init__()
         use_threads(threads)
         memory = None if memory == "none" else memory
@@ -92,7 +92,7 @@ class Memory3LM(LM):
                 raise InvalidInput(f"{memory} is no list of texts that are not empty")
             if not 1 <= len(self.fixed) <= self.reads:
                 raise InvalidInput(f"{memory} holds {len(self.fixed)} references, 1 to {self.reads} are read")
-        self._said: dict[str, Request] = {}
+        self._requests: dict[str, Request] = {}
 
     @property
     def tokenizer_name(self) -> str:
@@ -104,20 +104,20 @@ class Memory3LM(LM):
         return self.loaded.chat_template
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The conversation as the model's template spells it; its tokens and what was said are remembered.
+        """The conversation by the model's template; its tokens and content are kept.
 
         A last message of the assistant stays open, whatever add_generation_prompt says: the harness wants that too.
         """
         prompt = self.loaded.chat.prompt(chat_history)
-        said = [token for token, content in zip(prompt.ids, prompt.content, strict=True) if content]
+        content_ids = [token for token, content in zip(prompt.ids, prompt.content, strict=True) if content]
         text = self.tokenizer.decode(prompt.ids, skip_special=False)
-        self._said[text] = Request(prompt.ids, [], self.tokenizer.decode(said[-self.chunk :]).strip())
+        self._requests[text] = Request(prompt.ids, [], self.tokenizer.decode(content_ids[-self.chunk :]).strip())
         return text
 
     def request(self, context: str, continuation: str = "") -> Request:
         """Tokens of a request. White space at the end of a context that is no chat belongs to the continuation."""
-        if said := self._said.get(context):
-            return Request(said.context, self.loaded.chat.encode_content(continuation), said.query)
+        if kept := self._requests.get(context):
+            return Request(kept.context, self.loaded.chat.encode_content(continuation), kept.query)
         whole = self.tokenizer.encode(context + continuation)
         ids = self.tokenizer.encode(context.rstrip() if continuation else context)
         query = query_of(context, self.tokenizer, self.chunk)
@@ -159,8 +159,8 @@ class Memory3LM(LM):
         if options.get("do_sample") and float(options.get("temperature", 1.0)) > 0:
             raise InvalidInput("memory3 answers greedily: set do_sample: false in the task")
         until: Sequence[str] | str = options.get("until") or ()
-        longest, asked = int(options.get("max_gen_toks", 128)), self.request(context)
-        ids, memory = asked.context[-max(1, self.max_tokens - longest) :], self._memories([asked])
+        longest, asking = int(options.get("max_gen_toks", 128)), self.request(context)
+        ids, memory = asking.context[-max(1, self.max_tokens - longest) :], self._memories([asking])
         model, stops = self.loaded.model, self.tokenizer.stop_ids
         text = self.tokenizer.decode(greedy(model, [ids], self.subject.prefix, memory, stops, longest)[0])
         ends = [text.find(mark) for mark in ([until] if isinstance(until, str) else until) if mark]
@@ -170,11 +170,11 @@ class Memory3LM(LM):
     def likelihoods(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
         """For each request the log likelihood of its continuation (nats), and whether it is the greedy one."""
         result: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
-        asked = [n for n, r in enumerate(requests) if r.continuation]
-        asked.sort(key=lambda n: len(requests[n].context))
-        with progress_bar("likelihoods", len(asked)) as advance:
-            for start in range(0, len(asked), self.batch):
-                numbers = asked[start : start + self.batch]
+        numbered = [n for n, r in enumerate(requests) if r.continuation]
+        numbered.sort(key=lambda n: len(requests[n].context))
+        with progress_bar("likelihoods", len(numbered)) as advance:
+            for start in range(0, len(numbered), self.batch):
+                numbers = numbered[start : start + self.batch]
                 batch = [requests[n] for n in numbers]
                 contexts = [r.context[-max(1, self.max_tokens - len(r.continuation)) :] for r in batch]
                 ids, _ = pad_ids([[*c, *r.continuation] for c, r in zip(contexts, batch, strict=True)])
@@ -192,8 +192,8 @@ class Memory3LM(LM):
     def _memories(self, batch: Sequence[Request]) -> MemoryBatch | None:
         found = [self.fixed] * len(batch)
         if self.base is not None:
-            asked = [r.query for r in batch if r.query]  # nothing said finds nothing
-            near = iter(self.base.nearest(asked, self.reads, candidates=self.candidates))
+            queries = [r.query for r in batch if r.query]  # an empty query finds nothing
+            near = iter(self.base.nearest(queries, self.reads, candidates=self.candidates))
             found = [[self.base.references[n] for n in next(near)] if r.query else [] for r in batch]
         if not any(found):
             return None

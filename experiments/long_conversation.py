@@ -1,8 +1,8 @@
-"""Long conversations: facts told early, other talk of so many thousand tokens, and then questions about the facts.
+"""Long conversations: facts early, then thousands of tokens about other things, then questions about the facts.
 
-Made by rule. A user tells facts of `data/factbook.jsonl` and passages that people asked about; half of the talk after
-them is passages of other subjects, a quarter facts of a field that is asked for, of another country. The same early
-facts are asked after at every distance, while one conversation grows. Test: held-out countries and
+Made by rule. A user tells facts of `data/factbook.jsonl` and passages with questions; half of the talk after
+them is passages of other subjects, a quarter facts of a requested field, of another country. The same early
+facts are queried at every distance, while one conversation grows. Test: held-out countries and
 `data/introductions_test.json`; development: countries of tuning and `data/introductions_dev.json`.
 """
 
@@ -42,7 +42,7 @@ CONDITIONS = {
 }
 REPLIES = ("Thanks, I will remember that.", "Good to know!", "I see.", "How interesting.")
 FACTS, PASSAGES = 5, 3
-"""Told early and asked after, of a conversation."""
+"""Facts and passages of a conversation that questions are about."""
 ANSWER_TOKENS = 32
 WHOLE_CONTEXT = 8192
 """Tokens in the cache for `everything`: what the base model was trained for."""
@@ -52,7 +52,7 @@ _SCAFFOLDING = 8  # tokens of the chat template around a message, about
 
 @dataclass(frozen=True)
 class EarlyQuestion:
-    """A question about what was told in a turn, from 1. kind: fact or passage."""
+    """A question about the content of a turn, from 1. kind: fact or passage."""
 
     kind: str
     turn: int
@@ -62,10 +62,10 @@ class EarlyQuestion:
 
 @dataclass(frozen=True)
 class Talk:
-    """A conversation. ends: by a distance in tokens, how many messages lie within it of what is asked after."""
+    """A conversation. ends: by a distance in tokens, how many messages are between questions and facts."""
 
     messages: list[Message]
-    asked: list[EarlyQuestion]
+    questions: list[EarlyQuestion]
     ends: dict[int, int]
 
 
@@ -78,7 +78,7 @@ class MeasuredAnswer:
     condition: str
     kind: str
     turn: int
-    said: str
+    response: str
     answer: str
     f1: float
     exact: float
@@ -104,17 +104,17 @@ class Sources:
 
     def talk(self, number: int, distances: Iterable[int], count: Callable[[str], int]) -> Talk:
         """The same for the same number. count: tokens of a text."""
-        rng, messages, asked = random.Random(number), list[Message](), list[EarlyQuestion]()
-        told = {title: (title, ways) for title, ways in rng.sample(self.facts, len(self.facts))}
-        facts = rng.sample(list(told.values()), FACTS)
+        rng, messages, questions = random.Random(number), list[Message](), list[EarlyQuestion]()
+        by_title = {title: (title, ways) for title, ways in rng.sample(self.facts, len(self.facts))}
+        facts = rng.sample(list(by_title.values()), FACTS)
         passages = list({r["title"]: r for r in rng.sample(self.passages, len(self.passages))}.values())[:PASSAGES]
         for title, ways in facts:
             way = rng.choice(ways)
             messages += _turn(factbook.sentence(title, way.line, rng), rng)
-            asked.append(EarlyQuestion("fact", len(messages) // 2, way.question, way.answer))
+            questions.append(EarlyQuestion("fact", len(messages) // 2, way.question, way.answer))
         for row in passages:
             messages += _turn(_passage(row["title"], row["knowledge"]), rng)
-            asked.append(EarlyQuestion("passage", len(messages) // 2, row["question"], row["right_answer"]))
+            questions.append(EarlyQuestion("passage", len(messages) // 2, row["question"], row["right_answer"]))
         taken = {(title, _field(ways[0].line)) for title, ways in facts}
         free = [(t, ways[0].line) for t, ways in self.facts if (t, _field(ways[0].line)) not in taken]
         alike = [fact for fact in free if _field(fact[1]) in {field for _, field in taken}]
@@ -124,11 +124,11 @@ class Sources:
         for distance in sorted(distances):
             while tokens < distance:
                 fact = rng.choice(alike if len(messages) % 8 == 0 else free)
-                said = rng.choice(others) if len(messages) % 4 else factbook.sentence(*fact, rng)
-                messages += (turn := _turn(said, rng))
+                message = rng.choice(others) if len(messages) % 4 else factbook.sentence(*fact, rng)
+                messages += (turn := _turn(message, rng))
                 tokens += sum(count(m["content"]) + _SCAFFOLDING for m in turn)
             ends[distance] = len(messages)
-        return Talk(messages, asked, ends)
+        return Talk(messages, questions, ends)
 
 
 def long_conversation(
@@ -141,7 +141,7 @@ def long_conversation(
     plot: Annotated[Path | None, typer.Option(help="SVG to plot F1 by distance to.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of factbook.jsonl and introductions_*.")] = FACTBOOK.parent,
 ) -> None:
-    """Ask for facts told thousands of tokens ago, with memories, with a sliding window, and as text."""
+    """Question facts of thousands of tokens ago, with memories, with a sliding window, and as text."""
     far, sources = numbers(distances), Sources(data, test=test)
     measured = _read(out)
     done = {(m.conversation, m.distance, m.turn) for m in measured}
@@ -151,21 +151,21 @@ def long_conversation(
             talk, saved = sources.talk(number, far, model.bundle.tokenizer.count), out.with_suffix(f".{number}.m3chat")
             session = model.load_session(saved) if saved.is_file() else model.session()
             for distance in far:
-                waiting = [asked for asked in talk.asked if (number, distance, asked.turn) not in done]
-                if waiting:  # what is said up to there, as if it had been typed and answered
+                waiting = [question for question in talk.questions if (number, distance, question.turn) not in done]
+                if waiting:  # the talk up to there, as if it had been typed and answered
                     held = session.conversation.messages
                     held += talk.messages[len(held) : talk.ends[distance]]
-                for asked in waiting:
-                    for condition, (found, has) in answers(model, whole, session, asked).items():
-                        f1, exact = token_f1(found.text, asked.answer), exact_match(found.text, asked.answer)
+                for question in waiting:
+                    for condition, (found, has) in answers(model, whole, session, question).items():
+                        f1, exact = token_f1(found.text, question.answer), exact_match(found.text, question.answer)
                         row = MeasuredAnswer(
                             number,
                             distance,
                             condition,
-                            asked.kind,
-                            asked.turn,
+                            question.kind,
+                            question.turn,
                             found.text,
-                            asked.answer,
+                            question.answer,
                             f1,
                             exact,
                             found.refused,
@@ -174,7 +174,7 @@ def long_conversation(
                         measured.append(row)
                         file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
                     file.flush()
-                    if asked == waiting[0]:
+                    if question == waiting[0]:
                         session.save(saved)  # with the memories that this answer waited for
                 console.print(_table(measured))
     if plot is not None:
@@ -190,24 +190,24 @@ def numbers(text: str) -> list[int]:
 
 
 def answers(
-    model: EdgeModel, whole: EdgeModel, session: ChatSession, asked: EarlyQuestion
+    model: EdgeModel, whole: EdgeModel, session: ChatSession, question: EarlyQuestion
 ) -> dict[str, tuple[Result, bool]]:
-    """By condition the answer, and whether it had before it what was told. whole: with a cache for `everything`."""
-    turn, messages, recent = 2 * asked.turn, session.messages, _recent(model, session.messages)
+    """By condition the answer, and whether it read the fact. whole: with a cache for `everything`."""
+    turn, messages, recent = 2 * question.turn, session.messages, _recent(model, session.messages)
     with recording(model) as recalls:
-        remembered = session.send(asked.question, max_tokens=ANSWER_TOKENS).result()
+        remembered = session.send(question.question, max_tokens=ANSWER_TOKENS).result()
     held = session.conversation.sequence.memories  # where turns left, the background read them and the question
     session.take_back()
     left = session.conversation.left
     if failed := [r.recall.error for r in remembered.recalls if r.state == "failed"]:
         raise InvalidInput(f"the conversation's memories were not read: {failed[0]}")
     read = next((recall.read for recall in reversed(recalls) if same(recall.memories, held)), ())
-    has = turn > left or f"turn {asked.turn}" in {m.title for m in read}
+    has = turn > left or f"turn {question.turn}" in {m.title for m in read}
     before = "\n\n".join(m.text for m in read if m.text)
 
-    def text(reader: EdgeModel, said: Sequence[Message], references: str = "") -> Result:
-        question = f"{references}\n\n{asked.question}" if references else asked.question
-        return reader.ask([*said, {"role": "user", "content": question}], memory="off", max_tokens=ANSWER_TOKENS)
+    def text(reader: EdgeModel, turns: Sequence[Message], references: str = "") -> Result:
+        prompt = f"{references}\n\n{question.question}" if references else question.question
+        return reader.ask([*turns, {"role": "user", "content": prompt}], memory="off", max_tokens=ANSWER_TOKENS)
 
     window = text(model, recent)
     found = {
@@ -265,8 +265,8 @@ def _tokens(model: EdgeModel, messages: Sequence[Message]) -> int:
     return len(model.bundle.chat.prompt(messages).ids)
 
 
-def _turn(said: str, rng: random.Random) -> list[Message]:
-    return [{"role": "user", "content": said}, {"role": "assistant", "content": rng.choice(REPLIES)}]
+def _turn(message: str, rng: random.Random) -> list[Message]:
+    return [{"role": "user", "content": message}, {"role": "assistant", "content": rng.choice(REPLIES)}]
 
 
 def _passage(title: str, text: str) -> str:
@@ -288,7 +288,7 @@ def _read(path: Path) -> list[MeasuredAnswer]:
 
 
 def _table(measured: Sequence[MeasuredAnswer]) -> Table:
-    table = Table("tokens between", "asked", *CONDITIONS, "found", title="F1 (standard error); -: does not fit")
+    table = Table("tokens between", "questions", *CONDITIONS, "found", title="F1 (standard error); -: does not fit")
     for distance, kind in product(sorted({m.distance for m in measured}), ("fact", "passage", "")):
         rows = [m for m in measured if m.distance == distance and kind in ("", m.kind)]
         cells = []
@@ -313,6 +313,6 @@ def _draw(measured: Sequence[MeasuredAnswer], path: Path) -> None:
             means |= {distance: Mean.of(scores)} if scores else {}
         errors = [m.error for m in means.values()]
         axes.errorbar([*means], [m.mean for m in means.values()], errors, marker="o", label=f"{condition}: {what}")
-    axes.set(xscale="log", xlabel="tokens between what was told and the question", ylabel="F1", ylim=(0, 1))
+    axes.set(xscale="log", xlabel="tokens between the fact and the question", ylabel="F1", ylim=(0, 1))
     axes.legend()
     figure.savefig(path)

@@ -1,4 +1,4 @@
-"""Memory beside RAG with 3, 5 and 7 references: accuracy of choices against time (paper 7.3, 7.4).
+"""Memory and RAG with 3, 5 and 7 references: accuracy of choices against time (paper 7.3, 7.4).
 
 Every question retrieves from one knowledge base of all rows' texts, once. A row with choices is answered by the
 likeliest of them: by its first token where it is yes, no or maybe, else in nats a token.
@@ -50,9 +50,9 @@ def read_choices(path: Path) -> list[Choice]:
     for row in read_json(path, list):
         try:
             if "contexts" in row:
-                asked = f"{row['question']} Answer yes, no or maybe."
+                text = f"{row['question']} Answer yes, no or maybe."
                 right = DECISIONS.index(row["final_decision"] if "final_decision" in row else row["answer"])
-                rows.append(Choice(asked, DECISIONS, right, tuple(row["contexts"])))
+                rows.append(Choice(text, DECISIONS, right, tuple(row["contexts"])))
             else:
                 answers = (row["right_answer"], row["hallucinated_answer"])
                 rows.append(Choice(row["question"], answers, 0, (row["knowledge"],)))

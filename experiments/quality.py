@@ -292,7 +292,7 @@ def quality(
     """Measure all sections of docs/quality.md, the most important first; run it again to resume.
 
     A section is kept if it was measured with the same evaluator, model, codec, prompt, data, sizes and retrieval. All
-    answers are written to the folder `answers` beside the output. `make quality` writes the page.
+    answers are written to the folder `answers` next to the output. `make quality` writes the page.
     """
     todo, subject = selected(sections, data, natural, published), Subject.open(model, adapter, codec)
     about = subject.about()

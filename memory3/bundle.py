@@ -161,7 +161,7 @@ class Bundle:
 
     @property
     def decoder(self) -> Path:
-        """`decoder.onnx`; its weights lie beside it."""
+        """`decoder.onnx`; its weights are next to it."""
         return self.folder / "decoder.onnx"
 
     @property
@@ -213,7 +213,7 @@ def write_bundle(folder: str | Path, staging: Path, manifest: Manifest) -> Bundl
 
 
 def staging_folder(folder: str | Path) -> Path:
-    """A new empty folder beside `folder` to collect a bundle's files in."""
+    """A new empty folder next to `folder` to collect a bundle's files in."""
     folder = Path(folder)
     staging = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     staging.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Messages to token ids by the model's own chat template, and which of these tokens a person or the model said.
+"""Messages to token ids by the model's own chat template, and which of these tokens are content.
 
 Only content makes query text. It is tokenized apart from the scaffolding, so a message that spells a special token
 cannot end its turn.
@@ -32,7 +32,7 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens, for each whether a user or the assistant said it, and whether they end in the midst of an answer."""
+    """Tokens, for each whether it is content, and whether they end in the midst of an answer."""
 
     ids: list[int]
     content: list[bool]
@@ -70,9 +70,9 @@ class ChatTemplate:
             raise UnknownTemplate(f"the chat template wrote {len(pieces) - 1} of {len(marked)} messages")
         runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(pieces[0]), False)]
         for number, (message, piece) in enumerate(zip(marked, pieces[1:], strict=True)):
-            said, _, scaffolding = piece.partition(_END)
+            content, _, scaffolding = piece.partition(_END)
             tokens = (spelled or {}).get(number)
-            runs.append((self.encode_content(said) if tokens is None else tokens, message["role"] != "system"))
+            runs.append((self.encode_content(content) if tokens is None else tokens, message["role"] != "system"))
             runs.append((self.tokenizer.encode_next(scaffolding), False))
         if begun:
             runs.pop()
@@ -80,7 +80,7 @@ class ChatTemplate:
         return Prompt(ids, [content for tokens, content in runs for _ in tokens], begun)
 
     def encode_content(self, text: str) -> list[int]:
-        """Token ids of what somebody said; spelled-out special tokens stay text."""
+        """Token ids of the content of a message; spelled-out special tokens stay text."""
         return self.tokenizer.encode_next(text, literal=True)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:

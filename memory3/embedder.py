@@ -76,7 +76,7 @@ class EmbedderConfig:
 class Embedder:
     """Embeds texts. Thread-safe: the session is, and nothing else changes.
 
-    folder: a bundle, or another folder with the three files. threads: intra-op threads; beside a decoder or many
+    folder: a bundle, or another folder with the three files. threads: intra-op threads; next to a decoder or many
     requests more than one only contend. execution_providers: what runs it. Vectors of equal embedder_id can be
     compared. Raises MissingFile, CorruptFile.
     """
@@ -106,7 +106,7 @@ class Embedder:
             raise CorruptFile(f"{path} is not a usable ONNX file: {error}: {_REMEDY}") from error
         made_for = session.get_modelmeta().custom_metadata_map.get("embedder_id", self.config.embedder_id)
         if made_for != self.config.embedder_id:
-            raise CorruptFile(f"{path} is of another embedder than {CONFIG} beside it: {_REMEDY}")
+            raise CorruptFile(f"{path} is of another embedder than {CONFIG} next to it: {_REMEDY}")
         return session
 
     def _choose_output(self) -> str:

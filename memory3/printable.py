@@ -102,7 +102,7 @@ def counted(number: int, noun: str) -> str:
 class Bars(Progress):
     """Progress bars; where there is no terminal to draw them, lines, one in half a minute at most."""
 
-    told = 0.0
+    printed_s = 0.0
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
         """See Progress."""
@@ -111,8 +111,8 @@ class Bars(Progress):
     def update(self, task_id: TaskID, **changes: Any) -> None:
         """See Progress."""
         super().update(task_id, **changes)
-        if not (self.disable or self.console.is_terminal or time.monotonic() < self.told + 30):
-            self.told, task = time.monotonic(), self._tasks[task_id]
+        if not (self.disable or self.console.is_terminal or time.monotonic() < self.printed_s + 30):
+            self.printed_s, task = time.monotonic(), self._tasks[task_id]
             what, count = task.description.strip(), f"{task.completed:g}{f' of {task.total:g}' if task.total else ''}"
             self.console.print(what if count in what else f"{what}: {count}", soft_wrap=True, markup=False)
 
@@ -127,12 +127,12 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (Memory3Error, OSError) as error:
-            said = str(error)
+            message = str(error)
             if not isinstance(error, Memory3Error):
                 if error.filename is None:
                     raise
-                said = f"{error.filename}: {error.strerror}"
-            line, code = Text.assemble(("error:", "bold red"), f" {printable(said)}"), 1
+                message = f"{error.filename}: {error.strerror}"
+            line, code = Text.assemble(("error:", "bold red"), f" {printable(message)}"), 1
         except KeyboardInterrupt:
             line, code = Text(self.interrupted), 130
         Console(stderr=True).print(line, soft_wrap=True)

@@ -66,14 +66,14 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
 def turn_references(
     turns: Sequence[tuple[str, str]], count_tokens: Callable[[str], int], limit: int = 128
 ) -> list[str]:
-    """References of (role, what was said), at most `limit` tokens each; a line is `User: My sister is Anna.` or alike.
+    """References of (role, content), at most `limit` tokens each; a line is `User: My sister is Anna.` or alike.
 
     A reference holds as many whole turns as fit. A longer turn is split at sentences, its speaker before each part.
     """
     references: list[str] = []
-    for role, said in turns:
+    for role, content in turns:
         speaker = f"{role.capitalize()}: "
-        for part in split(said, "", lambda text, speaker=speaker: count_tokens(speaker + text), limit):  # type: ignore[misc]
+        for part in split(content, "", lambda text, speaker=speaker: count_tokens(speaker + text), limit):  # type: ignore[misc]
             together = f"{references[-1]}\n{speaker}{part}" if references else ""
             if together and count_tokens(together) <= limit:
                 references[-1] = together

@@ -23,7 +23,7 @@ from memory3.errors import CorruptFile, InvalidInput, MissingFile
 class SpecialTokens:
     """Ids of the tokens that mean something to the model.
 
-    bos opens a text, eos ends one, end_of_turn ends an answer; stop: every id after which nothing more is said.
+    bos opens a text, eos ends one, end_of_turn ends an answer; stop: every id that ends the output.
     """
 
     bos: int

@@ -1,4 +1,4 @@
-"""Words beside vectors: which candidates share the query's rare words (BM25 over the candidates alone).
+"""Words in addition to vectors: which candidates share the query's rare words (BM25 over the candidates alone).
 
 A reference of eight facts has one vector, which is near every question about its subject; the words of the
 question say which fact is meant. The nearest references by vector are therefore ordered anew by
@@ -20,9 +20,9 @@ import numpy as np
 STEM = 6
 """Letters of a word that count: "populations" is "popula", as "population" is."""
 WEIGHT = 0.02
-"""Of BM25 beside the cosine; measured on the factbook (docs/benchmarks.md)."""
+"""Of BM25, added to the cosine; measured on the factbook (docs/benchmarks.md)."""
 TITLE_WEIGHT = 0.2
-"""Of a document that the query names, beside the cosine."""
+"""Of a document that the query names, added to the cosine."""
 LARGEST_DROP = 0.12
 """A candidate whose score is lower than the best one's by more is left out."""
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
@@ -50,12 +50,12 @@ def lexical_scores(words: Sequence[int], candidates: Sequence[np.ndarray]) -> np
     lengths = np.array([len(c) for c in candidates], dtype=np.int64)
     if not len(wanted) or not lengths.sum():
         return np.zeros(len(candidates))
-    # One pass over the words of all candidates: which are asked for, and how often each candidate has each of them.
+    # One pass over the words of all candidates: which are in the query, and how often each candidate has each of them.
     every = np.concatenate(candidates)
     places = np.searchsorted(wanted, every)
     places[places == len(wanted)] = 0
-    asked = np.flatnonzero(wanted[places] == every)
-    cells = np.repeat(np.arange(len(candidates)) * len(wanted), lengths)[asked] + places[asked]
+    requested = np.flatnonzero(wanted[places] == every)
+    cells = np.repeat(np.arange(len(candidates)) * len(wanted), lengths)[requested] + places[requested]
     counts = np.bincount(cells, minlength=len(candidates) * len(wanted)).reshape(len(candidates), -1)
     holding = np.count_nonzero(counts, axis=0)
     rarity = np.log1p((len(candidates) - holding + 0.5) / (holding + 0.5))
@@ -78,8 +78,8 @@ def ranked(
     """
     scores = np.asarray(cosines, dtype=np.float64) + WEIGHT * lexical_scores(words, candidates)
     if titles:
-        asked = set(words)
-        scores = scores + [TITLE_WEIGHT * (bool(title) and asked.issuperset(title)) for title in titles]
+        requested = set(words)
+        scores = scores + [TITLE_WEIGHT * (bool(title) and requested.issuperset(title)) for title in titles]
     places = np.argsort(-scores, kind="stable")
     best = list(zip(places.tolist(), scores[places].tolist(), strict=True))
     return best if drop is None else [one for one in best if one[1] >= best[0][1] - drop]

@@ -24,7 +24,7 @@ NEVER = -100.0
 class AnswerSettings(Settings):
     """Settings of scenarios in which the SDK answers.
 
-    prompt_tokens, answer_tokens: the paper's lengths unless told otherwise (its table of throughputs).
+    prompt_tokens, answer_tokens: the paper's lengths by default (its table of throughputs).
     memory_cache_mb: memories that the device keeps; 0, so that every recall is a real one.
     """
 
@@ -80,7 +80,7 @@ class Answered:
 
     @property
     def generated(self) -> list[Recalled]:
-        """The recalls of generated chunks, each as it was told last."""
+        """The recalls of generated chunks, each as last reported."""
         return list({r.chunk: r for r in self.recalls if r.generated}.values())
 
 

@@ -48,10 +48,10 @@ def measure_modes(
     model: EdgeModel,
     prompts: Sequence[str],
     settings: AnswerSettings,
-    beside: Mapping[str, Callable[[int], float]] | None = None,
+    others: Mapping[str, Callable[[int], float]] | None = None,
     label: str = "answers",
 ) -> dict[str, list[Any]]:
-    """Answers of every mode by name, and what `beside` gives, all in turn; every round has its prompt.
+    """Answers of every mode by name, and what `others` gives, all in turn; every round has its prompt.
 
     Raises ScenarioFailed if a mode that recalls read no memories.
     """
@@ -60,7 +60,7 @@ def measure_modes(
         return lambda number: answer(model, prompts[number % len(prompts)], mode, settings.answer_tokens)
 
     variants: dict[str, Callable[[int], Any]] = {mode: speaking(mode) for mode in MODES}
-    variants.update(beside or {})
+    variants.update(others or {})
     samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=label)
     for mode in ("overlap", "exact"):
         require_memories(samples[mode])
@@ -68,22 +68,22 @@ def measure_modes(
 
 
 def measure_decoding(
-    settings: AnswerSettings, beside: Mapping[str, Callable[[int], float]] | None = None, model: Path | None = None
+    settings: AnswerSettings, others: Mapping[str, Callable[[int], float]] | None = None, model: Path | None = None
 ) -> tuple[Keys, dict[str, list[Any]]]:
-    """Keys and samples of all modes against a service, `beside` and a copy of memory in the same rounds.
+    """Keys and samples of all modes against a service, `others` and a copy of memory in the same rounds.
 
     model: folder of the model that the service writes memories with.
     """
     bundle = Bundle.open(settings.bundle)
     texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
-    variants = {COPY: lambda _: copy_gb_per_s(settings.threads), **(beside or {})}
+    variants = {COPY: lambda _: copy_gb_per_s(settings.threads), **(others or {})}
     with service_for(settings, bundle, model) as address, settings.open(address) as opened:
         samples = measure_modes(opened, texts, settings, variants)
         return decoding_keys(opened, samples, settings), samples
 
 
 def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: AnswerSettings) -> Keys:
-    """The keys that the targets name, of the samples of all modes and of the copies beside them."""
+    """The keys that the targets name, of the samples of all modes and of the copies next to them."""
     off, overlap, exact = (samples[mode] for mode in MODES)
     config, text = model.engine.decoder.graph.config, settings.prompt_tokens + settings.answer_tokens / 2
     read = {"weights": weight_bytes(model.bundle.decoder), "caches": int(cache_bytes(config, text, 0))}
@@ -130,7 +130,7 @@ def whole_speeds(answers: Sequence[Answered]) -> list[float]:
 
 
 def stages_ms(answers: Sequence[Answered]) -> dict[str, float]:
-    """Mean milliseconds of each stage of a generated chunk's recall, beside decoding or before it.
+    """Mean milliseconds of each stage of a generated chunk's recall, during decoding or before it.
 
     network: the call without the server's own time.
     """

@@ -62,8 +62,8 @@ class LlamaCpp:
             )
             return float(json.loads(done.stdout)[0]["avg_ns"]) / 1e9
         except subprocess.CalledProcessError as error:
-            said = f"llama-bench exited with {error.returncode}: {error.stderr[-400:].decode()}"
-            raise ScenarioFailed(said) from error
+            message = f"llama-bench exited with {error.returncode}: {error.stderr[-400:].decode()}"
+            raise ScenarioFailed(message) from error
         except (subprocess.TimeoutExpired, ValueError, LookupError) as error:
             raise ScenarioFailed(f"llama-bench gave no figure: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 from deploy.bench import machine
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed, Settings
 
-# Beside a module of that name mypy would take the folder for a package.
+# Next to a module of that name mypy would take the folder for a package.
 RESULTS = Path(__file__).with_name("results")
 FORMAT_VERSION = 3
 

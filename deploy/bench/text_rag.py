@@ -28,10 +28,10 @@ class TextRag:
         self._known: set[int] = set()
         self.read_tokens = self._k * memory.reference_tokens
         texts = [self._as_text(self.references(question)) for question in questions]
-        # After every chunk the prompt has grown by it; a passage as long stands for what was said.
+        # After every chunk the prompt has grown by it; a passage as long stands for what was generated.
         self._prompts = [
-            prompts(model.bundle, len(questions), settings.prompt_tokens + self.read_tokens + said, before=texts)
-            for said in range(0, settings.answer_tokens, self._chunk)
+            prompts(model.bundle, len(questions), settings.prompt_tokens + self.read_tokens + generated, before=texts)
+            for generated in range(0, settings.answer_tokens, self._chunk)
         ]
         for question in questions:  # all payloads are here then: only text is sent when it is timed
             self.references(question)
@@ -51,18 +51,18 @@ class TextRag:
 
     def once(self, number: int) -> float:
         """Seconds of an answer with one retrieval."""
-        return self.retrieval_s(number) + self._say(self._prompts[0][number], self._settings.answer_tokens)
+        return self.retrieval_s(number) + self._generate(self._prompts[0][number], self._settings.answer_tokens)
 
     def every_chunk(self, number: int) -> float:
         """Seconds of an answer with a retrieval for every chunk of it."""
         seconds, left = 0.0, self._settings.answer_tokens
-        for said in self._prompts:
+        for generated in self._prompts:
             seconds += self.retrieval_s(number)
-            seconds += self._say(said[number], min(left, self._chunk))
+            seconds += self._generate(generated[number], min(left, self._chunk))
             left -= self._chunk
         return seconds
 
-    def _say(self, prompt: str, tokens: int) -> float:
+    def _generate(self, prompt: str, tokens: int) -> float:
         return answer(self._model, prompt, "off", tokens).total_s
 
     def _as_text(self, references: Sequence[str]) -> str:

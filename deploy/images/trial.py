@@ -1,7 +1,7 @@
 """Build the images of both sides for real, and let them work together: `make test-image`.
 
 The service's is started, probed, ingests and backs up; the device's pulls the bundle from it, and asks.
-Needs root, buildah and debootstrap (Debian packages), and some 20 GB. No image registry is asked: the base is a
+Needs root, buildah and debootstrap (Debian packages), and some 20 GB. No image registry is used: the base is a
 Debian made by debootstrap. pip's own settings of this machine (mirrors, certificates) hold in the build too. The
 images are kept under build/image; delete it to build them again.
 """
@@ -144,9 +144,9 @@ def _try() -> None:
             _inside(edge, "edge-client", "pull", "--service", address, "--bundle", "/srv/memories/bundle")
             _inside(edge, "edge-client", "doctor", "--service", address)
             for container in (service, edge):
-                said = _inside(container, *ask)
-                if EXPECTED not in said:
-                    raise RuntimeError(f"asked {QUESTION!r}, expected {EXPECTED!r}, got: {said}")
+                output = _inside(container, *ask)
+                if EXPECTED not in output:
+                    raise RuntimeError(f"question {QUESTION!r}, expected {EXPECTED!r}, got: {output}")
             _inside(service, "memory-service", "backup", "default", "/tmp/backup", "--address", address)
 
 

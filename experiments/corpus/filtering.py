@@ -96,14 +96,14 @@ def with_test_questions(passages: Sequence[Passage], questions: Sequence[str], m
     from sklearn.feature_extraction.text import CountVectorizer
 
     counter = CountVectorizer(binary=True, token_pattern=r"\w+", dtype=np.int16)
-    asked = counter.fit_transform(questions)
+    question_grams = counter.fit_transform(questions)
     number, words_of = counter.vocabulary_, counter.build_analyzer()
     ids = [[number[word] for word in words_of(question)] for question in questions]
     need = np.array([len(set(q)) - math.floor((1 - most) * len(q)) for q in ids])
     found: set[int] = set()
     for start in range(0, len(passages), 1024):
         block = passages[start : start + 1024]
-        shared = (counter.transform(p.text for p in block) @ asked.T).toarray()
+        shared = (counter.transform(p.text for p in block) @ question_grams.T).toarray()
         for row, question in np.argwhere(shared >= need):
             if start + row not in found:
                 text = [number.get(word, -1) for word in words_of(block[row].text)]

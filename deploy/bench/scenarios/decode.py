@@ -23,9 +23,9 @@ class DecodeSettings(AnswerSettings):
 def measure(settings: DecodeSettings) -> Keys:
     """The keys of `deploy.bench.decoding`, and those of the peer."""
     llama = LlamaCpp.find()
-    said, threads = settings.answer_tokens, settings.threads
-    beside = {PEER: lambda _: said / llama.bench(generate=said, threads=threads)} if llama else {}
-    keys, samples = measure_decoding(settings, beside)
+    tokens, threads = settings.answer_tokens, settings.threads
+    others = {PEER: lambda _: tokens / llama.bench(generate=tokens, threads=threads)} if llama else {}
+    keys, samples = measure_decoding(settings, others)
     if not llama:
         return {**keys, "ratio_vs_llama_cpp": None, "llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}
     return with_intervals(

@@ -90,7 +90,7 @@ class Together:
 def measure(settings: LocalServerSettings) -> Keys:
     """Both modes and the peer in turn; every conversation of a round has a prompt of its own."""
     bundle, llama = Bundle.open(settings.bundle), LlamaCpp.find() if settings.device == "cpu" else None
-    at_once, said = settings.conversations, settings.answer_tokens
+    at_once, answer_tokens = settings.conversations, settings.answer_tokens
     texts = prompts(bundle, at_once * (settings.rounds + settings.warm_up), settings.prompt_tokens)
     bias = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)
     environment = {"EDGE_CLIENT_THREADS": str(settings.threads), "EDGE_CLIENT_PROVIDER": settings.device}
@@ -103,7 +103,7 @@ def measure(settings: LocalServerSettings) -> Keys:
     def ours(number: int, mode: str, count: int) -> Together:
         fixed = {
             "stream": True,
-            "max_tokens": said,
+            "max_tokens": answer_tokens,
             "logit_bias": bias,
             "memory": {"mode": mode},
             "stream_options": {"include_usage": True},
@@ -112,7 +112,7 @@ def measure(settings: LocalServerSettings) -> Keys:
         return _together(app.port, "/v1/chat/completions", bodies, _of_ours)
 
     def by_llama(number: int) -> Together:
-        fixed = {"stream": True, "n_predict": said, "ignore_eos": True, "temperature": 0}
+        fixed = {"stream": True, "n_predict": answer_tokens, "ignore_eos": True, "temperature": 0}
         bodies = [{"prompt": bundle.chat.prompt(messages).ids, **fixed} for messages in conversations(number)]
         return _together(peer_port, "/completion", bodies, _of_llama)
 
@@ -128,14 +128,14 @@ def measure(settings: LocalServerSettings) -> Keys:
         app = AppProcess.start(folder, settings.bundle, service, *parallel, environment=environment)
         stack.enter_context(app)
         if llama:
-            context = settings.prompt_tokens + said + 64
+            context = settings.prompt_tokens + answer_tokens + 64
             server = llama.server(at_once, context, settings.threads, folder / "llama.log")
             peer_port = stack.enter_context(server)
             variants[PEER] = by_llama
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up)
-    short = {n for n, found in samples.items() for t in found for s in t.streams if s.tokens != said}
+    short = {n for n, found in samples.items() for t in found for s in t.streams if s.tokens != answer_tokens}
     if short:
-        raise ScenarioFailed(f"answers of {', '.join(short)} have not {said} tokens")
+        raise ScenarioFailed(f"answers of {', '.join(short)} have not {answer_tokens} tokens")
     return _keys(bundle, settings, samples, llama)
 
 

@@ -27,12 +27,12 @@ def measure(settings: AnswerSettings) -> Keys:
     bundle = Bundle.open(settings.bundle)
     llama = LlamaCpp.find()
     questions = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
-    said = settings.answer_tokens
+    answer_tokens = settings.answer_tokens
     with service_for(settings, bundle) as address, settings.open(address) as model:
         rag = TextRag(model, questions, settings)
 
         def with_memory(number: int) -> float:
-            answered = answer(model, questions[number], "overlap", said)
+            answered = answer(model, questions[number], "overlap", answer_tokens)
             require_memories([answered])
             return answered.total_s
 
@@ -44,7 +44,9 @@ def measure(settings: AnswerSettings) -> Keys:
         }
         if llama:
             read = settings.prompt_tokens + rag.read_tokens
-            variants[PEER] = lambda _: llama.bench(prompt=read, generate=said, threads=settings.threads, together=True)
+            variants[PEER] = lambda _: llama.bench(
+                prompt=read, generate=answer_tokens, threads=settings.threads, together=True
+            )
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="answers")
         keys: Keys = {
             "model": bundle.manifest.name,
@@ -58,7 +60,7 @@ def measure(settings: AnswerSettings) -> Keys:
     ours = samples[MEMORY]
 
     def per_s(seconds: list[float]) -> list[float]:
-        return [said / s for s in seconds]
+        return [answer_tokens / s for s in seconds]
 
     measured = {
         "tokens_per_s_memory": median_interval(per_s(ours)),
@@ -71,7 +73,7 @@ def measure(settings: AnswerSettings) -> Keys:
     if not llama:
         return with_intervals({**keys, "ratio_vs_llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}, **measured)
     alone = samples[PEER]
-    whole = [asked + read_and_said for asked, read_and_said in zip(samples[ASKING], alone, strict=True)]
+    whole = [searched + read_and_answered for searched, read_and_answered in zip(samples[ASKING], alone, strict=True)]
     return with_intervals(
         keys,
         **measured,

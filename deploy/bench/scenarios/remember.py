@@ -1,4 +1,4 @@
-"""Writing memories on the device: references a second, what it takes from decoding beside it, and a local search."""
+"""Writing memories on the device: references a second, the cost to simultaneous decoding, and a local search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TITLE_WORDS = "What is the capital of Norway?"
 
 
 class RememberSettings(Settings):
-    """references: about so many a round. answer_tokens: of the answers beside. stored: references of the search."""
+    """references: about so many a round. answer_tokens: of the answers meanwhile. stored: references of the search."""
 
     rounds: int = 5
     references: int = Field(default=48, ge=1, le=1000)
@@ -66,15 +66,15 @@ def measure(settings: RememberSettings) -> Keys:
             return references / (time.perf_counter() - began)
 
         def decoding(number: int, pause: str = "usual_pause_ms") -> float:
-            """Tokens a second behind the first; of the same answer alone and beside."""
-            said = model.generate(
+            """Tokens a second behind the first; of the same answer alone and while memories are written."""
+            events = model.generate(
                 f"{number}: tell me a story.", memory="off", max_tokens=settings.answer_tokens, logit_bias=endless
             )
-            came = [time.perf_counter() for event in said if isinstance(event, Token)]
+            came = [time.perf_counter() for event in events if isinstance(event, Token)]
             pauses[pause].append(1e3 * max(b - a for a, b in pairwise(came)))
             return (len(came) - 1) / (came[-1] - came[0])
 
-        def beside(number: int) -> float:
+        def while_writing(number: int) -> float:
             over = threading.Event()
 
             def go_on() -> None:
@@ -97,7 +97,7 @@ def measure(settings: RememberSettings) -> Keys:
         variants: dict[str, Callable[[int], float]] = {
             "remember": remembering,
             "alone": decoding,
-            "beside": beside,
+            "writing": while_writing,
             "search": searching,
         }
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="remembering")
@@ -105,7 +105,7 @@ def measure(settings: RememberSettings) -> Keys:
         {"model": bundle.manifest.name, "threads": settings.threads, "stored": settings.stored},
         references_per_s=median_interval(samples["remember"]),
         tokens_per_s=median_interval(samples["alone"]),
-        decoder_share=ratio_interval(samples["beside"], samples["alone"]),
+        decoder_share=ratio_interval(samples["writing"], samples["alone"]),
         **{name: median_interval(each[settings.warm_up :]) for name, each in pauses.items()},
         search_ms=median_interval(samples["search"]),
     )

@@ -36,7 +36,7 @@ from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
 FOLDER = BUILD / "service"
-_BESIDE = "Beside filters: another caller sends filters that match nearly everything, each different."
+_WITH_FILTERS = "With filters: another caller sends filters that match nearly everything, each different."
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
@@ -93,7 +93,7 @@ def measured(
     *,
     is_store: bool = False,
 ) -> Keys:
-    """A store's or peer's keys: filled, asked for recall, then rounds in turn with the echo at this address.
+    """A store's or peer's keys: filled, queried for recall, then rounds in turn with the echo at this address.
 
     fill(folder, collection, progress) writes into a folder. serving: a server that answers from it. is_store: whether
     it answers filtered requests too, tells its times, and goes on where filling was broken off.
@@ -123,7 +123,9 @@ def measured(
                 for share in SHARES:
                     variants[f"1/{share}"] = asking(address, requests_of(collection, share), settings.callers)
                 filters = filtering_requests(collection, SHARES[-1])
-                variants["beside"] = lambda _: load(address, requests, settings.callers, settings.seconds, filters)
+                variants["with filters"] = lambda _: load(
+                    address, requests, settings.callers, settings.seconds, filters
+                )
             samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
             memory_mb = memory_of(server)
         disk_mb = round(sum(file.stat().st_blocks for file in folder.rglob("*")) * 512 / 1e6)
@@ -139,7 +141,7 @@ def measured(
     }
     if is_store:
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
-        keys["beside_filters"] = speed_of(samples["beside"])
+        keys["beside_filters"] = speed_of(samples["with filters"])
         times = [answer.server_times for answer in answers]
         keys["stages_ms"] = {s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES}
     speeds, echoed = ([s.answered_per_s for s in samples[of]] for of in (name, "echo"))
@@ -179,8 +181,8 @@ def if_it_can(peer: Peer, measure_it: Callable[[], Keys]) -> Keys:
     try:
         return measure_it()
     except (ScenarioFailed, OSError, grpc.RpcError) as error:
-        said = str(error).strip() or type(error).__name__
-        return {"missing": f"failed: {said.splitlines()[-1]}"}
+        message = str(error).strip() or type(error).__name__
+        return {"missing": f"failed: {message.splitlines()[-1]}"}
 
 
 def memory_of(process: BaseProcess) -> int:
@@ -250,12 +252,12 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     filtered = [
         (f"{name}://", share, *(figure(speed, key) for key in speeds))
         for name, keys in stores.items()
-        for share, speed in (("all", keys), *keys["filtered"].items(), ("all, beside filters", keys["beside_filters"]))
+        for share, speed in (("all", keys), *keys["filtered"].items(), ("all, with filters", keys["beside_filters"]))
     ]
     return [
         Sheet(title, columns, rows, " ".join([note, *absent])),
         Sheet("Server times of one caller, ms ↓ (medians)", ("", *STAGES), stages),
-        Sheet("With a filter", ("", "match", "questions/s ↑", "p50, ms ↓", "p99, ms ↓"), filtered, _BESIDE),
+        Sheet("With a filter", ("", "match", "questions/s ↑", "p50, ms ↓", "p99, ms ↓"), filtered, _WITH_FILTERS),
     ]
 
 

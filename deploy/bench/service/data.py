@@ -1,6 +1,6 @@
 """What every store and every peer is filled with: clustered vectors with exact neighbours, payloads, texts.
 
-Vectors lie near a plane of few dimensions and in clusters there, as those of texts do; queries lie beside
+Vectors lie near a plane of few dimensions and in clusters there, as those of texts do; queries lie next to
 references. Payloads are of the paper's size and incompressible; each begins with its number.
 """
 
@@ -74,12 +74,12 @@ class Collection:
     def query_vectors(self) -> np.ndarray:
         """Unit vectors float32 [queries, dimension]."""
         rng = np.random.default_rng([self.seed, 3])
-        beside = rng.integers(0, self.references, self.queries)
+        near = rng.integers(0, self.references, self.queries)
         latent = np.empty((self.queries, _LATENT), np.float32)
         for block, (start, stop) in enumerate(self._blocks):
-            here = (beside >= start) & (beside < stop)
+            here = (near >= start) & (near < stop)
             if here.any():
-                latent[here] = self._latent(block)[beside[here] - start]
+                latent[here] = self._latent(block)[near[here] - start]
         latent += _QUERY_SPREAD * rng.standard_normal(latent.shape, np.float32)
         return self._embedded(latent, 4)
 

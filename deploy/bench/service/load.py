@@ -76,15 +76,19 @@ def recall_of(answers: Sequence[retrieval_pb2.RetrieveResponse], exact: np.ndarr
     return recall(found, exact[: len(answers)])
 
 
-def load(address: str, requests: Sequence[bytes], callers: int, seconds: float, beside: Iterable[bytes] = ()) -> Load:
+def load(
+    address: str, requests: Sequence[bytes], callers: int, seconds: float, background: Iterable[bytes] = ()
+) -> Load:
     """`callers` devices that ask again as soon as they are answered, for some seconds; bytes are not parsed.
 
-    beside: what one more caller asks meanwhile, one after the other; it is not timed.
+    background: requests of one more caller, one after the other, which are not timed.
     """
-    return asyncio.run(_load(address, requests, callers, seconds, beside))
+    return asyncio.run(_load(address, requests, callers, seconds, background))
 
 
-async def _load(address: str, requests: Sequence[bytes], callers: int, seconds: float, beside: Iterable[bytes]) -> Load:
+async def _load(
+    address: str, requests: Sequence[bytes], callers: int, seconds: float, background: Iterable[bytes]
+) -> Load:
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         call = channel.unary_unary(METHOD)
 
@@ -92,7 +96,7 @@ async def _load(address: str, requests: Sequence[bytes], callers: int, seconds: 
             await call(requests[number % len(requests)], timeout=60)
 
         async def ask_beside() -> None:
-            for request in beside:
+            for request in background:
                 await call(request, timeout=60)
 
         await ask(0)  # the connection

@@ -19,7 +19,7 @@ SOURCES = (FOLDER / "decode.c", FOLDER / "search.c")
 LIBRARY = "_decode.so"
 """The same for every Python: it is loaded by ctypes and knows nothing of Python's own interface."""
 # Not for this machine's processor: they have a loop for each instruction set, chosen when it is called.
-# No C library is needed to compile, link or load, so a library made beside glibc also loads beside musl.
+# No C library is needed to compile, link or load, so a library made with glibc also loads with musl.
 FLAGS = ("-std=gnu11", "-O3", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-shared", "-nostdlib")
 
 

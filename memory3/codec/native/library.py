@@ -361,7 +361,7 @@ def _padded(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def _paired(rows: np.ndarray) -> np.ndarray:
-    """Rows with number j of a vector beside number width / 2 + j, as decode_rows.h takes them apart."""
+    """Rows with number j of a vector next to number width / 2 + j, as decode_rows.h takes them apart."""
     halves = rows.reshape(len(rows), 2, -1)
     paired = _on_large_pages(rows.shape)
     np.stack((halves[:, 0], halves[:, 1]), axis=-1, out=paired.reshape(len(rows), -1, 2))

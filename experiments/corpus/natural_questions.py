@@ -1,7 +1,7 @@
-"""What people asked, each question beside a passage that answers it.
+"""Questions of people, each with a passage that answers it.
 
 The questions come without texts: those of Natural Questions (what people typed into a search engine) and TriviaQA (what
-quiz writers asked), of their development sets in the form that the PyPI package `pyserini` carries for dense
+quiz writers wrote), of their development sets in the form that the PyPI package `pyserini` carries for dense
 retrieval; the test sets are left alone. A passage of the corpus is taken for a question's when it holds one of
 the answers and most of the question's words by weight, which is how retrievers are trained from such sets. About one
 pair in eight is wrong that way.
@@ -61,7 +61,7 @@ def questions(wheel: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def matched(
-    asked: Iterable[tuple[str, Sequence[str]]],
+    questions_answers: Iterable[tuple[str, Sequence[str]]],
     passages: Sequence[Passage],
     excluded: Callable[[str], bool] = lambda question: False,
 ) -> Iterator[Asked]:
@@ -81,7 +81,7 @@ def matched(
         for word in words:
             if frequency[word] < max(2, _FREQUENT * len(references)):
                 holders[word].append(number)
-    for question, answers in asked:
+    for question, answers in questions_answers:
         if excluded(question):
             continue
         # In order, because sums of floats depend on it and sets have another one in every process.
@@ -96,9 +96,9 @@ def matched(
         for number, _ in scores.most_common(_CANDIDATES):
             covered = sum(weight for word, weight in weights.items() if word in held[number])
             passage, text = references[number]
-            said = _said(answers, question, text) if covered >= _COVERAGE * sum(weights.values()) else None
-            if said:
-                yield Asked(question, said, text, passage.source, passage.key)
+            found_answer = _answer_in(answers, question, text) if covered >= _COVERAGE * sum(weights.values()) else None
+            if found_answer:
+                yield Asked(question, found_answer, text, passage.source, passage.key)
                 break
 
 
@@ -106,7 +106,7 @@ def _words(text: str) -> set[str]:
     return {word[:_STEM] for word in _WORD.findall(text.lower()) if word not in _PASSED}
 
 
-def _said(answers: Sequence[str], question: str, text: str) -> str | None:
+def _answer_in(answers: Sequence[str], question: str, text: str) -> str | None:
     """The longest of the answers that the text holds as whole words and the question does not."""
     for answer in sorted({a.strip(" ,;") for a in answers}, key=lambda a: (-len(a), a)):
         if 2 <= len(answer) < 60 and answer.lower() not in question.lower():
