@@ -85,6 +85,13 @@ class ChunkRecalls:
             logits = self._sequence.read(chunk.tokens)
         return logits
 
+    def take_over(self, earlier: Sequence[Recalled]) -> None:
+        """Report the recalls of a prompt that was read for this answer before; their keys and values are not kept."""
+        for number, one in enumerate(earlier):
+            self.last[number] = replace(one, chunk=number, recall=replace(one.recall, memories=()))
+            self.failed = self.failed or bool(one.recall.error)
+        self.news += self.last.values()
+
     def generated(self, token: int, number: int) -> None:
         """Token `number` of the answer, from 1, was generated: request and swap in what is due now."""
         self._content.append(token)

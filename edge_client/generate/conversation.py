@@ -31,7 +31,7 @@ from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.past import Past, Turn, turn_key
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import LocalSource
-from edge_client.stream import Remembered
+from edge_client.stream import Recalled, Remembered
 from memory3.chat import Message, Prompt
 from memory3.errors import Memory3Error
 
@@ -48,12 +48,16 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class _Eviction:
-    """Turns on their way out of the cache. fewer: tokens of the sequence that the new one does not read."""
+    """Turns on their way out of the cache. fewer: tokens of the sequence that the new one does not read.
 
-    job: Future[tuple[CachedSequence, int, str]]
+    ahead: of an answer, which has said nothing yet and reads its whole prompt so.
+    """
+
+    job: Future[tuple[CachedSequence, int, str, Sequence[Recalled]]]
     turns: tuple[int, ...]
     prompt: Prompt
     fewer: int
+    ahead: bool = False
 
 
 class Conversation:
@@ -75,6 +79,7 @@ class Conversation:
         self._policy = engine.policy
         self._prompt = Prompt([], [])
         self._eviction: _Eviction | None = None
+        self._recalls: Sequence[Recalled] | None = None
         self._turns_ahead = 0  # how many there were when turns were last written ahead
         self._making = Lock()
 
@@ -125,7 +130,7 @@ class Conversation:
                 cancellation.check()
         self._eviction = None
         try:
-            found, references, error = eviction.job.result()
+            found, references, error, recalls = eviction.job.result()
         except ModelClosed:
             raise CancelledError from None
         except Memory3Error as failed:  # the text stays where it is as long as it fits
@@ -137,7 +142,14 @@ class Conversation:
             self.sequence.inject(held)
             self.sequence.read(rest)
         self.news.append(Remembered(eviction.turns, references, error))
+        if eviction.ahead:
+            self._recalls = recalls
         return True
+
+    def take_recalls(self) -> Sequence[Recalled] | None:
+        """The recalls of the prompt under way, once, if the background read it for this answer; else None."""
+        recalls, self._recalls = self._recalls, None
+        return recalls
 
     def take_back(self) -> str:
         """Drop the last turn, its memories included if it has left, and return its question."""
@@ -179,7 +191,7 @@ class Conversation:
         read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
         fewer = len(self.sequence.tokens) - len(read.ids)
         job = self._engine.background.submit(self._write_and_read, turns, read, self._policy, fewer)
-        self._eviction = _Eviction(job, leaving, kept, fewer)
+        self._eviction = _Eviction(job, leaving, kept, fewer, ahead=not said)
         if not said:
             self._prompt = kept
 
@@ -225,7 +237,7 @@ class Conversation:
 
     def _write_and_read(
         self, turns: Sequence[Turn], prompt: Prompt, policy: RecallPolicy, fewer: int
-    ) -> tuple[CachedSequence, int, str]:
+    ) -> tuple[CachedSequence, int, str, Sequence[Recalled]]:
         """In the background: memories of the turns, and a sequence that has read the prompt with them at hand.
 
         And what the answer said meanwhile. All is spread over the tokens that fit until answers have to wait for it.
@@ -252,4 +264,4 @@ class Conversation:
         finally:
             recalls.end()
             text.end()
-        return text, references, error
+        return text, references, error, tuple(recalls.last.values())

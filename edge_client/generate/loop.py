@@ -28,11 +28,15 @@ from edge_client.engine import Engine
 from edge_client.errors import Cancellation, ContextFull
 from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.conversation import Conversation
+from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.recall.policy import RecallPolicy
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from memory3.chat import Prompt
 from memory3.refusal import is_refusal
+
+CUT = ("length", "context", "repetition", "cancelled")
+"""Reasons with which an answer may end inside a character, whose bytes are kept for what goes on with it."""
 
 
 class Answer:
@@ -56,7 +60,8 @@ class Answer:
         self._sequence, self._prompt, self._sampling = sequence, prompt, sampling
         self._tokenizer = tokenizer = engine.bundle.tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
-        self._stream = StreamText(tokenizer, sampling.stop)
+        self._stream = StreamText(tokenizer, sampling.stop, begun=prompt.ids if prompt.begun else ())
+        self._repetition = Repetition()
         self._cancellation, self._conversation = cancellation, conversation
         self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation)
         self._ends = set(tokenizer.stop_ids)
@@ -79,6 +84,9 @@ class Answer:
                 self._conversation.settle(self._cancellation)
                 self._recalls.also = self._conversation.memories
             reused = self._sequence.begin(self._prompt.ids, memory=self._recalls.worker is not None)
+            if self._conversation is not None and (earlier := self._conversation.take_recalls()) is not None:
+                self._recalls.take_over(earlier)  # the prompt was read for this answer, in the background
+                reused = 0
             for event in self._tokens(reused):
                 left = time.perf_counter()
                 yield event
@@ -133,8 +141,10 @@ class Answer:
             self._reason = "length"
         elif self._sequence.full:
             self._reason = "context"
+        elif self._sampling.constraint is None and self._repetition.add(picked.id):
+            self._reason = "repetition"
         if self._reason:
-            text += self._stream.flush()
+            text += self._stream.flush(cut=self._reason in CUT)
         self._texts.append(text)
         top = tuple(TokenLogprob(i, self._tokenizer.piece(i), logprob) for i, logprob in picked.top)
         return Token(picked.id, text, picked.logprob, top)
@@ -160,7 +170,9 @@ class Answer:
     def said(self) -> list[int] | None:
         """The generated tokens that spell the shown text, or None where a stop string or a cancellation cut it."""
         tokens = [t for t in self._generated if t not in self._ends]
-        return tokens if self._tokenizer.decode(tokens) == self.shown else None
+        spelled = StreamText(self._tokenizer, begun=self._prompt.ids if self._prompt.begun else ())
+        text = "".join(map(spelled.push, tokens)) + spelled.flush(cut=self._reason in CUT)
+        return tokens if text == self.shown else None
 
     @property
     def recalled(self) -> tuple[Recalled, ...]:

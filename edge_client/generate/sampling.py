@@ -223,13 +223,26 @@ _LONGEST_CHARACTER = 4
 """Bytes of UTF-8's longest character: so many U+FFFD behind so many tokens are really broken bytes."""
 
 
-class StreamText:
-    """The growing text of one answer. `push` returns what may be shown; `flush` the rest at the end."""
+def incomplete(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+    """The last tokens of a text that ends inside a character, from the one in which it begins; else none."""
+    for count in range(min(_LONGEST_CHARACTER, len(tokens) + 1)):
+        before = tokens[max(len(tokens) - count - _LONGEST_CHARACTER, 0) : len(tokens) - count]
+        if not tokenizer.decode(before).endswith(_INCOMPLETE):
+            return list(tokens[len(tokens) - count :])
+    return []
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+
+class StreamText:
+    """The growing text of one answer. `push` returns what may be shown; `flush` the rest at the end.
+
+    begun: tokens of a text that the answer goes on with; it may have been cut inside a character.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), begun: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
-        self._pending: list[int] = []
+        self._pending = incomplete(tokenizer, begun)
+        self._shown = len(tokenizer.decode(self._pending).rstrip(_INCOMPLETE)) if self._pending else 0
         self._before: list[int] = []
         self._held = ""
         self.stopped = False
@@ -244,11 +257,13 @@ class StreamText:
             return ""
         # A special token has no text, and what follows it would lose its space as at the beginning of a text.
         self._before, self._pending = self._pending if piece else [*self._before, *self._pending], []
+        piece, self._shown = piece[self._shown :], 0
         return self._release(self._held + piece)
 
-    def flush(self) -> str:
-        """The end of the answer: everything that was held back."""
-        rest = self._held + (self._decoded() if self._pending else "")
+    def flush(self, *, cut: bool = False) -> str:
+        """The end of the answer: everything that was held back. cut: without a character that is not whole."""
+        piece = self._decoded()[self._shown :] if self._pending else ""
+        rest = self._held + (piece.rstrip(_INCOMPLETE) if cut else piece)
         self._pending.clear()
         self._held = ""
         return "" if self.stopped else rest

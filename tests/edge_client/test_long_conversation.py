@@ -314,3 +314,31 @@ def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeSe
     assert sent
     assert not sent & ids
     assert not past_turns(list(model.session(SYSTEM).send("What is my number?", **MANY)))
+
+
+def test_a_long_history_that_is_sent_at_once_reports_what_its_answer_read(model: EdgeModel) -> None:
+    history = [
+        {"role": role, "content": f"{role} says {turn * 37} in turn {turn}."}
+        for turn in range(12)
+        for role in ("user", "assistant")
+    ]
+    question = {"role": "user", "content": "What did I say in turn 3?"}
+    result = model.ask([*history, question], max_tokens=2)
+    assert result.recalls
+    assert {memory.knowledge_base for memory in result.memories} & {"conversation"}
+    assert [recalled.chunk for recalled in result.recalls] == [*range(len(result.recalls))]
+    assert result.statistics.recalls == len(result.recalls)
+    assert result.statistics.reused_tokens == 0
+    again = model.ask([*history, question, {"role": "assistant", "content": result.text}, question], max_tokens=2)
+    assert again.statistics.reused_tokens > 0
+
+
+def test_a_character_that_was_cut_is_whole_when_the_answer_goes_on(model: EdgeModel) -> None:
+    first, *rest = tiny_loaded().tokenizer.encode("🎉")
+    session = model.session(memory="off")
+    cut = session.send("hi", max_tokens=2, logit_bias={first: 100.0}).result()
+    assert "\ufffd" not in cut.text
+    session.conversation.spelled[1] = [first]
+    for byte in rest:
+        session.go_on(max_tokens=1, logit_bias={byte: 100.0}).result()
+    assert session.messages[-1]["content"] == cut.text + "🎉"

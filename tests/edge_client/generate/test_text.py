@@ -12,6 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from edge_client.generate.prompt import cut, query_text
+from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import StreamText
 from edge_client.retrieval import OWN_SHARE, Query, query_vectors
 from memory3.chat import ChatTemplate, Prompt
@@ -49,6 +50,30 @@ def test_every_token_is_read_once_and_in_order(pattern: str, size: int, start: i
 def test_a_character_is_shown_when_it_is_whole() -> None:
     stream = StreamText(TOKENIZER)
     assert [stream.push(i) for i in TOKENIZER.encode("é🎉")] == ["", "é", "", "", "", "🎉"]
+
+
+def test_an_answer_that_is_cut_inside_a_character_goes_on_with_its_bytes() -> None:
+    ids = TOKENIZER.encode("ok 🎉 é")
+    for end in range(len(ids) + 1):
+        first = StreamText(TOKENIZER)
+        begun = "".join(map(first.push, ids[:end])) + first.flush(cut=True)
+        rest = StreamText(TOKENIZER, begun=ids[:end])
+        assert "\ufffd" not in begun
+        assert begun + "".join(map(rest.push, ids[end:])) + rest.flush() == "ok 🎉 é"
+
+
+def test_an_answer_that_says_the_same_again_and_again_has_an_end() -> None:
+    def length(tokens: Sequence[int]) -> int | None:
+        repetition = Repetition()
+        return next((n for n, token in enumerate(tokens, 1) if repetition.add(token)), None)
+
+    sentence = [*range(100, 118)]
+    assert length([1, 2, 3, *sentence * 20]) == 3 + 18 * 5 + 6  # four times, and 96 tokens
+    assert length([7] * 200) == 96
+    assert length([*range(60)] * 9) == 240
+    table = [5, *[6, 7] * 12, 8]  # a ruled line
+    assert length([*table, *sentence, *table, *range(300, 340), *table]) is None
+    assert length([token for n in range(60) for token in (9, n + 10, 9, n + 500)]) is None
 
 
 def test_tokens_that_end_one_character_and_begin_the_next_show_whole_ones() -> None:
