@@ -60,6 +60,12 @@ def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memory_model.models.load.Decoder", read)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command writes to the cache of the user who tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.mark.usefixtures("unread")
 @pytest.mark.parametrize(
     ("line", "says"),
@@ -85,6 +91,9 @@ def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"adapt --model m --data facts.jsonl --mixture cooking:1 {RUN}", "no task 'cooking'"),
         (f"adapt --model m --data facts.jsonl --device gpu {RUN}", "'gpu' is no device"),
         (f"adapt --model m --data facts.jsonl --device cuda:99 {RUN}", "not cuda:99"),
+        ("eval --model m --data rows.json --json o.json --device gpu", "'gpu' is no device"),
+        ("calibrate --model m --data both.json --device cuda:99", "not cuda:99"),
+        ("eval --model smollm --data rows.json --json o.json", "did you mean smollm2-135m"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_weights_are_read(line: str, says: str) -> None:
@@ -124,6 +133,19 @@ def test_a_plain_model_is_evaluated_to_the_end(place: Path, monkeypatch: pytest.
     done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert json.loads(Path("plain.json").read_text())["memory_bytes"] == 0
+
+
+def test_a_folder_without_a_codec_is_evaluated_without_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    shutil.copytree("m", "no-codec")
+    Path("no-codec/codec.npz").unlink()
+    line = "eval --model no-codec --data rows.json --json exact.json"
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found = json.loads(Path("exact.json").read_text())
+    assert set(found["conditions"]) == {"none", "memory_exact", "rag", "rag_five"}
+    refused = CliRunner().invoke(app, [*line.split(), "--conditions", "memory"])
+    assert "fit-codec" in refused.output
 
 
 def test_calibrating_saves_a_bias_for_one_memory_and_one_for_several(
