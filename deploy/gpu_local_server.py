@@ -1,6 +1,8 @@
 """What explicit memory costs a local server of batch 32: the paper's local-server table, in one job for one GPU.
 
 It measures the engine of `edge-client serve --provider torch` without HTTP and scheduler (`make bench-local-server`).
+It is no scenario of `deploy/bench`, because it runs from a copy of the repository on a lent GPU, where torch and the
+ground's packages are all that is installed.
 
     python -m deploy.gpu_local_server                                       # the paper's 2.4 B shape, bfloat16
     python -m deploy.gpu_local_server --device cpu --shape tiny --rounds 2  # does it start at all?

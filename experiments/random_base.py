@@ -76,19 +76,19 @@ def write_random_folder(
         raise InvalidInput(f"the tokenizer has {backend.get_vocab_size()} tokens, the shape {config.vocabulary}")
     out.mkdir(parents=True, exist_ok=True)
     shapes = weight_shapes(config)
-    places: dict[str, str] = {}
+    files: dict[str, str] = {}
     shard: dict[str, torch.Tensor] = {}
     for number, (name, shape) in enumerate(shapes.items(), 1):
         stored = name if name.startswith("lm_head") else f"model.{name}"
         shard[stored] = torch.from_numpy(random_weight(name, shape, seed, exponent)).bfloat16()
         if sum(tensor.nbytes for tensor in shard.values()) >= SHARD_BYTES or number == len(shapes):
-            file = f"model-{len(set(places.values())) + 1:05}.safetensors"
+            file = f"model-{len(set(files.values())) + 1:05}.safetensors"
             save_file(shard, out / file)
-            places |= dict.fromkeys(shard, file)
+            files |= dict.fromkeys(shard, file)
             shard.clear()
         progress()
     ends = {"bos_token": backend.id_to_token(special.bos), "eos_token": backend.id_to_token(special.eos)}
-    write_json(out / "model.safetensors.index.json", {"weight_map": places})
+    write_json(out / "model.safetensors.index.json", {"weight_map": files})
     write_json(out / "tokenizer_config.json", ends | {"chat_template": like.chat_template})
     write_json(out / "config.json", hugging_face_config(config))
     (out / "tokenizer.json").write_text(like.tokenizer_json, encoding="utf-8")

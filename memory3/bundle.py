@@ -224,11 +224,11 @@ def check_place(folder: str | Path) -> None:
     """Raise InvalidInput when a bundle may not be put at `folder`: it exists and holds something else."""
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or (not (folder / MANIFEST).is_file() and any(folder.iterdir()))):
-        raise InvalidInput(f"{folder} exists and is not a bundle: choose another place")
+        raise InvalidInput(f"{folder} exists and is not a bundle: choose another folder")
 
 
 def replace_folder(staging: Path, folder: Path) -> None:
-    """Move `staging` to `folder`, on the same file system; what was there goes once the new one is in its place."""
+    """Move `staging` to `folder`, on the same file system; what was there goes once the new one has replaced it."""
     old = None
     if folder.exists():
         old = staging.with_name(staging.name + ".old")

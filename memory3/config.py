@@ -51,8 +51,8 @@ class MemoryConfig:
         """Sort the table and refuse one that cannot be written."""
         heads = tuple(sorted(self.heads))
         object.__setattr__(self, "heads", heads)
-        places = [(h.layer, h.head) for h in heads]
-        if len(set(places)) != len(places):
+        pairs = [(h.layer, h.head) for h in heads]
+        if len(set(pairs)) != len(pairs):
             raise InvalidInput("the memory budget lists a (layer, head) twice")
         for head in heads:
             if head.layer < 0 or head.head < 0 or not 1 <= head.tokens <= self.reference_tokens:

@@ -148,7 +148,7 @@ def _byte_level() -> dict[str, int]:
     """Byte by character, as byte-level BPE spells it: printable ones as themselves, the others from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [n for n in range(256) if n not in printable]
-    return {chr(n): n for n in printable} | {chr(256 + place): n for place, n in enumerate(others)}
+    return {chr(n): n for n in printable} | {chr(256 + index): n for index, n in enumerate(others)}
 
 
 _BYTES = _byte_level()

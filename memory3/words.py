@@ -5,7 +5,7 @@ question say which fact is meant. The nearest references by vector are therefore
 
     cosine + 0.02 * BM25 + 0.2 if the query has all words of the document's title
 
-where a word is rare or common among the candidates themselves. What lies far below the best is not read at all: a small
+where a word is rare or common among the candidates themselves. What scores far below the best is not read: a small
 model that is given the same fact of five subjects takes any of them. Words travel as hashes of their first letters.
 """
 
@@ -52,10 +52,10 @@ def lexical_scores(words: Sequence[int], candidates: Sequence[np.ndarray]) -> np
         return np.zeros(len(candidates))
     # One pass over the words of all candidates: which are in the query, and how often each candidate has each of them.
     every = np.concatenate(candidates)
-    places = np.searchsorted(wanted, every)
-    places[places == len(wanted)] = 0
-    requested = np.flatnonzero(wanted[places] == every)
-    cells = np.repeat(np.arange(len(candidates)) * len(wanted), lengths)[requested] + places[requested]
+    indices = np.searchsorted(wanted, every)
+    indices[indices == len(wanted)] = 0
+    requested = np.flatnonzero(wanted[indices] == every)
+    cells = np.repeat(np.arange(len(candidates)) * len(wanted), lengths)[requested] + indices[requested]
     counts = np.bincount(cells, minlength=len(candidates) * len(wanted)).reshape(len(candidates), -1)
     holding = np.count_nonzero(counts, axis=0)
     rarity = np.log1p((len(candidates) - holding + 0.5) / (holding + 0.5))
@@ -71,7 +71,7 @@ def ranked(
     titles: Sequence[Sequence[int]] = (),
     drop: float | None = None,
 ) -> list[tuple[int, float]]:
-    """Places of the candidates with their scores, best first; equal ones keep their order by vector.
+    """Indices of the candidates with their scores, best first; equal ones keep their order by vector.
 
     titles: the words of each candidate's title, or nothing; a query may have all of them. drop: candidates that score
     lower than the best by more are left out; None keeps all.
@@ -80,15 +80,15 @@ def ranked(
     if titles:
         requested = set(words)
         scores = scores + [TITLE_WEIGHT * (bool(title) and requested.issuperset(title)) for title in titles]
-    places = np.argsort(-scores, kind="stable")
-    best = list(zip(places.tolist(), scores[places].tolist(), strict=True))
+    indices = np.argsort(-scores, kind="stable")
+    best = list(zip(indices.tolist(), scores[indices].tolist(), strict=True))
     return best if drop is None else [one for one in best if one[1] >= best[0][1] - drop]
 
 
 def order_texts(
     words: Sequence[int], cosines: Sequence[float], texts: Sequence[str], titles: Sequence[str]
 ) -> list[int]:
-    """Places of the texts that are to be read, best first: without those far below the best. titles: "" for none."""
+    """Indices of the texts that are to be read, best first: without those far below the best. titles: "" for none."""
     title_words = {title: query_words(title) for title in set(titles)}
     best = ranked(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], LARGEST_DROP)
-    return [place for place, _ in best]
+    return [index for index, _ in best]

@@ -134,7 +134,7 @@ def make_links(programs: Path) -> None:
     if not listed.is_file():
         return
     for link, target in json.loads(listed.read_text(encoding="utf-8")).items():
-        place = programs / link
-        if not place.exists():
-            place.unlink(missing_ok=True)
-            place.symlink_to(target)
+        installed = programs / link
+        if not installed.exists():
+            installed.unlink(missing_ok=True)
+            installed.symlink_to(target)

@@ -69,9 +69,9 @@ def read_paragraphs(path: Path) -> list[dict[str, Any]]:
 def paragraph_documents(paragraphs: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """Each part of a paragraph as a document {key, title, text} of a knowledge base."""
     return [
-        {"key": f"{p['article']}#{number}.{place}", "title": p["article"], "text": text}
+        {"key": f"{p['article']}#{number}.{part}", "title": p["article"], "text": text}
         for number, p in enumerate(paragraphs)
-        for place, text in enumerate(_parts(p["paragraph"]))
+        for part, text in enumerate(_parts(p["paragraph"]))
     ]
 
 

@@ -28,13 +28,13 @@ _DISTRACTORS = 4  # distractors of a row: with the knowledge, what a chunk reads
 def filled(template: str, pools: Mapping[str, str], rng: random.Random) -> str:
     """One way to fill a template."""
 
-    def one(place: re.Match[str]) -> str:
-        if numbers := re.fullmatch(r"(\d+)-(\d+)", place[1]):
+    def one(slot: re.Match[str]) -> str:
+        if numbers := re.fullmatch(r"(\d+)-(\d+)", slot[1]):
             return str(rng.randint(int(numbers[1]), int(numbers[2])))
-        if place[1] == "name":
+        if slot[1] == "name":
             syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(1, 2)))
             return ("".join(syllables) + rng.choice(("bor", "den", "lin", "mar", "rix", "sol", "tan", "vek"))).title()
-        return rng.choice(pools.get(place[1], place[1]).split("|"))
+        return rng.choice(pools.get(slot[1], slot[1]).split("|"))
 
     return re.sub(r"{([^}]*)}", one, rng.choice(_ALTERNATIVE.split(template)))
 

@@ -24,7 +24,7 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="JSON list of {knowledge, question, right_answer, …}.")],
     out: Annotated[Path, typer.Option("--json", dir_okay=False, help="JSON file for the results and all answers.")],
     limit: Annotated[int | None, count(help="Only the first rows.")] = None,
-    distractors: Annotated[int, terminal.amount(help="References beside the right one.")] = 4,
+    distractors: Annotated[int, terminal.amount(help="References besides the right one.")] = 4,
     conditions: Annotated[str, typer.Option(help=f"Default: {_GIVEN}; with --kb, both retrieved, too.")] = "",
     model: terminal.ModelOption = None,
     adapter: terminal.AdapterOption = None,

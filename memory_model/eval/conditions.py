@@ -105,7 +105,7 @@ def compared(scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PA
 class Evaluation:
     """Holds the model and the data; `run` scores one condition after the other.
 
-    distractors: references beside the right one. knowledge_base: what the retrieved conditions search. Raises
+    distractors: references besides the right one. knowledge_base: what the retrieved conditions search. Raises
     InvalidInput for conditions that a plain model cannot have, or that need a knowledge base.
     """
 

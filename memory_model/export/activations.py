@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memory_model.models.load import LoadedModel
 
 PLAIN = 0.5
-"""Weight of plain text beside questions, in moments of equal trace."""
+"""Weight of plain text relative to questions, in moments of equal trace."""
 TEXTS = 48
 """References that are read as text: some 6,000 tokens."""
 AT_ONCE = 8
@@ -51,7 +51,7 @@ def second_moments(
     writer = copy(loaded.writer)
     writer.precision = product_type("cpu")
     written = writer.write([row["knowledge"] for row in rows]) if memory.heads else []
-    asked, plain, rng = _Moments(loaded), _Moments(loaded), random.Random(0)
+    questions, plain, rng = _Moments(loaded), _Moments(loaded), random.Random(0)
     for start in range(0, len(rows), AT_ONCE):
         batch, texts = rows[start : start + AT_ONCE], references[start : min(start + AT_ONCE, TEXTS)]
         read: list[list[ExplicitMemory]] = [[] for _ in batch]
@@ -60,13 +60,13 @@ def second_moments(
                 others = [m for n, m in enumerate(written) if n != number]
                 memories += [written[number], *rng.sample(others, min(len(others), memory.memories_per_chunk - 1))]
                 rng.shuffle(memories)
-            asked.add([_conversation(loaded, row) for row in batch], read)
-        if texts:  # every second one beside memories, its own among them
+            questions.add([_conversation(loaded, row) for row in batch], read)
+        if texts:  # every second one with memories, its own among them
             plain.add(texts, [memories if n % 2 else [] for n, memories in enumerate(read[: len(texts)])])
         for done in range(start, start + len(batch)):
             progress(done + 1, len(rows))
     found: dict[str, np.ndarray] = {}
-    for sums, weight in ((asked.sums, 1.0), (plain.sums, PLAIN)):
+    for sums, weight in ((questions.sums, 1.0), (plain.sums, PLAIN)):
         for name, total in sums.items():
             part = total * np.float32(weight / total.trace())
             found[name] = found[name] + part if name in found else part

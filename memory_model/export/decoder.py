@@ -57,7 +57,7 @@ def export_decoder(
 ) -> list[Path]:
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
-    Beside it lies `writer.onnx`, where the model has memory heads. precision: of the weights. progress: called with
+    `writer.onnx` is next to it where the model has memory heads. precision: of the weights. progress: called with
     (layers done, layers). moments: for int4, as `WeightNodes` takes them. Raises InvalidInput.
     """
     path = Path(path)

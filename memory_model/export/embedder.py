@@ -186,9 +186,9 @@ def _copy_graph(source: Path, model: Path, folder: Path, precision: str) -> Embe
     """A published graph with its external data; they keep their names, which the graph holds."""
     if precision != "float32":
         raise InvalidInput(f"{model} is copied as it is: {precision} needs {' or '.join(LAYOUTS)}")
-    beside = model.parent
-    place = source / "config.json"
-    shape = read_json(place if place.is_file() else beside / "config.json")
+    parent = model.parent
+    own_config = source / "config.json"
+    shape = read_json(own_config if own_config.is_file() else parent / "config.json")
     try:
         graph = onnx.load(str(model), load_external_data=False).graph
     except Exception as error:  # protobuf's own
@@ -196,13 +196,13 @@ def _copy_graph(source: Path, model: Path, folder: Path, precision: str) -> Embe
     inputs, outputs = {i.name for i in graph.input}, {o.name for o in graph.output}
     if not {"input_ids", "attention_mask"} <= inputs or outputs.isdisjoint(SENTENCE_OUTPUTS + TOKEN_OUTPUTS):
         raise InvalidInput(f"{model} is no text embedder: from {sorted(inputs)} to {sorted(outputs)}")
-    data = _external_files(graph, beside)
+    data = _external_files(graph, parent)
     try:
         dim, rows = int(shape["hidden_size"]), int(shape["vocab_size"])
         positions = int(shape["max_position_embeddings"]) - first_position(shape)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"the config.json of {model} does not say the model's shape: {error!r}") from error
-    tokenizer = fitting_tokenizer((source, beside), rows)
+    tokenizer = fitting_tokenizer((source, parent), rows)
     pooling = pooling_of(source, str(shape["model_type"]))
     folder.mkdir(parents=True, exist_ok=True)
     for path, target in ((model, MODEL), *((d, d.name) for d in data), (tokenizer, TOKENIZER)):

@@ -68,20 +68,20 @@ class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
 
     Inputs of nodes are names of tensors, or values, which become constants. Equal constants are stored once. `metadata`
-    becomes the file's key-value properties. Every method returns names of tensors. A graph made `beside`
+    becomes the file's key-value properties. Every method returns names of tensors. A graph made `next_to`
     another shares its constants; its file lists those that its nodes read. data: where large constants are written at
     once; without, they stay in memory until the graph is saved.
     """
 
-    def __init__(self, name: str, beside: Graph | None = None, data: ExternalData | None = None) -> None:
+    def __init__(self, name: str, next_to: Graph | None = None, data: ExternalData | None = None) -> None:
         self.name = name
-        self.data: ExternalData | None = beside.data if beside else data
+        self.data: ExternalData | None = next_to.data if next_to else data
         self.metadata: dict[str, str] = {}
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
-        self._constants: dict[str, onnx.TensorProto] = beside._constants if beside else {}
-        self._known: dict[tuple[str, str, tuple[int, ...]], str] = beside._known if beside else {}
+        self._constants: dict[str, onnx.TensorProto] = next_to._constants if next_to else {}
+        self._known: dict[tuple[str, str, tuple[int, ...]], str] = next_to._known if next_to else {}
         self._count = 0
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:

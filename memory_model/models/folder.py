@@ -87,8 +87,8 @@ class ModelFolder:
                 **data,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            said = error if isinstance(error, InvalidInput) else repr(error)
-            raise CorruptFile(f"{folder / MANIFEST} does not describe a model: {said}") from error
+            reason = error if isinstance(error, InvalidInput) else repr(error)
+            raise CorruptFile(f"{folder / MANIFEST} does not describe a model: {reason}") from error
 
     @classmethod
     def create(

@@ -1,6 +1,6 @@
 """A Hugging Face folder: config, weights (safetensors or pytorch_model.bin, sharded or not), tokenizer, chat template.
 
-Opening reads headers only; a tensor is read when it is asked for, in the type that it is stored in.
+Opening reads headers only; a tensor is read when it is requested, in the type that it is stored in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memory_model.models.tensor_files import Weights, open_tensors, read_json, w
 
 _PREFIX = "model."
 _UNUSED = ("rotary_emb.inv_freq",)
-"""Tensors that old files carry beside the weights: they follow from the config."""
+"""Tensors that old files carry in addition to the weights: they follow from the config."""
 _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
@@ -39,8 +39,8 @@ class HuggingFaceFolder:
     @property
     def files(self) -> list[Path]:
         """Everything that the model follows from."""
-        beside = (self.path / name for name in _FILES)
-        return sorted([*(path for path in beside if path.is_file()), *self._shards])
+        others = (self.path / name for name in _FILES)
+        return sorted([*(path for path in others if path.is_file()), *self._shards])
 
     def weights(self) -> Weights:
         """The weights, in the type that they are stored in; raises where they are not those of the config."""
@@ -79,9 +79,9 @@ class HuggingFaceFolder:
     @cached_property
     def chat_template(self) -> str:
         """The Jinja chat template; empty where the folder has none."""
-        beside = self.path / "chat_template.jinja"
-        if beside.is_file():
-            return beside.read_text(encoding="utf-8")
+        template = self.path / "chat_template.jinja"
+        if template.is_file():
+            return template.read_text(encoding="utf-8")
         found = self._optional("tokenizer_config.json").get("chat_template") or ""
         if isinstance(found, list):  # several by name
             found = next((t["template"] for t in found if t.get("name") == "default"), found[0]["template"])

@@ -74,12 +74,12 @@ def measure(settings: IngestSettings) -> Keys:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD))).resolve()
         variants: dict[str, Callable[[int], float]] = {"model": model_alone}
         for engine in settings.engines:
-            place = folder / engine
-            place.mkdir()
+            store_folder = folder / engine
+            store_folder.mkdir()
             service = ServiceProcess.start(
-                place,
+                store_folder,
                 settings.bundle,
-                store=f"{engine}://{place / 'store'}",
+                store=f"{engine}://{store_folder / 'store'}",
                 environment={"OMP_NUM_THREADS": str(settings.threads)},
             )
             variants[engine] = functools.partial(through, stack.enter_context(service).address)

@@ -49,7 +49,7 @@ def answer_of(searcher: Searcher, request: retrieval_pb2.RetrieveRequest) -> byt
     if request.query_words:
         words = request.query_words[0].hashes
         best = ranked(words, [score for _, score, _ in near], [found for _, _, found in near])
-        near = [near[place] for place, _ in best[:k]]
+        near = [near[index] for index, _ in best[:k]]
     read = searcher.read([memory_id for memory_id, _, _ in near])
     return as_response([(memory_id, score, *read[memory_id]) for memory_id, score, _ in near])
 

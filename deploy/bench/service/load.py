@@ -71,8 +71,8 @@ def recall_of(answers: Sequence[retrieval_pb2.RetrieveResponse], exact: np.ndarr
     """recall@5 of answers; memory ids are a reference's number and one."""
     found = np.full((len(answers), exact.shape[1]), -1, np.int64)
     for row, answer in enumerate(answers):
-        for place, hit in enumerate(answer.results[0].hits[: exact.shape[1]]):
-            found[row, place] = hit.memory_id - 1
+        for rank, hit in enumerate(answer.results[0].hits[: exact.shape[1]]):
+            found[row, rank] = hit.memory_id - 1
     return recall(found, exact[: len(answers)])
 
 

@@ -14,7 +14,7 @@ from memory3.tokenizer import SpecialTokens
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds of tokens in `tokenizer.ggml.token_type`."""
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>")
-"""Control tokens after which nothing more is said, whatever the metadata lists."""
+"""Control tokens that end the output, whatever the metadata lists."""
 _ADVICE = "give the model's Hugging Face folder instead"
 _SPACE = "▁"
 
