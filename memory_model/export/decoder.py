@@ -36,7 +36,7 @@ from memory3.config import ModelConfig
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention, normed
 from memory_model.export.graph import ExternalData, Graph, save_together
 from memory_model.export.weights import Precision, WeightNodes
-from memory_model.export.writer import WritingAttention, writer_weights
+from memory_model.export.writer import WritingAttention, mlp_bits, writer_weights
 
 if TYPE_CHECKING:
     from memory_model.models.load import LoadedModel
@@ -96,7 +96,8 @@ def decoder_graphs(
     for name in variants:
         graph = Graph(config.name, shared.g)
         if name == WRITER:
-            exporters[name] = _WriterExporter(weights, config, shared.for_graph(graph, writer_weights(precision)))
+            own = shared.for_graph(graph, writer_weights(precision))
+            exporters[name] = _WriterExporter(weights, config, own, mlp_bits(precision, config))
         else:
             exporters[name] = _DecoderExporter(weights, config, shared.for_graph(graph), name == "fused")
     for layer in range(config.layers):  # side by side, so that each weight is rounded once
@@ -110,6 +111,8 @@ class _Exporter:
     """Adds the nodes; one instance makes one graph."""
 
     fused = False
+    mlp_bits = 0
+    """Of the MLPs' weights; 0: as the others."""
     attention: StandardAttention | FusedAttention | WritingAttention
 
     def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes, operators: str) -> None:
@@ -145,9 +148,13 @@ class _Exporter:
         def both() -> np.ndarray:
             return np.concatenate([self._weight(f"{at}.mlp.{p}_proj.weight") for p in ("gate", "up")]).T
 
-        gate, up = g.ops("Split", self.nodes.linear(x, both, f"{at}.gate_up"), out=2, axis=-1, num_outputs=2)
+        def down() -> np.ndarray:
+            return self._weight(f"{at}.mlp.down_proj.weight").T
+
+        widened = self.nodes.linear(x, both, f"{at}.gate_up", self.mlp_bits)
+        gate, up = g.ops("Split", widened, out=2, axis=-1, num_outputs=2)
         inner = g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
-        return self.nodes.linear(inner, lambda: self._weight(f"{at}.mlp.down_proj.weight").T, f"{at}.down")
+        return self.nodes.linear(inner, down, f"{at}.down", self.mlp_bits)
 
     def _attention(self, layer: int, x: str) -> str:
         g, config, d = self.g, self.config, self.config.head_dim
@@ -243,8 +250,9 @@ class _DecoderExporter(_Exporter):
 class _WriterExporter(_Exporter):
     """The writer: the same layers up to the last with memory heads, of which only keys and values are computed."""
 
-    def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes) -> None:
+    def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes, mlp_bits: int) -> None:
         super().__init__(weights, config, nodes, WRITER)
+        self.mlp_bits = mlp_bits
         self.attention = self._writing = WritingAttention(self.g, nodes, config)
         self._embed(self._writing.ids)
 

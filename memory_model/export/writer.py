@@ -23,9 +23,21 @@ LONGEST_PREFIX = 32
 """Tokens; the rotary tables in the graph are as long as a reference behind such a prefix."""
 
 
+SMALL_PARAMETERS = 300_000_000
+"""A base of more weights than this shares the decoder's MLP weights with its writer."""
+
+
 def writer_weights(decoder: Precision) -> str:
     """How the writer's weights are rounded: as the decoder's, but not to less than int8 (decision 0038)."""
     return decoder.weights if BITS[decoder.weights] >= 8 else "int8"
+
+
+def mlp_bits(decoder: Precision, config: ModelConfig) -> int:
+    """Bits of the weights of the writer's MLPs: the decoder's own for a large base, so that they are stored once.
+
+    What is written suffers far less from int4 MLPs than from int4 attention (decision 0052).
+    """
+    return BITS[decoder.weights if config.parameters() > SMALL_PARAMETERS else writer_weights(decoder)]
 
 
 class WritingAttention:

@@ -75,16 +75,22 @@ def model_id_of(folder: ModelFolder, config: ModelConfig, adapter: Path | None) 
 
 
 def load_model(
-    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None, codec: MemoryCodec | None = None
+    model: ModelFolder | Path | str | None = None,
+    adapter: Path | str | None = None,
+    codec: MemoryCodec | None = None,
+    *,
+    writes_only: bool = False,
 ) -> LoadedModel:
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
     model: a model folder, by default the packaged one. adapter: a file in place of the folder's. codec: is
-    refused where it does not fit, before weights are read. Raises MissingFile, CorruptFile, InvalidInput, BaseMismatch.
+    refused where it does not fit, before weights are read. writes_only: load no more than writing memories needs, the
+    layers up to the last one with memory heads. Raises MissingFile, CorruptFile, InvalidInput, BaseMismatch.
     """
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
     file, found = Path(adapter) if adapter else folder.adapter, open_adapter(folder, adapter)
-    return _assemble(folder, found.memory if found else folder.memory, found, file, codec)
+    memory = found.memory if found else folder.memory
+    return _assemble(folder, memory, found, file, codec, writes_only=writes_only and bool(memory.heads))
 
 
 def load_base(
@@ -95,7 +101,13 @@ def load_base(
 
 
 def _assemble(
-    folder: ModelFolder, memory: MemoryConfig, adapter: Adapter | None, file: Path | None, codec: MemoryCodec | None
+    folder: ModelFolder,
+    memory: MemoryConfig,
+    adapter: Adapter | None,
+    file: Path | None,
+    codec: MemoryCodec | None,
+    *,
+    writes_only: bool = False,
 ) -> LoadedModel:
     checkpoint = folder.checkpoint
     config = checkpoint.config(folder.name).with_memory(memory)
@@ -106,14 +118,16 @@ def _assemble(
     if unknown := [name for name, shape in tuned.items() if weights.shapes.get(name) != shape]:
         raise InvalidInput(f"the adapter's {unknown[0].removesuffix('.weight')} does not fit this model")
     wide = 4 * config.parameters() <= tensor_files.FLOAT32_BYTES
-    state = {}
-    for name in weights.shapes:
-        tensor = weights.read(name)
-        kept = torch.float32 if wide else tensor.dtype
-        state[name] = (tensor.float() + adapter.added_to(name) if adapter and name in tuned else tensor).to(kept)
     with torch.device("meta"):  # weights are assigned, not made and thrown away
         model = Decoder(config)
     model.set_memory(config)  # its tables of rows are values
+    if writes_only:
+        model.layers, model.lm_head = model.layers[: memory.memory_layers[-1] + 1], None
+    wanted, state = model.state_dict(), {}
+    for name in filter(wanted.__contains__, weights.shapes):
+        tensor = weights.read(name)
+        kept = torch.float32 if wide else tensor.dtype
+        state[name] = (tensor.float() + adapter.added_to(name) if adapter and name in tuned else tensor).to(kept)
     model.load_state_dict(state, assign=True, strict=False)
     model.eval().requires_grad_(False)
     text, model_id = checkpoint.tokenizer_json, model_id_of(folder, config, file)

@@ -79,7 +79,8 @@ class ModelEncoder:
                 f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
                 "folder that it was exported from",
             )
-        opened, loaded = Embedder(embedder, threads=torch.get_num_threads()), load_model(folder, codec=codec)
+        opened = Embedder(embedder, threads=torch.get_num_threads())
+        loaded = load_model(folder, codec=codec, writes_only=True)
         loaded.model.to(writing_device(settings.writing_device))
         loaded.writer.precision = getattr(torch, settings.writing_precision)
         return cls(loaded, opened, memory_format)

@@ -17,6 +17,7 @@ from memory3.codec.payload import ExplicitMemory
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.data.factbook import read_jsonl
+from memory_model.export import writer
 from memory_model.export.activations import KEYS, second_moments
 from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decoder
 from memory_model.export.graph import Graph
@@ -195,6 +196,18 @@ def test_both_variants_read_one_file_of_weights_and_agree(precision: str, tied: 
         logits.append(sequence.read(ids, all_logits=True))
     np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
     assert [graph.fused for graph in graphs] == [True, False]
+
+
+@pytest.mark.parametrize(("small", "mlp"), [(10**9, "int8"), (0, "int4")])
+def test_the_writer_of_a_large_base_shares_the_decoders_mlps(
+    small: int, mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SMALL_PARAMETERS", small)
+    export_decoder(tiny_loaded(config=config_of("unequal heads")), tmp_path / "decoder.onnx", "int4")
+    read = [onnx.load(tmp_path / name, load_external_data=False) for name in ("writer.onnx", "decoder.onnx")]
+    written, decoded = ({tensor.name for tensor in model.graph.initializer} for model in read)
+    assert {"layers.0.qkv.int8", "layers.0.o.int8", f"layers.0.gate_up.{mlp}", f"layers.0.down.{mlp}"} <= written
+    assert {"layers.0.gate_up.int4", "layers.0.down.int4"} <= decoded
 
 
 def test_zero_and_extreme_weights_are_quantized() -> None:

@@ -84,6 +84,15 @@ def test_every_way_of_storing_weights_gives_the_same_model(copy: Path, tmp_path:
         assert all(torch.equal(first[name], other[name]) for name in first)
 
 
+def test_a_model_that_only_writes_is_loaded_up_to_its_last_memory_layer(base: Path, tmp_path: Path) -> None:
+    folder = ModelFolder.create(base, tmp_path / "m", memory=lambda config: parse_budget("0.1:8,1.0:8", config))
+    whole, part = load_model(folder), load_model(folder, writes_only=True)
+    assert (len(whole.model.layers), len(part.model.layers), part.model_id) == (4, 2, whole.model_id)
+    for ours, theirs in zip(part.writer.write(["A text."]), whole.writer.write(["A text."]), strict=True):
+        np.testing.assert_array_equal(ours.keys, theirs.keys)
+        np.testing.assert_array_equal(ours.values, theirs.values)
+
+
 def test_large_bfloat16_weights_stay_bfloat16(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = {n: t.bfloat16() for n, t in load_file(copy / "model.safetensors").items()}
     save_file(stored, copy / "model.safetensors")
