@@ -143,9 +143,7 @@ class ProductCodec(MemoryCodec):
     @cached_property
     def _into(self) -> np.ndarray:
         """What vectors are projected with, float32 [d, d_out]."""
-        if self.tables.into is not None:
-            return self.tables.into
-        return np.linalg.pinv(self.tables.basis.astype(np.float64)).astype(np.float32)
+        return self.tables.projection()
 
     @cached_property
     def native(self) -> Compiled | None:

@@ -17,8 +17,9 @@ class ProductTables:
     """Tables of a product codec, float32; d = together * head_dim is the width of what one code holds.
 
     mean [d], basis [d_out, d] (rows orthonormal for OPQ, identity without), codewords [M, 2^bits, d_out/M], coarse
-    [2, 2^coarse_bits, d_out/2] or None (the `Residual2x14` stage). together: vectors in a code. into [d, d_out]: the
-    map that encoding projects with, None where it is the basis' inverse.
+    [2, 2^coarse_bits, d_out/2] or None (the `Residual2x14` stage). together: vectors in a code. What encoding projects
+    with is the basis' inverse, unless the file has a map into [d, d_out], or in its place the metric [together,
+    head_dim, head_dim] of each vector, block by block, of which the map follows: metric @ basis^T.
     """
 
     mean: np.ndarray
@@ -27,25 +28,37 @@ class ProductTables:
     coarse: np.ndarray | None = None
     into: np.ndarray | None = None
     together: int = 1
+    metric: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidInput when the shapes do not belong together or a number is not finite."""
         (d,), out, (parts, words, width) = self.mean.shape, len(self.basis), self.codewords.shape
+        if self.together < 1 or d % self.together:
+            raise InvalidInput(f"a codec of width {d} cannot hold {self.together} vectors in a code")
         expected: dict[str, tuple[int, ...]] = {
             "mean": (d,),
             "basis": (out, d),
             "codewords": (parts, words, out // parts),
             "into": (d, out),
+            "metric": (self.together, d // self.together, d // self.together),
         }
         if self.coarse is not None:
             expected["coarse"] = (COARSE_SUBSPACES, self.coarse.shape[1], out // COARSE_SUBSPACES)
-        if self.together < 1 or d % self.together:
-            raise InvalidInput(f"a codec of width {d} cannot hold {self.together} vectors in a code")
         for name, array in self.arrays().items():
             if array.shape != expected[name] or not np.isfinite(array).all():
                 raise InvalidInput(f"codec table {name} has shape {array.shape}, expected finite {expected[name]}")
         if words & (words - 1) or parts * width != out or not 1 <= self.bits <= 16:
             raise InvalidInput(f"codec tables of {parts} x {words} codewords of {width} do not make {out} dimensions")
+
+    def projection(self) -> np.ndarray:
+        """What vectors are projected with when they are encoded, float32 [d, d_out]."""
+        if self.into is not None:
+            return self.into
+        if self.metric is None:
+            return np.linalg.pinv(self.basis.astype(np.float64)).astype(np.float32)
+        wide = self.metric.shape[1]
+        columns = self.basis.reshape(len(self.basis), self.together, wide)
+        return np.concatenate([own @ columns[:, n].T for n, own in enumerate(self.metric)])
 
     @property
     def bits(self) -> int:
@@ -70,7 +83,7 @@ class ProductTables:
     def arrays(self) -> dict[str, np.ndarray]:
         """By name, as they are saved."""
         named = {"mean": self.mean, "basis": self.basis, "codewords": self.codewords}
-        optional = {"coarse": self.coarse, "into": self.into}
+        optional = {"coarse": self.coarse, "into": self.into, "metric": self.metric}
         return {**named, **{name: array for name, array in optional.items() if array is not None}}
 
     @property
@@ -78,7 +91,7 @@ class ProductTables:
         """SHA-256 over what decodes; how a codec encodes does not change what its codes mean."""
         digest = hashlib.sha256(f"together {self.together}".encode() if self.together > 1 else b"")
         for name, array in sorted(self.arrays().items()):
-            if name != "into":
+            if name not in ("into", "metric"):
                 digest.update(f"{name}{(1, *array.shape)}".encode())  # files count sets of tables, always one
                 digest.update(np.ascontiguousarray(array, "<f4").tobytes())
         return digest.hexdigest()

@@ -14,6 +14,7 @@ import faiss
 import numpy as np
 
 from memory3.codec.codec import ProductCodec
+from memory3.codec.native.library import installed
 from memory3.codec.tables import ProductTables
 from memory3.errors import InvalidInput
 
@@ -40,22 +41,37 @@ def fit_tables(
     """
     if len(vectors) < 1 << bits:
         raise InvalidInput(f"{len(vectors)} vectors are too few for {1 << bits} codewords: use more references")
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:points])
-    sample = vectors[chosen].astype(np.float32)
+    if len(vectors) > points:
+        vectors = vectors[np.sort(np.random.default_rng(seed).permutation(len(vectors))[:points])]
+    mean = _half(vectors.mean(0, dtype=np.float64))
+    centred = vectors - mean  # the only copy
     root = square_root(metrics or [np.eye(vectors.shape[1] // together)] * together)
-    mean = _half(sample.mean(0, dtype=np.float64))
-    axes = dealt_axes((sample - mean) @ root.astype(np.float32), parts, bits)
+    moment = np.asarray(centred.T @ centred, np.float64) / len(centred)
+    axes = dealt_axes(apply(root, apply(root, moment).T), parts, bits)
     d, _, width = axes.shape
     flat = axes.reshape(d, parts * width)
-    basis, into = _half(flat.T @ np.linalg.inv(root)), _half(root @ flat)
-    projected = ((sample - mean) @ into).reshape(-1, parts, width)
+    inverse = [np.linalg.inv(block) for block in root]
+    basis = _half(apply(inverse, flat).T)
     codewords = np.zeros((parts, 1 << bits, width), np.float32)
+    tables = ProductTables(
+        mean, basis, codewords, together=together, metric=np.stack([own @ own for own in root]).astype(np.float32)
+    )
+    into = tables.projection()
     for part in range(parts):
         used = int(axes[:, part].any(axis=0).sum())
         if used:
-            codewords[part, :, :used] = _codewords(projected[:, part, :used], bits, iterations, seed)
+            first = part * width
+            points_of_part = centred @ into[:, first : first + used]
+            codewords[part, :, :used] = _half(_codewords(points_of_part, bits, iterations, seed))
         progress(1)
-    return ProductCodec(ProductTables(mean, basis, _half(codewords), None, into, together))
+    return ProductCodec(tables, installed())
+
+
+def apply(blocks: Sequence[np.ndarray], matrix: np.ndarray) -> np.ndarray:
+    """The block-diagonal of square blocks times a matrix, float64."""
+    wide = len(blocks[0])
+    rows = [block @ matrix[n * wide : (n + 1) * wide] for n, block in enumerate(blocks)]
+    return np.concatenate(rows)
 
 
 def _codewords(points: np.ndarray, bits: int, iterations: int, seed: int) -> np.ndarray:
@@ -73,25 +89,24 @@ def _codewords(points: np.ndarray, bits: int, iterations: int, seed: int) -> np.
     return np.asarray(kmeans.centroids, np.float32)
 
 
-def square_root(metrics: Sequence[np.ndarray]) -> np.ndarray:
-    """A symmetric matrix whose square is the block-diagonal of the metrics, safely invertible, of unit size."""
-    d = len(metrics[0])
-    root = np.zeros((d * len(metrics),) * 2)
-    for number, metric in enumerate(metrics):
+def square_root(metrics: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Symmetric matrices whose squares are the metrics, safely invertible, together of unit size."""
+    d, roots = len(metrics[0]), []
+    for metric in metrics:
         values, axes = np.linalg.eigh(metric + _FLOOR * np.trace(metric) / d * np.eye(d))
-        place = slice(number * d, (number + 1) * d)
-        root[place, place] = (axes * np.sqrt(values.clip(1e-12 * np.trace(metric)))) @ axes.T
-    return root / np.sqrt(np.square(root).sum() / len(root))
+        roots.append((axes * np.sqrt(values.clip(1e-12 * np.trace(metric)))) @ axes.T)
+    size = np.sqrt(sum(np.square(root).sum() for root in roots) / (d * len(roots)))
+    return [root / size for root in roots]
 
 
-def dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
-    """Principal axes of centred [n, d], dealt out to `parts` subspaces of equal width: [d, parts, width].
+def dealt_axes(moment: np.ndarray, parts: int, bits: int) -> np.ndarray:
+    """Principal axes of a second moment [d, d], dealt out to `parts` subspaces of equal width: [d, parts, width].
 
     A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on each of
     them (rate-distortion of a Gaussian). Axes are dealt from the strongest on, each to where it adds least to the sum
     of these losses; one that is weaker than D everywhere is left out. Columns that are left over are zero.
     """
-    variances, axes = np.linalg.eigh(np.asarray(centred.T @ centred, np.float64) / len(centred))
+    variances, axes = np.linalg.eigh(moment)
     logs = np.log(variances.clip(1e-12 * variances.max()))
     sums, counts = np.zeros(parts), np.zeros(parts, int)
     owned: list[list[int]] = [[] for _ in range(parts)]

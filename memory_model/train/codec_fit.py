@@ -142,7 +142,12 @@ def written_vectors(
         written = writer.write(texts[start : start + _WRITTEN_AT_ONCE])
         found += [np.concatenate((m.keys, m.values))[vector_rows(memory, m.tokens, together)] for m in written]
         progress(len(written))
-    vectors = np.concatenate(found)
+    vectors = np.empty((sum(map(len, found)), found[0].shape[1]), np.float32)
+    end = len(vectors)
+    while found:  # each part goes once it is copied: a gigabyte is not held twice
+        own = found.pop()
+        vectors[end - len(own) : end] = own
+        end -= len(own)
     return vectors.reshape(-1, together * vectors.shape[1])
 
 
