@@ -5,13 +5,14 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BUNDLE ?= build/bundle
 NAME ?= service
 TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory3/__init__.py)
 DEVICE ?= cpu
 STEPS ?= 1000
-# The packaged model that is used when none is named.
-MODEL := $(shell sed -n 's/^MODEL = "\(.*\)"/\1/p' memory_model/defaults.py)
+# The packaged model that is used when none is named: `make demo MODEL=qwen2.5-coder-1.5b` names another one.
+DEFAULT_MODEL := $(shell sed -n 's/^MODEL = "\(.*\)"/\1/p' memory_model/defaults.py)
+MODEL ?= $(DEFAULT_MODEL)
+BUNDLE ?= build/bundle$(if $(filter-out $(DEFAULT_MODEL),$(MODEL)),-$(MODEL))
 PROCESSES ?= 2
 # Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
@@ -43,7 +44,7 @@ $(READY): pyproject.toml hatch_build.py $(wildcard memory3/codec/native/*.[ch]) 
 	@touch $@
 
 demo: $(READY) ## ingest a knowledge base, ask with and without memory (FULL=1: all countries)
-	$(BIN)/python -m deploy.demo --bundle $(BUNDLE) $(if $(FULL),--full)
+	$(BIN)/python -m deploy.demo --model $(MODEL) --bundle $(BUNDLE) $(if $(FULL),--full)
 
 # Processes take whole files, because a file's tests may share a service, in the order of tests/conftest.py.
 test: $(READY) ## run all tests but the slow ones, in two processes (PROCESSES=0: in one)
@@ -106,7 +107,7 @@ protos: $(READY) ## generate Python code from the .proto files
 	$(BIN)/python -m protos.generate
 
 bundle: $(READY) ## export the bundle into build/bundle, if it is not up to date
-	$(BIN)/python -m deploy.default_bundle $(BUNDLE)
+	$(BIN)/python -m deploy.default_bundle $(BUNDLE) $(MODEL)
 
 eval: $(READY) ## measure the default model's answers, resumable: an hour or two (LIMIT=rows per section, NATURAL=file of questions)
 	$(BIN)/python -m experiments quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))

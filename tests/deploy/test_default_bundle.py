@@ -65,12 +65,12 @@ def test_a_bundle_is_exported_once_until_its_sources_or_its_manifest_change(
 ) -> None:
     state, exports = ["first"], []
 
-    def export(bundle: Path) -> None:
+    def export(bundle: Path, model: str) -> None:
         exports.append(bundle)
         bundle.mkdir(exist_ok=True)
         (bundle / "manifest.json").write_text(f"{len(exports)}")
 
-    monkeypatch.setattr(default_bundle, "made_from", lambda: state[0])
+    monkeypatch.setattr(default_bundle, "made_from", lambda model: state[0])
     monkeypatch.setattr(default_bundle, "export", export)
     bundle = tmp_path / "bundle"
     assert ensure(bundle)
