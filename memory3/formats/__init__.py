@@ -59,7 +59,7 @@ KINDS = (
     Kind("PDF", (".pdf",), pages.read_pdf, "one for each page with text, its number as metadata `page`", "formats"),
     Kind("Word", (".docx",), office.read_office, "one, with headers, footers, notes and comments", "formats"),
     Kind("PowerPoint", (".pptx",), office.read_office, "one, with speaker notes", "formats"),
-    Kind("Excel", (".xlsx",), office.read_office, "one, a line for each row of each sheet", "formats"),
+    Kind("Excel", (".xlsx",), office.read_office, "one, all sheets", "formats"),
     Kind("OpenDocument", (".odt", ".ods"), office.read_office, "one", "formats"),
     Kind("RTF", (".rtf",), office.read_office, "one", "formats"),
     Kind("EPUB", (".epub",), office.read_office, "one, all chapters", "formats"),

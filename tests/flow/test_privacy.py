@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from reportlab.pdfgen.canvas import Canvas
 
 from memory3 import telemetry
 from testing.programs import ROOT
+from tests.memory3.formats import office_files
 
 PROGRAMS = Path(sys.executable).parent
 TRACED = "connect,sendto,sendmsg,sendmmsg,openat,creat,mkdir,mkdirat,rename,renameat,renameat2"
@@ -153,6 +155,7 @@ def test_the_sdk_remembers_and_answers_without_a_look_up(recorded: Recorded, bun
     recorded.require_nothing(own=OWN)
 
 
+@SLOW
 @needs_strace
 def test_the_command_line_remembers_and_answers_without_a_look_up(recorded: Recorded, bundle: Path) -> None:
     (recorded.folder / "work" / "note.md").write_text("# Router\n\nPassword: kite-55\n")
@@ -160,6 +163,37 @@ def test_the_command_line_remembers_and_answers_without_a_look_up(recorded: Reco
     recorded.run(PROGRAMS / "edge-client", "remember", "note.md", *options)
     recorded.require_nothing(own=OWN)
     recorded.run(PROGRAMS / "edge-client", "ask", "The password?", "--offline", "--max-tokens", 2, *options)
+    recorded.require_nothing(own=OWN)
+
+
+READ_ALL = """
+from pathlib import Path
+from memory3.formats import KINDS, find_sources, read_documents
+for source in find_sources([Path("files")]):
+    for document in read_documents(source):
+        assert not document.unreadable, document.unreadable
+        assert "kite-55" in document.text, source
+"""
+
+
+@needs_strace
+def test_reading_documents_looks_up_nothing_and_keeps_no_copy(recorded: Recorded) -> None:
+    files = recorded.folder / "work" / "files"
+    files.mkdir()
+    fact, rows = "Password: kite-55", [("Router", "Password"), ("Lyra", "kite-55")]
+    for suffix in ("txt", "md", "html", "tex", "py", "log", "yaml"):
+        (files / f"a.{suffix}").write_text(fact)
+    (files / "a.eml").write_text(f"Subject: Router\n\n{fact}\n")
+    (files / "a.rtf").write_text(rf"{{\rtf1 {fact}\par}}")
+    office_files.write_docx(files / "a.docx", fact)
+    office_files.write_xlsx(files / "a.xlsx", {"Routers": rows})
+    office_files.write_pptx(files / "a.pptx", ("Router", fact, ""))
+    office_files.write_odt(files / "a.odt", "Router", fact, rows)
+    office_files.write_epub(files / "a.epub", "Router", f"<p>{fact}</p>")
+    pdf = Canvas(str(files / "a.pdf"))
+    pdf.drawString(72, 700, fact)
+    pdf.save()
+    recorded.run(sys.executable, "-c", READ_ALL)
     recorded.require_nothing(own=OWN)
 
 

@@ -18,7 +18,7 @@ from memory3.formats import FileDocument, count_documents, pages, read_documents
 from memory3.formats.document import useful_title
 
 TABLE = [["Printer", "Room", "IP address"], ["Alma", "12", "10.0.0.7"], ["Bero", "14", "10.0.0.9"]]
-BERO = "Printer: Bero; Room: 14; IP address: 10.0.0.9"
+BERO = "Printer: Bero; IP address: 10.0.0.9"
 
 
 def read(path: Path) -> list[FileDocument]:
