@@ -52,7 +52,7 @@ COPY --from=build /app/python /app/python
 COPY --from=build /app/bundle /app/bundle
 ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1 \
     MEMORY_SERVICE_BUNDLE=/app/bundle EDGE_CLIENT_BUNDLE=/app/bundle \
-    MEMORY_SERVICE_STORE=chdb:///srv/memories/store HOME=/tmp \
+    MEMORY_SERVICE_STORE=file:///srv/memories/files HOME=/tmp \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 WORKDIR /srv/memories

@@ -2,9 +2,8 @@
 
 import contextlib
 import random
-import re
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,21 @@ from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores.local import knowledge_base
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import KnowledgeBase, Query, Store
-from testing.encoders import DIMENSION, vector_of
+from testing.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 HOW = ("flip", "truncate", "delete")
-# Each table of the embedded engine by a column that no other has.
-A_COLUMN_OF = {"payloads": "payload", f"references_{DIMENSION}": "embedding", "documents": "content_hash"}
 
 
 @contextlib.contextmanager
-def opened(engine: str, folder: Path) -> Iterator[Store]:
-    with contextlib.closing(open_store(f"{engine}://{folder}")) as store:
+def opened(folder: Path) -> Iterator[Store]:
+    with contextlib.closing(open_store(f"file://{folder}")) as store:
         yield store
 
 
-def written(engine: str, folder: Path, *, crash: bool = False) -> Path:
+def written(folder: Path, *, crash: bool = False) -> Path:
     """Two knowledge bases with replaced and deleted documents. crash: the files are those that kill -9 leaves."""
-    with opened(engine, folder / "first") as store:
+    with opened(folder / "first") as store:
         for name in ("harmed", "sound"):
             base = store.create(name, "", IDENTITY)
             store.write(base, [document(f"d{n}", f"text {n}", metadata={"n": str(n)}) for n in range(30)])
@@ -45,12 +42,7 @@ def written(engine: str, folder: Path, *, crash: bool = False) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written("file", tmp_path_factory.mktemp("file"))
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written("chdb", tmp_path_factory.mktemp("chdb"))
+    return written(tmp_path_factory.mktemp("file"))
 
 
 def copied(whole: Path, to: Path) -> Path:
@@ -92,17 +84,17 @@ def flip(file: Path, what: bytes) -> None:
     file.write_bytes(raw)
 
 
-def outcomes_of(engine: str, whole: Path, scratch: Path, harms: list[tuple[Path, str]]) -> Counter[str]:
+def outcomes_of(whole: Path, scratch: Path, harms: list[tuple[Path, str]]) -> Counter[str]:
     """What became of each harm to a file: it is named of the store, of knowledge bases, or has no effect."""
     chance, outcomes = random.Random(1), Counter[str]()
-    with opened(engine, copied(whole, scratch / "read")) as store:
+    with opened(copied(whole, scratch / "read")) as store:
         expected = {base.name: content(store, base) for base in store.knowledge_bases()}
     for file, how in harms:
         copy = copied(whole, scratch / "harmed")
         harm(copy / file.relative_to(whole), chance, how)
         with contextlib.ExitStack() as stack:
             try:
-                store = stack.enter_context(opened(engine, copy))
+                store = stack.enter_context(opened(copy))
             except Memory3Error:
                 outcomes["the store refuses to open"] += 1
                 continue
@@ -117,49 +109,24 @@ def outcomes_of(engine: str, whole: Path, scratch: Path, harms: list[tuple[Path,
 @pytest.mark.parametrize("crash", [False, True], ids=["closed", "crashed"])
 @pytest.mark.parametrize("times", [12, pytest.param(750, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_random_harm_is_named_or_without_effect(tmp_path: Path, crash: bool, times: int) -> None:
-    whole = written("file", tmp_path, crash=crash)
+    whole = written(tmp_path, crash=crash)
     chance, files = random.Random(0), sorted((whole / "kb-000001-harmed").iterdir())
     harms = [(chance.choice(files), chance.choice(("flip", *HOW))) for _ in range(times)]
-    outcomes = outcomes_of("file", whole, tmp_path, harms)
+    outcomes = outcomes_of(whole, tmp_path, harms)
     print(dict(outcomes))
     assert outcomes["1 refused"]
     assert outcomes.keys() <= {"0 refused", "1 refused"}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_harm_to_any_kind_of_file_of_the_engine_is_named_or_without_effect(embedded: Path, tmp_path: Path) -> None:
-    kinds = defaultdict(list)
-    for path in sorted(embedded.rglob("*")):
-        if path.is_file() or path.is_symlink() or (path / "columns.txt").exists():
-            name = re.sub(r"[0-9a-f]{3}/[0-9a-f-]{36}", "id", str(path.relative_to(embedded)))
-            kinds[re.sub(r"\d+(_\d+)*", "N", name)].append(path)
-    chance = random.Random(1)
-    harms = [(chance.choice(files), how) for files in kinds.values() for how in HOW]
-    print(dict(outcomes_of("chdb", embedded, tmp_path, harms)))
-
-
-def parts_of(folder: Path, table: str) -> list[Path]:
-    """The parts of an engine's table, as folders, that belong to the first knowledge base."""
-    parts = sorted(path.parent for path in folder.rglob("1_*/columns.txt"))
-    return [part for part in parts if f"`{A_COLUMN_OF[table]}`" in (part / "columns.txt").read_text()]
-
-
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("what", ["file", *A_COLUMN_OF])
-def test_harm_refuses_that_base_and_no_other(whole: Path, embedded: Path, tmp_path: Path, what: str, how: str) -> None:
-    engine = "file" if what == "file" else "chdb"
-    folder = copied(whole if what == "file" else embedded, tmp_path / "store")
+def test_harm_refuses_that_base_and_no_other(whole: Path, tmp_path: Path, how: str) -> None:
+    folder = copied(whole, tmp_path / "store")
     chance, data = random.Random(3), folder / "kb-000001-harmed" / "documents.sqlite3"
-    if what == "file" and how == "flip":
+    if how == "flip":
         flip(data, b"text 20")
-    elif what == "file":
-        harm(data, chance, how)
     else:
-        for part in parts_of(folder, what):
-            for file in [part] if how == "delete" else list(part.glob("*.bin")):
-                harm(file, chance, how)
-    with opened(engine, folder) as store:
+        harm(data, chance, how)
+    with opened(folder) as store:
         refused, sound = store.knowledge_base("harmed"), store.knowledge_base("sound")
         with pytest.raises(KnowledgeBaseDamaged, match="'harmed'"):
             keys_near(store, refused, "one")
@@ -169,21 +136,21 @@ def test_harm_refuses_that_base_and_no_other(whole: Path, embedded: Path, tmp_pa
         store.write(sound, [document("new", "new")])
         store.drop(refused)
         assert store.create("harmed", "", IDENTITY).problem == ""
-    with opened(engine, folder) as store:
+    with opened(folder) as store:
         assert [base.problem for base in store.knowledge_bases()] == ["", ""]
 
 
 def test_a_journal_that_is_lost_after_a_crash_is_found(whole: Path, tmp_path: Path) -> None:
     """SQLite takes it for one that ended earlier."""
     folder = copied(whole, tmp_path / "store")
-    with opened("file", folder) as store:
+    with opened(folder) as store:
         store.write(store.knowledge_base("harmed"), [document("new", "new")])
         crashed = copied(folder, tmp_path / "crashed")
-    with opened("file", copied(crashed, tmp_path / "whole")) as store:
+    with opened(copied(crashed, tmp_path / "whole")) as store:
         assert keys_near(store, store.knowledge_base("harmed"), "new", k=1) == ["new"]
     for journal in crashed.rglob("*-wal"):
         journal.unlink()
-    with opened("file", crashed) as store:
+    with opened(crashed) as store:
         assert "acknowledged documents are lost" in store.knowledge_base("harmed").problem
 
 
@@ -193,7 +160,7 @@ def test_every_payload_is_compared_when_read(whole: Path, tmp_path: Path, monkey
     payload = document("d0", "text 0").references[0].payload
     flip(folder / "kb-000001-harmed" / "documents.sqlite3", payload[50:70])
     monkeypatch.setattr(knowledge_base, "START_CHECK_BYTES", 0)
-    with opened("file", folder) as store:
+    with opened(folder) as store:
         base = store.knowledge_base("harmed")
         assert keys_near(store, base, "text 9", k=1) == ["d9"]
         with pytest.raises(KnowledgeBaseDamaged, match=r"'harmed'.*payload of memory"):
@@ -204,15 +171,3 @@ def test_a_store_of_an_older_layout_is_refused_with_what_to_do(tmp_path: Path) -
     (tmp_path / "kb-000001").mkdir()
     with pytest.raises(StoreUnavailable, match=r"another release.*ingest again"):
         open_store(f"file://{tmp_path}")
-
-
-@pytest.mark.parametrize("lost", ["tables", "records"])
-def test_rows_that_no_table_or_no_record_names_are_no_empty_store(embedded: Path, tmp_path: Path, lost: str) -> None:
-    copy = copied(embedded, tmp_path / "store")
-    if lost == "tables":
-        (copy / "metadata/default").unlink()
-    else:
-        for part in (copy / "data/default/knowledge_bases").glob("all_*"):
-            shutil.rmtree(part)
-    with pytest.raises(StoreUnavailable, match=rf"lost the .*{lost}.* restore a backup"):
-        open_store(f"chdb://{copy}")

@@ -11,16 +11,10 @@ from pathlib import Path
 import pytest
 
 from memory_service.api.server import raise_descriptor_limit
-from memory_service.errors import StoreUnavailable
-from memory_service.stores.address import StoreOptions
-from memory_service.stores.clickhouse import bases
-from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.local import knowledge_base
-from memory_service.stores.opening import open_store
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from testing.encoders import HashEncoder
 from tests.memory_service.running import Client, document, eventually, refused, running
-from tests.memory_service.stored import IDENTITY
 
 SOURCE = Path(__file__).parents[1] / "disk_faults" / "disk_faults.c"
 
@@ -83,33 +77,6 @@ def test_a_knowledge_base_that_cannot_be_opened_is_unavailable_until_it_can(
         assert client.keys("kb") == ["a"]
         client.ingest("kb", document("b", "More."))
         assert client.counts("kb") == (2, 2)
-
-
-def test_the_embedded_engine_checks_again_what_it_could_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("memory_service.stores.clickhouse.store._REFRESH_S", 0.05)
-    found, check = [True], bases.find_problems
-
-    def failing(engine: Engine, base: object, *, files: bool) -> list[str]:
-        if found[0]:
-            raise StoreUnavailable("Too many open files")
-        return check(engine, base, files=files)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(bases, "find_problems", failing)
-    store = open_store(f"chdb://{tmp_path}")
-    store.create("kb", "", IDENTITY)
-    store.close()
-    store = open_store(f"chdb://{tmp_path}", StoreOptions(retry_s=0.05))
-    try:
-        base = store.knowledge_base("kb")
-        assert (bool(base.problem), base.damaged) == (True, False)
-        with pytest.raises(StoreUnavailable, match="unavailable"):
-            store.revision(base)
-        found[0] = False
-        eventually(lambda: store.knowledge_base("kb").problem == "")
-    finally:
-        store.close()
 
 
 def test_the_soft_limit_of_descriptors_is_raised_at_start() -> None:

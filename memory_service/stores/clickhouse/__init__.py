@@ -1,1 +1,1 @@
-"""The store in a ClickHouse engine: embedded chdb, a ClickHouse server or MyScale."""
+"""The store in a ClickHouse engine: a ClickHouse server or MyScale; ClickHouse as a library in tests and trials."""

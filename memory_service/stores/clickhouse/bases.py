@@ -3,34 +3,21 @@
 Numbers follow one another and are never used again. A process that makes a knowledge base inserts the row of the next
 number under a token of that number: of several the server stores the first and drops the others, which read what there
 is now and try again. So each has seen all names before its own, and no name is there twice.
-
-Those of an embedded engine are checked: whether they hold what their documents name, and all documents that they had.
-The engine sets aside a part that it cannot read when it starts, and serves less without a word. Counts and ids of
-three tables are compared with each other. What `documents` itself should hold is said by the parts that were set
-aside, and by a note that the store makes when it is closed: what has come since may hide that a part is gone without
-a trace (as after kill -9).
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import random
 import threading
 import time
-from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from memory3.printable import counted
-from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
-from memory_service.stores.clickhouse.engine import Engine, of_the_machine
-from memory_service.stores.store import KnowledgeBase, WriterIdentity, damage_text, name_taken, unknown_knowledge_base
+from memory_service.errors import StoreUnavailable
+from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.store import KnowledgeBase, WriterIdentity, name_taken, unknown_knowledge_base
 
-_NOTE = "documents.json"
 _ATTEMPTS = 60
 _PAUSE_S = 0.05
-# Up to this size the embedded engine compares all its files' checksums before a knowledge base is served.
-_START_CHECK_BYTES = 8 << 30
 _WITHOUT_PARTITION = "all"  # what the engine calls all of a table that has none
 
 
@@ -38,22 +25,13 @@ class Bases:
     """Knowledge bases by name, as they were when last read. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
-        """Reads the records; raises StoreUnavailable where an embedded engine has rows of none."""
+        """Reads the records; raises StoreUnavailable."""
         self._engine = engine
         self._by_name: dict[str, KnowledgeBase] = {}
-        self._problems: dict[int, tuple[str, bool]] = {}  # and whether it is damage
         self._numbers: set[int] = set()
         self._lock = threading.Lock()
         self._read_at = 0.0
         self.refresh()
-        if engine.dialect.shared:
-            return
-        recorded = {str(number) for number in self._numbers}
-        if lost := sorted({partition for _, partition in self._partitions()} - recorded):
-            raise StoreUnavailable(
-                f"the store has lost the records of knowledge bases number {', '.join(lost)}, whose memories are there:"
-                " restore a backup"
-            )
 
     def refresh(self) -> dict[str, KnowledgeBase]:
         """Reads the records again; returns those that live, by name."""
@@ -66,36 +44,12 @@ class Bases:
         for dropped, number, name, description, *ids, ms in rows:
             if not dropped:
                 created_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
-                identity, problem = WriterIdentity(*ids), self._problems.get(int(number), ("", False))
-                by_name[name] = KnowledgeBase(int(number), name, description, identity, created_at, *problem)
+                by_name[name] = KnowledgeBase(int(number), name, description, WriterIdentity(*ids), created_at)
         with self._lock:
             if started >= self._read_at:
                 self._by_name, self._read_at = by_name, started
                 self._numbers = {int(row[1]) for row in rows}
         return by_name
-
-    def check(self) -> None:
-        """Notes what is wrong with each knowledge base of an embedded engine."""
-        for base in self.all():
-            self._check(base)
-        self.refresh()
-
-    def check_again(self) -> bool:
-        """Checks those that could not be checked; returns whether any is left."""
-        unavailable = [base for base in self.all() if base.problem and not base.damaged]
-        for base in unavailable:
-            self._check(base)
-        if unavailable:
-            self.refresh()
-        return any(base.problem and not base.damaged for base in self.all())
-
-    def _check(self, base: KnowledgeBase) -> None:
-        try:
-            small = self.bytes_on_disk(base) <= _START_CHECK_BYTES
-            problem = damage_text(find_problems(self._engine, base, files=small))
-            self._problems[base.number] = problem, bool(problem)
-        except (StoreUnavailable, StoreFull) as error:
-            self._problems[base.number] = f"{error}; it is checked again by itself", False
 
     def all(self) -> list[KnowledgeBase]:
         """All of them, by name."""
@@ -189,96 +143,3 @@ class Bases:
                 self._engine.command(
                     f"ALTER TABLE {table}{dialect.on_cluster} DROP {what}PARTITION ID '{partition}'{settings}"
                 )
-
-
-# The check
-
-
-def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[str]:
-    """Everything wrong with a knowledge base of an embedded engine, a sentence each; empty when it is whole.
-
-    Raises StoreUnavailable where the machine does not let it be read.
-
-    files: has the engine read all files and compare them with the checksums it wrote.
-    """
-    try:
-        problems = _differences(engine, base) or _lost_parts(engine, base) or _lost_since_closed(engine, base)
-    except KnowledgeBaseDamaged as error:
-        problems = [f"table documents cannot be read: {error}"]
-    return problems or (_changed_files(engine, base) if files else [])
-
-
-def note_documents(engine: Engine, bases: Sequence[KnowledgeBase]) -> None:
-    """Writes down the sum of the newest versions of each sound knowledge base's documents, which only ever grows."""
-    sums = {str(base.number): _sum_of_versions(engine, base) for base in bases if not base.problem}
-    temporary = engine.folder / f".{_NOTE}.new"
-    temporary.write_text(json.dumps(_noted(engine) | sums))
-    temporary.replace(engine.folder / _NOTE)
-
-
-def _noted(engine: Engine) -> dict[str, int]:
-    """By the number of the knowledge base; without the note nothing is lost."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        return {str(kb): int(found) for kb, found in json.loads((engine.folder / _NOTE).read_text()).items()}
-    return {}
-
-
-def _sum_of_versions(engine: Engine, base: KnowledgeBase) -> int:
-    sql = f"SELECT toString(sum(toUInt128(version))) FROM documents FINAL WHERE kb = {base.number}"
-    return int(engine.rows(sql)[0][0])
-
-
-def _lost_since_closed(engine: Engine, base: KnowledgeBase) -> list[str]:
-    """Whether documents are gone, or older versions of them are back."""
-    lost = _sum_of_versions(engine, base) < _noted(engine).get(str(base.number), 0)
-    return ["documents that were there when the store was closed are lost"] if lost else []
-
-
-def _differences(engine: Engine, base: KnowledgeBase) -> list[str]:
-    kb, table = base.number, f"references_{base.identity.dimension}"
-    living = f"FROM documents FINAL WHERE kb = {kb} AND deleted = 0"
-    ((count, digest),) = engine.rows(f"SELECT sum(length(memory_ids)), groupBitXorArray(memory_ids) {living}")
-    problems = []
-    for name, within in (
-        (table, f"(document_key, version) IN (SELECT key, version {living})"),
-        ("payloads", f"(id, version) IN (SELECT arrayJoin(memory_ids), version {living})"),
-    ):
-        ids = f"SELECT DISTINCT id FROM {name} WHERE kb = {kb} AND {within}"
-        try:
-            ((found, their_digest),) = engine.rows(f"SELECT count(), groupBitXor(id) FROM ({ids})")
-        except KnowledgeBaseDamaged as error:
-            problems.append(f"table {name} cannot be read: {error}")
-            continue
-        if (found, their_digest) != (count, digest):
-            problems.append(f"table {name} holds {counted(found, 'memory')} of the {count:,} that its documents name")
-    return problems
-
-
-def _lost_parts(engine: Engine, base: KnowledgeBase) -> list[str]:
-    """Parts of `documents` that an embedded engine set aside, unless one in use was merged of them."""
-    rows = engine.rows(
-        "SELECT name FROM system.detached_parts AS lost WHERE database = currentDatabase() AND table = 'documents'"
-        f" AND partition_id = '{base.number}' AND name NOT IN (SELECT older.name FROM system.detached_parts AS older"
-        " JOIN system.parts AS newer ON older.partition_id = newer.partition_id WHERE newer.active"
-        " AND newer.database = currentDatabase() AND newer.table = 'documents' AND older.table = 'documents'"
-        " AND newer.min_block_number <= older.min_block_number AND newer.max_block_number >= older.max_block_number)"
-    )
-    return [f"documents of part {row[0]} are lost" for row in rows]
-
-
-def _changed_files(engine: Engine, base: KnowledgeBase) -> list[str]:
-    problems = []
-    for table in ("documents", f"references_{base.identity.dimension}", "payloads"):
-        statement = f"CHECK TABLE {table} PARTITION ID '{base.number}' SETTINGS check_query_single_value_result = 0"
-        try:
-            with engine.reader() as client:
-                said = client.raw_query(statement, fmt="JSONCompactEachRow").decode(errors="replace")
-        except KnowledgeBaseDamaged as error:
-            problems.append(f"table {table} cannot be checked: {error}")
-            continue
-        for part, sound, message in map(json.loads, said.splitlines()):
-            if not sound and of_the_machine(message):
-                raise StoreUnavailable(f"part {part} of {table} cannot be read ({message[:200]})")
-            if not sound:
-                problems.append(f"part {part} of {table} is not what was written ({message[:200]})")
-    return problems

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import math
 import queue
 import re
@@ -65,14 +66,11 @@ class Engine:
         self._all: list[Any] = []
         self._types: dict[tuple[str, ...], Sequence[Any]] = {}
         self._connections = _connections(address) if self.dialect.shared else None
-        self.folder = address.path  # of an embedded engine
         self._folder_lock = None if self.dialect.shared else FolderLock(address.path)
         try:
             if self.dialect.shared:
                 self._make_database()
             self.writer = self.connect()
-            if not self.dialect.shared:
-                self._require_tables()
             for _ in range(2 * options.read_connections):  # a client of a server may be used by several threads
                 self._readers.put(self.writer if self.dialect.shared else self.connect())
         except StoreUnavailable:
@@ -101,6 +99,7 @@ class Engine:
                 autogenerate_session_id=False,  # calls are independent of each other
             )
         else:
+            _require_chdb()
             client = clickhouse_connect.get_client(interface="chdb", path=str(address.path), settings=settings)
         self._all.append(client)
         return client
@@ -111,15 +110,6 @@ class Engine:
         known = "SELECT 1 FROM system.databases WHERE name = {name:String}"
         if not client.query(known, {"name": name}).result_rows:
             client.command(f"CREATE DATABASE IF NOT EXISTS {name}{self.dialect.on_cluster}")
-
-    def _require_tables(self) -> None:
-        """An engine without the descriptions of its tables says nothing of their rows: it would begin with none."""
-        rows = self.writer.query("EXISTS TABLE knowledge_bases").result_rows
-        if not rows[0][0] and any((self._address.path / "store").glob("*/*/*/columns.txt")):
-            raise StoreUnavailable(
-                f"the store at {self._address} has lost the descriptions of its tables, whose rows are there: restore a"
-                " backup"
-            )
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[Any]:
@@ -212,6 +202,14 @@ class Engine:
                 self._connections.clear()
             if self._folder_lock is not None:
                 self._folder_lock.release()
+
+
+def _require_chdb() -> None:
+    if importlib.util.find_spec("chdb") is None:
+        raise StoreUnavailable(
+            "chdb:///path, ClickHouse as a library, is for tests and trials and not installed: pip install"
+            " 'chdb>=4.4,<5', or use file:///path"
+        )
 
 
 def _connections(address: StoreAddress) -> PoolManager:

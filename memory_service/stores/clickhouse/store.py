@@ -1,7 +1,8 @@
-"""The store in a ClickHouse engine: embedded (`chdb:///path`), or a server's (`clickhouse://…`, `myscale://…`).
+"""The store in a ClickHouse engine: a server's (`clickhouse://…`, `myscale://…`).
 
-Any number of processes read and write a server's store; there is no claim, lease or recovery. How a write is committed
-is said in `writes`, how a search leaves out what is not in `search`.
+Any number of processes read and write it; there is no claim, lease or recovery. How a write is committed is described
+in `writes`, how a search leaves out what is not committed in `search`. `chdb:///path`, ClickHouse as a library, is for
+tests and trials: one process, a tenth as fast as `file:///path`, and without a check of what is on the disk.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from memory3.errors import Memory3Error
 from memory_service.stores.address import StoreAddress, StoreOptions
-from memory_service.stores.clickhouse.bases import Bases, note_documents
+from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
@@ -53,20 +54,17 @@ class ClickHouseStore(Store):
     """See Store for the contract. Embedded, one process a path: the engine locks its folder."""
 
     def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
-        """Applies missing migrations and reads the knowledge bases; the embedded engine's are checked.
+        """Applies missing migrations and reads the knowledge bases.
 
         Raises StoreUnavailable, or KnowledgeBaseDamaged for the store's own tables.
         """
         self._engine = engine = Engine(address, options)
         self._sweep_after_s = options.sweep_after_s
-        self._retry_s = options.retry_s
         try:
             with engine_errors("opening the store"):
                 migrate(engine, set())
                 self._bases = Bases(engine)
                 migrate(engine, {base.identity.dimension for base in self._bases.all()})
-                if not engine.dialect.shared:
-                    self._bases.check()
         except BaseException:
             engine.close()
             raise
@@ -78,12 +76,8 @@ class ClickHouseStore(Store):
     def _keep_up(self) -> None:
         """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age."""
         sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
-        check_at = time.monotonic() + self._retry_s
         while not self._closing.wait(_REFRESH_S):
             try:
-                if not self._engine.dialect.shared and time.monotonic() > check_at:
-                    self._bases.check_again()
-                    check_at = time.monotonic() + self._retry_s
                 if self._engine.dialect.shared:
                     self._bases.refresh()
                 if time.monotonic() > sweep_at:
@@ -250,7 +244,4 @@ class ClickHouseStore(Store):
             return
         self._closing.set()
         self._upkeep.join(60)
-        if not self._engine.dialect.shared:
-            with contextlib.suppress(Memory3Error, OSError):  # it is compared where it is there
-                note_documents(self._engine, self._bases.all())
         self._engine.close()
