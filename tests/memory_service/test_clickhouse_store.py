@@ -59,6 +59,22 @@ def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     assert two._engine.rows(sql)[0][0] == 0
 
 
+def test_a_snapshot_keeps_what_is_replaced_from_the_sweep_for_its_age_and_reads_the_newest_after_it(
+    stores: Two,
+) -> None:
+    one, two = stores
+    base = one.create("snapshot", "", IDENTITY)
+    one.write(base, [document(f"d{n}", *(f"text {n} {chunk}" for chunk in range(60))) for n in range(4)])
+    with one.snapshot(base) as snapshot:
+        next(snapshot.pages)
+        two.write(base, [document("d1", "another"), document("d3", "other")])
+        two.sweep(3600.0)
+        assert [memory.text for memory in next(snapshot.pages).memories][:2] == ["text 1 0", "text 1 1"]
+        two.sweep(0.0)
+        found = {page.document.key: len(page.memories) for page in snapshot.pages}
+    assert found == {"d2": 60, "d3": 1}
+
+
 def test_a_part_that_a_server_set_aside_damages_nothing(url: str, stores: Two) -> None:
     """Replicated tables set parts aside and fetch them again."""
     store, _ = stores
