@@ -212,6 +212,25 @@ def serve(
         uvicorn.Server(config).run(sockets=[listening])
 
 
+@app.command(epilog=EXIT_CODES)
+@with_options("bundle", "service", "knowledge_base", "local", "offline")
+@_reported()
+def mcp(given: dict[str, Any]) -> None:
+    """Serve memories and answers as tools of the Model Context Protocol, over standard input and output.
+
+    A program such as an editor starts this command; its tools are search, ask, remember, list and forget.
+    """
+    try:
+        from edge_client.serve.mcp import make_server
+    except ImportError as error:
+        raise InvalidInput(
+            f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[mcp]'"
+        ) from error
+
+    with EdgeModel.open(**given) as model:
+        make_server(model).run("stdio")
+
+
 def _document(file: Path) -> tuple[str, str]:
     """Title and text of a file; one that holds several documents is their texts, each under its title."""
     report = Report()

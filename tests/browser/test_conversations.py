@@ -69,7 +69,8 @@ def test_a_cut_answer_goes_on_where_it_ended(open_small: OpenPage) -> None:
 @pytest.mark.parametrize(
     ("refused", "read", "says"),
     [
-        (True, ["one"], "Not in the knowledge base: choose another one above, or add a document."),
+        (True, ["one"], "Not found in what was read: one."),
+        (True, [], "Nothing near it was found: choose another knowledge base above, or add a document."),
         (False, ["one"], ""),
         (False, [], "Nothing near it in the knowledge base: the model answered from its weights."),
     ],

@@ -106,5 +106,6 @@ function tell(state, text, banner) {
     if (byId(id).textContent !== shown) byId(id).textContent = shown; // it is read out when it changes
   }
   byId("service").dataset.state = state;
+  byId("service").title = text;
   byId("offline").hidden = !banner;
 }

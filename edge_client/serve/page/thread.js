@@ -65,10 +65,11 @@ export class AnswerView {
         failed ? plain(failed.error).replace(/[.:]$/, "") : "the service did not answer"}.`;
       kind = "warn";
     } else if (answer.refused && answer.chunks.length && !busy) {
-      text = "Not in the knowledge base: choose another one above, or add a document.";
+      const read = titles(answer.chunks);
+      text = read.length ? `Not found in what was read: ${read.join(", ")}.` : "Nothing near it was found: choose another knowledge base above, or add a document.";
     } else if (answer.chunks.length && !busy && answer.chunks.every((chunk) => !chunk.error && !chunk.read.length)) {
       text = "Nothing near it in the knowledge base: the model answered from its weights.";
-    } else if (answer.chunks.some((chunk) => chunk.state === "offline")) {
+    } else if (answer.chunks.some((chunk) => chunk.state === "offline" && chunk.service_error && !chunk.service_error.startsWith("OFFLINE"))) {
       [text, kind] = ["The service did not answer; read from this device.", "warn"];
     }
     this.note.textContent = text;
@@ -82,12 +83,19 @@ export class AnswerView {
     if (this.strip.dataset.drawn === now) return; // a press is not to fall between two drawings
     this.strip.dataset.drawn = now;
     const labels = names(chunks);
+    this.strip.dataset.label = titles(chunks).join(", ") || "nothing read";
     this.strip.replaceChildren(...chunks.map((chunk, i) => {
       const title = `${labels[i]}: ${memories(chunk.read.length)}, ${stateOf(chunk)}`;
       return h("button", { class: "bead", "data-state": stateOf(chunk), title, "aria-label": title, onclick: () => this.select(i) },
         String(chunk.read.filter((memory) => !memory.refused).length));
     }));
   }
+}
+
+/** Titles of the documents that an answer read, each once, the first three. */
+function titles(chunks) {
+  const all = [...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map((memory) => memory.title || memory.document_key)))];
+  return all.length > 3 ? [...all.slice(0, 3), `${all.length - 3} more`] : all;
 }
 
 /** What an answer did without: a memory that an earlier one had read is read on when no new one can be had. */

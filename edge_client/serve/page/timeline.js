@@ -32,8 +32,7 @@ export function draw(answer, chosen = null) {
   let summary = "Ask something: what is read for every 64 tokens is shown here.";
   if (chunks.length) {
     const documents = new Set(chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key))).size;
-    const held = answer.timings ? `, decoding stood still for ${round(answer.timings.recall_ms, 1)} ms` : "";
-    summary = `${documents || "No"} ${documents > 1 ? "documents" : "document"}${held}.`;
+    summary = `${documents || "No"} ${documents > 1 ? "documents" : "document"} read.`;
   } else if (answer) summary = answer.status === "waiting" ? "Looking for memories…" : "This answer read no memories.";
   byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards));
   if (chosen !== null) cards[chosen]?.scrollIntoView({ block: "nearest", behavior: "smooth" });

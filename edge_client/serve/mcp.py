@@ -1,0 +1,82 @@
+"""The device as a server of the Model Context Protocol: memories and answers as tools. Needs the extra `mcp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio.to_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from edge_client.errors import described
+from edge_client.local.folder import DEFAULT_NAME
+from edge_client.model import EdgeModel
+from edge_client.recall.recaller import MemoryRead
+from memory3 import __version__
+from memory3.errors import Memory3Error
+
+INSTRUCTIONS = (
+    "Documents that this device remembers, and a small model that answers from them. Search returns passages; ask "
+    "answers in a few words and names its sources. Nothing that is remembered leaves the device."
+)
+T = TypeVar("T")
+
+
+def make_server(model: EdgeModel) -> MCPServer[Any]:
+    """The server of a model, which is closed afterwards."""
+    server: MCPServer[Any] = MCPServer("memory3-edge", version=__version__, instructions=INSTRUCTIONS)
+    turn = anyio.Lock()  # what writes
+
+    async def in_thread(call: Callable[[], T]) -> T:
+        try:
+            return await anyio.to_thread.run_sync(call)
+        except Memory3Error as error:  # of another one the client gets no message
+            raise ToolError(described(error)) from error
+
+    @server.tool()
+    async def search(query: str) -> list[dict[str, Any]]:
+        """Passages of the remembered documents that are nearest to a query, best first."""
+        if not query.strip():
+            raise ToolError("the query is empty: give some words")
+        (found,) = await in_thread(lambda: model.engine.recaller.recall([query]))
+        if found.error:
+            raise ToolError(found.error)
+        return [_passage(memory) for memory in found.read]
+
+    @server.tool()
+    async def ask(question: str, max_tokens: int = 256) -> dict[str, Any]:
+        """A short answer from what is remembered, and the passages that were read for it."""
+        result = await in_thread(lambda: model.ask(question, max_tokens=max_tokens))
+        return {"answer": result.text, "refused": result.refused, "read": [_passage(m) for m in result.memories]}
+
+    @server.tool()
+    async def remember(text: str, key: str, title: str = "") -> dict[str, int]:
+        """Remember a text under a name; one of the same name is replaced. Returns its number of memories."""
+        async with turn:
+            return {"memories": await in_thread(lambda: model.remember(text, key=key, title=title))}
+
+    @server.tool(name="list")
+    async def documents() -> list[dict[str, Any]]:
+        """The documents that this device remembers."""
+        found = await in_thread(model.local.documents)
+        each = ((name, one) for name, documents in found.items() for one in documents)
+        return [{"knowledge_base": n, "key": d.key, "title": d.title, "memories": d.references} for n, d in each]
+
+    @server.tool()
+    async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, bool]:
+        """Forget a document; whether it was there."""
+        async with turn:
+            return {"forgotten": await in_thread(lambda: model.forget(key, knowledge_base=knowledge_base))}
+
+    return server
+
+
+def _passage(memory: MemoryRead) -> dict[str, Any]:
+    return {
+        "knowledge_base": memory.knowledge_base,
+        "key": memory.document_key,
+        "title": memory.title,
+        "text": memory.text,
+        "score": round(memory.score, 4),
+    }

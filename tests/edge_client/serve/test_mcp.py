@@ -1,0 +1,43 @@
+"""`edge-client mcp` as a program sees it: the official client over standard input and output."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, StdioServerParameters, stdio_client
+
+from memory3.bundle import Bundle
+from testing.programs import ROOT
+
+
+def value(result: Any) -> Any:
+    assert not result.is_error, result.content
+    found = result.structured_content
+    return found["result"] if set(found) == {"result"} else found
+
+
+async def test_the_tools_remember_list_search_answer_and_forget(tiny: Bundle, tmp_path: Path) -> None:
+    program = ["-m", "edge_client.cli.main", "mcp", "--offline", "--bundle", str(tiny.folder)]
+    parameters = StdioServerParameters(
+        command=sys.executable, args=[*program, "--local", str(tmp_path / "local")], env={"PYTHONPATH": str(ROOT)}
+    )
+    async with Client(stdio_client(parameters)) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert {*tools} == {"search", "ask", "remember", "list", "forget"}
+        assert all(tool.description for tool in tools.values())
+        assert value(await client.call_tool("list", {})) == []
+        note = {"text": "The key lies below.", "key": "cabin", "title": "Cabin"}
+        assert value(await client.call_tool("remember", note)) == {"memories": 1}
+        listed = {"knowledge_base": "mine", "key": "cabin", "title": "Cabin", "memories": 1}
+        assert value(await client.call_tool("list", {})) == [listed]
+        (found,) = value(await client.call_tool("search", {"query": "Where is the key?"}))
+        assert (found["key"], found["text"]) == ("cabin", "Cabin\nThe key lies below.")
+        answer = value(await client.call_tool("ask", {"question": "Where is the key?", "max_tokens": 4}))
+        assert [one["key"] for one in answer["read"]] == ["cabin"]
+        assert isinstance(answer["answer"], str)
+        refused = await client.call_tool("remember", {"text": " ", "key": "empty"})
+        assert refused.is_error
+        assert "no text" in json.dumps([part.model_dump(mode="json") for part in refused.content])
+        assert value(await client.call_tool("forget", {"key": "cabin"})) == {"forgotten": True}
+        assert value(await client.call_tool("list", {})) == []
