@@ -15,6 +15,10 @@ from memory3.errors import InvalidInput
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+(?=[\"'(\[]*[^\sa-z])|\n+")
 
 
+_PROBE_CHARACTERS = 64
+"""For each token; nearly all tokens have fewer."""
+
+
 def sentences(text: str) -> Iterator[tuple[str, str]]:
     """Pairs (sentence, separator before it): a line break stays a line break, everything else one space."""
     separator = ""
@@ -46,13 +50,13 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
     current: list[tuple[str, str]] = []  # sentences with the separators before them
     for sentence, separator in sentences(text):
         candidate = [*current, (sentence, separator)]
-        if count_tokens(head + _joined(candidate)) <= limit:
+        if _fits(head + _joined(candidate), count_tokens, limit):
             current = candidate
             continue
         if current:
             references.append(head + _joined(current))
         current = [*_tail(current, count_tokens, overlap), (sentence, separator)]
-        while count_tokens(head + _joined(current)) > limit and len(current) > 1:
+        while len(current) > 1 and not _fits(head + _joined(current), count_tokens, limit):
             current = current[1:]  # the sentence itself matters more than what is repeated
         if len(current) == 1:
             *whole, rest = _fit(sentence, head, count_tokens, limit)
@@ -95,12 +99,21 @@ def _tail(parts: list[tuple[str, str]], count_tokens: Callable[[str], int], most
     return parts[start:]
 
 
+def _fits(text: str, count_tokens: Callable[[str], int], limit: int) -> bool:
+    """Whether a text has at most so many tokens; of a long one only the beginning is counted where that is too much."""
+    probe = text[: _PROBE_CHARACTERS * limit]
+    return count_tokens(probe) <= limit and (len(probe) == len(text) or count_tokens(text) <= limit)
+
+
 def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: int) -> list[str]:
     """The sentence in as few pieces as fit, cut at spaces, or inside a word longer than a reference."""
     pieces = []
     rest = sentence
-    while count_tokens(head + rest) > limit:
-        ends = range(1, len(rest) + 1)
+    while not _fits(head + rest, count_tokens, limit):
+        window = _PROBE_CHARACTERS * limit
+        while window < len(rest) and count_tokens(head + rest[:window]) <= limit:
+            window *= 2
+        ends = range(1, min(window, len(rest)) + 1)
         longest = max(1, bisect_right(ends, limit, key=lambda end: count_tokens(head + rest[:end])))
         space = rest.rfind(" ", 1, longest + 1)
         cut = space if space > longest // 2 else longest

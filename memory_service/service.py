@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
@@ -11,20 +13,25 @@ from typing import Literal, TypeVar
 from memory3.errors import IdentityMismatch
 from memory_service.access.authorization import Access, Scope, is_name
 from memory_service.access.quotas import WriteGuard
+from memory_service.budget import Budget
 from memory_service.encoder import Encoder
 from memory_service.errors import BadRequest, KnowledgeBaseNotFound
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores.store import KnowledgeBase, Store, require_same, require_sound, unknown_knowledge_base
+from memory_service.threads import FairThread
 
 _REMEDY = "start the service with that model, or delete the knowledge base and ingest it again"
 
-Work = Literal["read", "filter", "write", "prepare", "encode", "embed"]
-"""Kinds of threads. `write` and `encode` have one thread each: the store's writer and the model.
+Work = Literal["read", "filter", "write", "write_large", "prepare", "prepare_large", "encode", "embed"]
+"""Kinds of threads. `encode` has one thread: the model's.
+
+write, prepare: documents; large ones have a thread of their own, so that small ones do not wait for them.
 
 embed: texts of queries, so that they delay neither documents nor searches by vector. filter: searches and lists with
 filters, which may read every document, so that they delay only each other.
 """
 Result = TypeVar("Result")
+_SLICE_S = 0.5
 
 
 class Runtime:
@@ -34,7 +41,13 @@ class Runtime:
     """
 
     def __init__(
-        self, settings: Settings, store: Store, guard: WriteGuard, encoder: Encoder, draining: asyncio.Event
+        self,
+        settings: Settings,
+        store: Store,
+        guard: WriteGuard,
+        encoder: Encoder,
+        draining: asyncio.Event,
+        budget: Budget,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -44,17 +57,50 @@ class Runtime:
         counts: dict[Work, int] = {
             "read": settings.read_connections,
             "filter": settings.read_connections,
-            "write": 1,
             "prepare": 1,
-            "encode": 1,
+            "prepare_large": 1,
             "embed": 1,
         }
+        fair: tuple[Work, ...] = ("write", "write_large", "encode")
         self._threads = {work: ThreadPoolExecutor(count, work) for work, count in counts.items()}
+        self._fair = {work: FairThread(work) for work in fair}
+        self._writing: dict[int, asyncio.Lock] = {}
+        self.budget = budget
+        self._encode_s = 0.0  # for a reference
         self._known: set[str] = set()
 
     async def run(self, work: Work, function: Callable[..., Result], *arguments: object) -> Result:
         """What the function returns or raises, in a thread of its kind."""
+        if work in self._fair:
+            return await self.run_sized(work, 1, function, *arguments)
         return await asyncio.get_running_loop().run_in_executor(self._threads[work], function, *arguments)
+
+    async def run_sized(self, work: Work, size: int, function: Callable[..., Result], *arguments: object) -> Result:
+        """As `run`, for work about so many references; small work of the kind comes first."""
+        submitted = self._fair[work].submit(size, functools.partial(function, *arguments))
+        result: Result = await asyncio.wrap_future(submitted)
+        return result
+
+    def sole_writer(self, base: KnowledgeBase) -> asyncio.Lock:
+        """For whoever writes large documents, and whoever needs that nothing is replaced meanwhile."""
+        return self._writing.setdefault(base.number, asyncio.Lock())
+
+    def slice_size(self) -> int:
+        """References that are encoded at once: as many as take half a second, which a small call may wait."""
+        most = self.settings.ingest_batch_references
+        return most if not self._encode_s else max(1, min(most, int(_SLICE_S / self._encode_s)))
+
+    async def encode(self, size: int, function: Callable[[list[str]], Result], texts: list[str]) -> Result:
+        """Runs the model on a slice of a document or batch of so many references."""
+
+        def timed() -> Result:
+            began = time.perf_counter()
+            result = function(texts)
+            taken_s = (time.perf_counter() - began) / max(1, len(texts))
+            self._encode_s = 0.5 * (self._encode_s or taken_s) + 0.5 * taken_s
+            return result
+
+        return await self.run_sized("encode", size, timed)
 
     async def find(self, access: Access, name: str, scope: Scope = Scope.READ) -> KnowledgeBase:
         """The caller's knowledge base of this name, usable or not; empty means the default one.
@@ -111,3 +157,5 @@ class Runtime:
         """Waits for what the threads do."""
         for threads in self._threads.values():
             threads.shutdown()
+        for thread in self._fair.values():
+            thread.shutdown()

@@ -89,9 +89,10 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             deleted.references_deleted += references
             return page[-1] if condition else None
 
-        last = await self._runtime.run("write", delete_page, None)
-        while last is not None:
-            last = await self._runtime.run("write", delete_page, last)
+        async with self._runtime.sole_writer(base):
+            last = await self._runtime.run("write", delete_page, None)
+            while last is not None:
+                last = await self._runtime.run("write", delete_page, last)
         return deleted
 
     async def GetDocument(self, request: pb.GetDocumentRequest, call: Call) -> pb.GetDocumentResponse:

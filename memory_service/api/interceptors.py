@@ -25,6 +25,7 @@ from memory_service.access.authorization import NOBODY, OPERATOR, Access
 from memory_service.access.keys import KeyRing
 from memory_service.access.quotas import Rates
 from memory_service.access.tls import identities
+from memory_service.budget import Budget
 from memory_service.errors import DeadlineExceeded, MalformedRequest, ServiceError, ShuttingDown, described, to_status
 from memory_service.telemetry.logs import logger
 from memory_service.telemetry.metrics import CALL_SECONDS, CALLS, UNDER_WAY
@@ -38,6 +39,7 @@ _SERVICES = [
 SERVICES = tuple(service.full_name for service in _SERVICES)
 METHODS = frozenset(f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods)
 """As the wire names them. Health and reflection are open to everybody; callers may send any other name."""
+_INGESTING = frozenset(f"/memory.v1.Ingestion/{name}" for name in ("Ingest", "Upsert"))
 _LOGGED = ("Ingest", "Upsert", "Delete", "Create", "Export", "Fetch")
 """Names of methods that begin so have a line in the log whatever their outcome: writes, administration, streams."""
 
@@ -70,7 +72,14 @@ class Calls(grpc.aio.ServerInterceptor):
     """
 
     def __init__(
-        self, keys: KeyRing | None, rates: Rates, *, certificates: bool, default_deadline_s: float, stream_idle_s: float
+        self,
+        keys: KeyRing | None,
+        rates: Rates,
+        budget: Budget,
+        *,
+        certificates: bool,
+        default_deadline_s: float,
+        stream_idle_s: float,
     ) -> None:
         """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS).
 
@@ -80,6 +89,7 @@ class Calls(grpc.aio.ServerInterceptor):
         self.turned_away = 0
         self._keys = keys
         self._rates = rates
+        self._budget = budget
         self._certificates = certificates
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
@@ -121,14 +131,36 @@ class Calls(grpc.aio.ServerInterceptor):
         async def streaming(raw: Any, context: grpc.aio.ServicerContext) -> None:
             async with self._accounted(method, request_id, context) as call:
                 self._enter(call, access)
-                many = handler.request_streaming
+                many, admitted = handler.request_streaming, contextlib.nullcontext()
                 request = (decode(one) async for one in raw) if many else _named(decode(raw), call)
-                async with contextlib.aclosing(behaviour(request, call)) as responses:
-                    async for response in responses:
-                        if self._keys is not None:
-                            self._keys.check(call.access)  # a key may be revoked meanwhile
+                with self._budget.call(call.access.tenant) if method in _INGESTING else admitted:
+                    async with contextlib.aclosing(behaviour(request, call)) as responses:
+                        async for response in responses:
+                            if self._keys is not None:
+                                self._keys.check(call.access)  # a key may be revoked meanwhile
+                            await self._write(response, context)
+
+        if method in _INGESTING and not handler.request_streaming:
+
+            async def read_when_admitted(raw: Any, context: grpc.aio.ServicerContext) -> None:
+                """Leaves a large request with the client until the call is admitted; on the wire it is unary."""
+                async with self._accounted(method, request_id, context) as call:
+                    self._enter(call, access)
+                    with self._budget.call(call.access.tenant):
+                        remaining_s = context.time_remaining()
+                        timeout_s = self._default_deadline_s if remaining_s is None else max(remaining_s, 0.0)
+                        async with asyncio.timeout(timeout_s):
+                            request = _named(decode(await anext(aiter(raw))), call)
+                            response = await behaviour(request, call)
                         await self._write(response, context)
 
+            return handler._replace(
+                request_streaming=True,
+                response_streaming=True,
+                unary_unary=None,
+                stream_stream=read_when_admitted,
+                request_deserializer=None,
+            )
         made = streaming if handler.response_streaming else unary
         return handler._replace(**{kind: made, "request_deserializer": None})
 

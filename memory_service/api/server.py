@@ -27,6 +27,7 @@ from memory_service.api.interceptors import METHODS, SERVICES, Calls
 from memory_service.api.knowledge_bases import KnowledgeBases, Operations
 from memory_service.api.models import PING_INTERVAL_MS, Models
 from memory_service.api.retrieval import Retrieval
+from memory_service.budget import Budget
 from memory_service.encoder import Encoder
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
 from memory_service.service import Runtime
@@ -72,10 +73,12 @@ class Server:
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
         self._closing = contextlib.ExitStack()
+        self._budget = Budget(settings.max_ingest_calls, settings.ingest_memory_bytes, settings.ingest_tenant_share)
         self._health = Health(settings.health_interval_s)
         self._calls = Calls(
             self._security.keys,
             Rates(self._quota_of),
+            self._budget,
             certificates=settings.tls_client_ca is not None,
             default_deadline_s=settings.default_deadline_s,
             stream_idle_s=settings.ingest_idle_timeout_s,
@@ -108,7 +111,7 @@ class Server:
         settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
         guard = WriteGuard(store, self._quota_of, encoder.description.payload_bytes)
-        runtime = Runtime(settings, store, guard, encoder, self._draining)
+        runtime = Runtime(settings, store, guard, encoder, self._draining, self._budget)
         self._closing.callback(runtime.close)
         gauges = StoreGauges(runtime, self._quota_of)
         REGISTRY.register(gauges)

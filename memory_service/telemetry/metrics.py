@@ -37,6 +37,7 @@ CALL_SECONDS = Histogram("call_seconds", "Time of calls and streams", ["method"]
 UNDER_WAY = Gauge("calls_under_way", "Calls being answered", ["method"], **_OURS)
 WAITING = Gauge("retrievals_waiting", "Retrievals that wait for a thread or are in the store", **_OURS)
 DOCUMENTS = Counter("documents", "Answers to documents of Ingest", ["outcome"], **_OURS)
+INGESTING_BYTES = Gauge("ingesting_bytes", "Memory of documents on their way into the store", **_OURS)
 REFUSED = Counter("refused", "Calls and batches refused by a limit", ["reason"], **_OURS)
 READY = Gauge("ready", "1 when retrieval is served", **_OURS)
 STORE_UP = Gauge("store_up", "1 when the store answers", **_OURS)

@@ -30,6 +30,8 @@ from memory_service.write.document import Document
 _PAGE_KEYS = 1024
 _REFERENCES_AT_ONCE = 16
 """A retrieval waits until those that are being written are done."""
+_BACKGROUND_SIZE = 1000
+"""As a document of so many references: what nobody waits for lets others go first."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 """After an error of the store the task waits so long, twice as long after each one that follows."""
 
@@ -193,7 +195,7 @@ class _Backlog:
             chunks = [(key, chunk) for key, document in self._open.items() for chunk in document.missing()]
             while len(chunks) < _REFERENCES_AT_ONCE and (following := await self._open_next()) is not None:
                 chunks += [(following.key, chunk) for chunk in following.missing()]
-        return chunks[:_REFERENCES_AT_ONCE]
+        return chunks[: min(_REFERENCES_AT_ONCE, self._runtime.slice_size())]
 
     async def _open_next(self) -> Document | None:
         """The next document that nobody asked for; None when there is none."""
@@ -228,7 +230,8 @@ class _Backlog:
             return
         texts, encoder = [self._open[key].texts[chunk] for key, chunk in chunks], self._runtime.encoder
         try:
-            encoded = await self._runtime.run("encode", encoder.encode, texts)
+            size = 1 if self._asked else _BACKGROUND_SIZE
+            encoded = await self._runtime.encode(size, encoder.encode, texts)
             encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
         except Exception as error:
             if len(chunks) > 1:  # one of them is to blame

@@ -13,8 +13,9 @@ import google_crc32c
 import numpy as np
 
 from memory3.errors import Memory3Error
+from memory3.references import split
 from memory_service.encoder import Encoder, read_vectors
-from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
+from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge, ShuttingDown
 from memory_service.stores.store import NewDocument, NewReference, StoredVersion, Written
 from protos.memory.v1 import ingestion_pb2 as pb
 
@@ -22,6 +23,8 @@ _KEY_BYTES = 1024
 _TITLE_BYTES = 1024
 _METADATA_ENTRIES = 64
 _METADATA_BYTES = 4096
+LARGE_BYTES = 64 << 10
+"""From this size on a document is prepared and written where it delays no small one."""
 _REFERENCES_LIMIT = 64
 """Text of a document's references, in document limits: titles and overlaps are repeated in each. It is the same for
 texts that are split here and for references that are sent, so that what was stored can be restored."""
@@ -33,7 +36,7 @@ class Document:
 
     vectors (float32 [dimension]), payloads: as many as `texts`; None for what is still to be made. later: the payloads
     are written after the document is stored. unchanged: the stored version, where it equals this one.
-    written: the store's answer.
+    written: the store's answer. held_bytes: of the budget of memory.
     """
 
     sequence: int
@@ -46,6 +49,7 @@ class Document:
     payloads: list[bytes | None] = field(default_factory=list)
     error: Exception | None = None
     size_bytes: int = 0
+    held_bytes: int = 0
     later: bool = False
     unchanged: StoredVersion | None = None
     written: Written | None = None
@@ -103,6 +107,7 @@ class DocumentReader:
         """
         self._encoder = encoder
         self._limit_bytes, self._overlap_tokens, self._later = limit_bytes, overlap_tokens, later
+        self.ended = False
         self._open: Document | None = None
         self._hashed: list[bytes] = []
         self._text_bytes = 0
@@ -152,12 +157,31 @@ class DocumentReader:
                 limit=limit,
             )
         overlap = self._overlap_tokens
-        document.take(self._encoder.split(text, document.title, overlap) if text.strip() else [])
+        document.take(self._split(text, document.title, overlap) if text.strip() else [])
         if not document.texts:
             raise DocumentEmpty("the document has no text", field="text")
         self._text_bytes = sum(len(reference.encode()) for reference in document.texts)
         self._require_room("text")
         document.content_hash = text_hash_of(document.title, document.metadata, text, overlap)
+
+    def _split(self, text: str, title: str, overlap_tokens: int) -> list[str]:
+        """The document's references; a long text is left where the stream has ended."""
+        encoder = self._encoder
+        if len(text) < LARGE_BYTES:
+            return encoder.split(text, title, overlap_tokens)
+
+        def count_tokens(part: str) -> int:
+            if self.ended:
+                raise ShuttingDown("the client has left")
+            return encoder.count_tokens(part)
+
+        return split(text, title, count_tokens, encoder.description.reference_tokens, overlap_tokens)
+
+    def refuse(self, error: Exception) -> None:
+        """Refuses the document of which more is to come."""
+        if self._open is not None and self._open.error is None:
+            self._open.error = error
+            self._open.take([])
 
     def _read_prepared(self, document: Document, prepared: pb.PreparedDocument, continued: bool) -> None:
         limit = self._encoder.description.reference_tokens

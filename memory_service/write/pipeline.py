@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from memory3.errors import Memory3Error
 from memory_service.access.authorization import Access, Scope
+from memory_service.budget import Holding
 from memory_service.encoder import EncodedReferences, checked
 from memory_service.errors import (
     BadRequest,
@@ -25,18 +26,24 @@ from memory_service.errors import (
     KnowledgeBaseDamaged,
     KnowledgeBaseExists,
     KnowledgeBaseNotFound,
+    Overloaded,
     ShuttingDown,
     retryable,
 )
-from memory_service.service import Runtime
+from memory_service.service import Runtime, Work
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from memory_service.stores.store import KnowledgeBase, Written
 from memory_service.telemetry.logs import logger
-from memory_service.write.document import Document, DocumentReader
+from memory_service.write.document import LARGE_BYTES, Document, DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _AHEAD_BYTES = 16 << 20
 """Of documents that are read and not yet encoded; one more may go beyond it."""
+
+_MEMORY_OF_A_BYTE = 4
+"""A document's text is there as a message, as text, in its references and in what the store writes."""
+_MEMORY_OF_A_REFERENCE = 512
+_LARGE_REFERENCES = 512
 
 T = TypeVar("T")
 Batch = list[Document]
@@ -55,6 +62,7 @@ class IngestStream:
         self._access = access
         self._requests = aiter(requests)
         self._start = pb.IngestStart()
+        self._holding = Holding(runtime.budget, access.tenant)
         self._waiting_bytes = 0
         self._taken = asyncio.Event()
         self._on_the_way: Counter[str] = Counter()  # keys that are encoded and not stored
@@ -82,16 +90,27 @@ class IngestStream:
 
     async def batches(self, base: KnowledgeBase) -> AsyncGenerator[Batch, None]:
         """Every document, in order, with its `error`, `unchanged` or `written`. Raises what ends the stream early."""
-        documents = _Ahead(self._documents(), self._runtime.settings.ingest_batch_references)
+        self._reader = DocumentReader(
+            self._runtime.encoder,
+            self._runtime.settings.document_limit_bytes,
+            overlap_tokens=self._start.overlap_tokens,
+            later=self._later,
+        )
+        documents = _Ahead(self._documents(self._reader), self._runtime.settings.ingest_batch_references)
         encoded = _Ahead(self._encoded(base, self._batches(documents)), 1)
         try:
             while (batch := await encoded.next()) is not None:
                 await self._store(base, batch)
+                self._holding.release(sum(document.held_bytes for document in batch))
                 self.progress.items_answered += len(batch)
                 yield batch
         finally:
-            await encoded.close()
-            await documents.close()
+            self._reader.ended = True
+            try:
+                await encoded.close()
+                await documents.close()
+            finally:
+                self._holding.close()
 
     @property
     def _later(self) -> bool:
@@ -99,14 +118,9 @@ class IngestStream:
 
     # Documents
 
-    async def _documents(self) -> AsyncGenerator[Document, None]:
+    async def _documents(self, reader: DocumentReader) -> AsyncGenerator[Document, None]:
         """The items' documents, checked, split and hashed; raises where the client breaks the contract."""
-        reader = DocumentReader(
-            self._runtime.encoder,
-            self._runtime.settings.document_limit_bytes,
-            overlap_tokens=self._start.overlap_tokens,
-            later=self._later,
-        )
+        held_bytes = 0  # by the pieces of the document at hand
         last: int | None = None
         while (request := await self._next()) is not None:
             if request.WhichOneof("message") != "item":
@@ -117,9 +131,26 @@ class IngestStream:
             if continued is None and last is not None and sequence <= last:
                 raise BadRequest(f"sequence number {sequence} after {last}: they must rise", field="sequence")
             last = sequence
-            document = await self._runtime.run("prepare", reader.read, request.item)
+            size = request.item.ByteSize()
+            refusal = await self._take(_MEMORY_OF_A_BYTE * size, held_bytes)
+            if refusal is None:
+                held_bytes += _MEMORY_OF_A_BYTE * size
+            else:
+                reader.refuse(refusal)
+                request.item.document.text = ""
+                del request.item.prepared.references[:]
+            work: Work = "prepare" if size < LARGE_BYTES else "prepare_large"
+            document = await self._runtime.run(work, reader.read, request.item)
             if document is None:
                 continue
+            document.error = refusal or document.error
+            made_bytes = self._bytes_to_make(document)
+            if refusal is None and (refusal := await self._take(made_bytes, held_bytes)) is None:
+                held_bytes += made_bytes
+            elif refusal is not None:
+                document.error = refusal
+                document.take([])
+            document.held_bytes, held_bytes = held_bytes, 0
             self.progress.items_received += 1
             self._waiting_bytes += document.size_bytes
             yield document
@@ -128,6 +159,20 @@ class IngestStream:
                 await self._taken.wait()
         if reader.open_sequence is not None:
             raise BadRequest(f"the last piece of document {reader.open_sequence} is missing", field="continued")
+
+    async def _take(self, size: int, mine: int) -> Overloaded | None:
+        """Takes memory for a document, which holds `mine`, or says why not."""
+        try:
+            await self._holding.take(size, mine)
+        except Overloaded as error:
+            return error
+        return None
+
+    def _bytes_to_make(self, document: Document) -> int:
+        """What vectors and payloads will take that are still to be made."""
+        description = self._runtime.encoder.description
+        payload_bytes = 0 if document.later else description.payload_bytes
+        return len(document.missing()) * (4 * description.identity.dimension + payload_bytes + _MEMORY_OF_A_REFERENCE)
 
     async def _next(self) -> pb.IngestRequest | None:
         """The client's next message, None at its end.
@@ -218,12 +263,13 @@ class IngestStream:
     async def _encode(self, documents: Batch) -> None:
         """Makes what the documents lack, a slice at a time, so that a long one can be left when the service stops."""
         missing = [(document, chunk) for document in documents for chunk in document.missing()]
-        step = self._runtime.settings.ingest_batch_references
-        for start in range(0, len(missing), step):
+        start = 0
+        while start < len(missing):
             self._require_running()
-            part = missing[start : start + step]
+            part = missing[start : start + self._runtime.slice_size()]
+            start += len(part)
             texts = [document.texts[chunk] for document, chunk in part]
-            made = await self._runtime.run("encode", self._made_of, texts)
+            made = await self._runtime.encode(len(missing), self._made_of, texts)
             for (document, chunk), vector, payload in zip(part, made.vectors, made.payloads, strict=True):
                 document.fill(chunk, vector, payload or None)
             self.progress.references_written += len(part)
@@ -248,7 +294,12 @@ class IngestStream:
     async def _try_to_store(self, base: KnowledgeBase, documents: Batch) -> bool:
         """Whether every document has its verdict; False where a document may be to blame that failed all of them."""
         try:
-            verdicts = await self._runtime.run("write", self._write, base, documents)
+            count = sum(len(document.texts) for document in documents)
+            if count < _LARGE_REFERENCES:
+                verdicts = await self._runtime.run_sized("write", count, self._write, base, documents)
+            else:
+                async with self._runtime.sole_writer(base):
+                    verdicts = await self._runtime.run_sized("write_large", count, self._write, base, documents)
         except Exception as error:
             of_the_store = retryable(error) or isinstance(error, (KnowledgeBaseNotFound, KnowledgeBaseDamaged))
             if len(documents) > 1 and not of_the_store:

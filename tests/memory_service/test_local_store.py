@@ -52,14 +52,19 @@ def documents_of(vectors: np.ndarray, first: int = 0) -> list[NewDocument]:
 
 
 def found_share(
-    store: LocalStore, base: KnowledgeBase, vectors: np.ndarray, living: np.ndarray, condition: Filter | None = None
+    store: LocalStore,
+    base: KnowledgeBase,
+    vectors: np.ndarray,
+    living: np.ndarray,
+    condition: Filter | None = None,
+    same_score: float = 0.0,
 ) -> float:
-    """Recall@5 over fifty queries; `vectors` are those of d0, d1, …."""
+    """Recall@5 over fifty queries; `vectors` are those of d0, d1, …. Of equal scores any will do."""
     right, queries = 0, clustered(50, seed=3)
     scores = queries @ vectors.T
     scores[:, ~living] = -np.inf
     for query, row in zip(queries, scores, strict=True):
-        expected = {f"d{n}" for n in np.argsort(-row)[:5]}
+        expected = {f"d{n}" for n in np.flatnonzero(row >= np.sort(row)[-5] - same_score)}
         (hits,) = store.retrieve(base, Query(query[None], 5, filter=condition)).hits
         right += len(expected & {hit.document_key for hit in hits})
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -191,3 +196,41 @@ def test_a_store_that_an_earlier_release_called_damaged_opens_and_is_healed(
             assert store.keys(base, "", after_key=None, count=9, filter=Range("page", above=0.0)) == []
             require_whole(store, base)
         assert ("knowledge_base_healed" in capsys.readouterr().out) is healed
+
+
+@pytest.mark.usefixtures("walks")
+@pytest.mark.parametrize("moved", [0.0, 0.02], ids=["equal", "nearly"])
+def test_copies_of_a_text_hide_no_other_document(tmp_path: Path, moved: float) -> None:
+    """Twenty texts of sixty copies each, among 800 others; also after replacing, deleting and opening again."""
+    chance = np.random.default_rng(5)
+    copies = np.repeat(clustered(20, seed=4), 60, axis=0)
+    copies += (moved * chance.standard_normal(copies.shape)).astype(np.float32)
+    vectors = np.concatenate([clustered(800, seed=2), copies / np.linalg.norm(copies, axis=1, keepdims=True)])
+    order, living = chance.permutation(len(vectors)), np.ones(len(vectors), bool)
+    documents = documents_of(vectors)
+    with closing(LocalStore(tmp_path)) as store:
+        base = store.create("kb", "", IDENTITY)
+        for start in range(0, len(order), 100):
+            store.write(base, [documents[n] for n in order[start : start + 100]])
+        opened = store._open[base.number]
+        assert opened._view.index.node_count < 0.6 * len(vectors), "copies share a node"
+        assert found_share(store, base, vectors, living, same_score=1e-3) >= 0.98
+        deleted = order[::9]
+        store.delete(base, [f"d{n}" for n in deleted])
+        living[deleted] = False
+        store.write(base, [replace(documents[n], content_hash=bytes(32)) for n in order[1::9]])
+        require_whole(store, base)
+        before = found_share(store, base, vectors, living, same_score=1e-3)
+        assert before >= 0.98
+        own = [keys_near_vector(store, base, vectors[n])[0] == f"d{n}" for n in range(800) if living[n]]
+        assert np.mean(own) >= 0.98
+    with closing(LocalStore(tmp_path)) as store:
+        assert store._open[base.number]._view.index.node_count < 0.6 * len(vectors)
+        assert found_share(store, base, vectors, living, same_score=1e-3) == before
+        for tenth in range(3):
+            passes = living & (np.arange(len(vectors)) % 10 == tenth)
+            assert found_share(store, base, vectors, passes, In("tenth", (str(tenth),)), same_score=1e-3) >= 0.98
+
+
+def keys_near_vector(store: LocalStore, base: KnowledgeBase, vector: np.ndarray) -> list[str]:
+    return [hit.document_key for hit in store.retrieve(base, Query(vector[None], 5)).hits[0]]

@@ -1,7 +1,9 @@
 """The vectors of one knowledge base in memory: a FAISS graph of 32 links over vectors of 16-bit floats.
 
-A search walks the graph, or compares every vector that may be found where those are few: up to some thousand, or as
-few among all as a filter leaves. Both are calls of FAISS that take a bitmap of the rows that may be found.
+Equal and nearly equal vectors are one node of the graph (`VectorGroups`): some hundred copies of a text would link to
+each other alone, and hide what lies behind them. A search walks the graph and compares the vectors of the groups it
+meets, or compares every vector that may be found where those are few: up to some thousand, or as few among all as a
+filter leaves.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,56 +23,72 @@ import google_crc32c
 import numpy as np
 
 from memory_service.errors import StoreUnavailable
+from memory_service.stores.local.groups import NEAR, VectorGroups
 
 faiss: Any = _faiss  # its stubs know less than it can
 
 LINKS, _BUILD_EFFORT, _EFFORT = 32, 64, 64
 _NODES_A_STEP = 8  # so many vectors are compared one by one as fast as a walk goes one candidate further
 _PIECE_ROWS = 8  # searches wait while so many are added
+_JOIN_EFFORT = 24  # of the search for a node that a vector may join
 _LET_READ_S = 0.0001  # those that wait begin before the next are added
-_FOOTER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<QQI")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A set of rows. bits: uint8 [n / 8]; count: how many there are."""
+    """A set of rows. bits: uint8 [n / 8]; count: how many there are; nodes: of an index, those with such rows."""
 
     bits: np.ndarray
     count: int
+    nodes: dict[int, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def of(cls, member: np.ndarray) -> Rows:
         """member: bool [n], by row."""
         return cls(np.packbits(member, bitorder="little"), int(np.count_nonzero(member)))
 
+    def has(self, rows: np.ndarray) -> np.ndarray:
+        """Which of these rows, int64 [n], are in the set, bool [n]."""
+        within = rows < 8 * len(self.bits)
+        found = np.zeros(len(rows), bool)
+        inside = rows[within]
+        found[within] = (self.bits[inside >> 3] >> (inside & 7).astype(np.uint8)) & 1
+        return found
+
 
 class VectorIndex:
     """Vectors by the rows of their references, never removed. Searching is thread-safe, adding has one caller."""
 
-    def __init__(self, dimension: int, saved: Any = None) -> None:
-        """saved: one that was read from a file."""
-        if saved is None:
+    def __init__(self, dimension: int, graph: Any = None, groups: VectorGroups | None = None) -> None:
+        """graph, groups: of an index that was read from a file."""
+        if graph is None:
             graph = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, LINKS, faiss.METRIC_INNER_PRODUCT)
             graph.hnsw.efConstruction = _BUILD_EFFORT
             graph.train(np.zeros((1, dimension), np.float32))
-            saved = faiss.IndexIDMap(graph)
-        self._index = saved
-        self._storage = faiss.downcast_index(faiss.downcast_index(saved.index).storage)
+        self._graph = graph
+        self._storage = faiss.downcast_index(graph.storage)
+        self._groups = groups or VectorGroups(dimension)
         self._lock = _ReadersOrWriter()
 
     def rows(self) -> np.ndarray:
         """Of all its vectors, int64 [n], ascending."""
-        return np.asarray(faiss.vector_to_array(self._index.id_map))
+        return self._groups.rows.all()
 
     @property
     def count(self) -> int:
         """Vectors it has."""
-        return int(self._index.ntotal)
+        return len(self._groups.rows)
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of the graph: groups of vectors that are equal, or nearly."""
+        return int(self._graph.ntotal)
 
     @property
     def next_row(self) -> int:
         """The first row behind those it has."""
-        return int(self._index.id_map.at(self.count - 1)) + 1 if self.count else 0
+        return int(self._groups.rows.all()[-1]) + 1 if self.count else 0
 
     def add(self, rows: np.ndarray, vectors: np.ndarray) -> None:
         """Appends rows, int64 [n], with vectors, float32 [n, dimension]; searches go on in between."""
@@ -78,7 +96,32 @@ class VectorIndex:
         for start in range(0, len(vectors), _PIECE_ROWS):
             piece = slice(start, start + _PIECE_ROWS)
             with self._lock.writing():
-                self._index.add_with_ids(vectors[piece], rows[piece])
+                self._add(rows[piece], vectors[piece])
+
+    def _add(self, rows: np.ndarray, vectors: np.ndarray) -> None:
+        """Rows whose vector is near a node's join it; the others become nodes."""
+        leaders = self._graph.ntotal
+        scores, nodes = np.full(len(rows), -1.0, np.float32), np.full(len(rows), -1)
+        if leaders:
+            parameters = faiss.SearchParametersHNSW(efSearch=_JOIN_EFFORT)
+            found, places = self._graph.search(vectors, 1, params=parameters)
+            scores, nodes = found[:, 0], places[:, 0]
+        new: list[int] = []
+        for number, vector in enumerate(vectors):
+            node, score = int(nodes[number]), float(scores[number])
+            if new:
+                among_new = vectors[new] @ vector
+                best = int(among_new.argmax())
+                if among_new[best] > score:
+                    node, score = leaders + best, float(among_new[best])
+            if score >= NEAR and node >= 0:
+                at = vectors[new[node - leaders]] if node >= leaders else self._storage.reconstruct(node)
+                if self._groups.join(int(rows[number]), vector, node, at):
+                    continue
+            self._groups.begin(int(rows[number]), leaders + len(new))
+            new.append(number)
+        if new:
+            self._graph.add(vectors[new])
 
     def search(self, queries: np.ndarray, wanted: int, allowed: Rows) -> list[list[tuple[int, float]]]:
         """At most `wanted` (row, inner product) for each of `queries`, float32 [q, dimension], best first."""
@@ -87,30 +130,46 @@ class VectorIndex:
             return [[] for _ in queries]
         queries = np.ascontiguousarray(queries, np.float32)
         with self._lock.reading():
-            selector = faiss.IDSelectorBitmap(allowed.bits) if allowed.count < self.count else None
+            everything = allowed.count == self.count
+            nodes = None if everything else self._groups.nodes_of(allowed)
+            node_count = self.node_count if nodes is None else int(np.count_nonzero(nodes))
+            if not node_count:
+                return [[] for _ in queries]
+            selector = None if nodes is None else faiss.IDSelectorBitmap(np.packbits(nodes, bitorder="little"))
             faiss.omp_set_num_threads(1)  # of this thread: many searches at a time have all cores already
-            effort = max(_EFFORT, wanted * 3 // 2) * self.count // allowed.count
-            if allowed.count > _NODES_A_STEP * effort:
+            effort = max(_EFFORT, wanted * 3 // 2) * self.node_count // node_count
+            if node_count > _NODES_A_STEP * effort:
                 parameters = faiss.SearchParametersHNSW(efSearch=effort, sel=selector)
-                found = _pairs(*self._index.search(queries, wanted, params=parameters))
-                if all(len(one) == wanted for one in found):
-                    return found
-            row_of = self._index.id_map
-            of_places = None if selector is None else faiss.IDSelectorTranslated(row_of, selector)
-            scores, places = self._storage.search(queries, wanted, params=faiss.SearchParameters(sel=of_places))
-            rows = [[row_of.at(place) if place >= 0 else -1 for place in of_query] for of_query in places.tolist()]
-            return _pairs(scores, np.array(rows))
+                # More nodes than are wanted: a vector may be nearer than the node of its group.
+                near = max(_EFFORT, wanted) if self._groups.near else wanted
+                scores, found = self._graph.search(queries, near, params=parameters)
+                best = [
+                    self._groups.best(*one, wanted, None if everything else allowed)
+                    for one in zip(queries, found, scores, strict=True)
+                ]
+                if all(len(one) == wanted for one in best):
+                    return best
+            others = self._groups.others_of(nodes) if self._groups.near else None
+            near = min(node_count, wanted)
+            scores, found = self._storage.search(queries, near, params=faiss.SearchParameters(sel=selector))
+            return [
+                self._groups.best(*one, wanted, None if everything else allowed, others)
+                for one in zip(queries, found, scores, strict=True)
+            ]
 
-    # The file: FAISS's own, and behind it the revision and a CRC-32C
+    # The file: FAISS's own, behind it the groups, and then their sizes, the revision and a CRC-32C
 
     def save(self, path: Path, revision: int) -> None:
         """Replaces the file whole. revision: of the knowledge base. The caller adds nothing meanwhile."""
         temporary = path.with_name(f".{path.name}.new")
         try:
-            faiss.write_index(self._index, str(temporary))
+            faiss.write_index(self._graph, str(temporary))
+            with temporary.open("ab") as file:
+                graph_bytes = file.tell()
+                self._groups.write(file)
             crc = _crc_of(temporary, revision)
             with temporary.open("ab") as file:
-                file.write(_FOOTER.pack(revision, crc))
+                file.write(_FOOTER.pack(graph_bytes, revision, crc))
             temporary.replace(path)
         except (OSError, RuntimeError) as error:  # FAISS says by the latter that the disk is full
             temporary.unlink(missing_ok=True)
@@ -119,21 +178,17 @@ class VectorIndex:
     @classmethod
     def load(cls, path: Path, dimension: int) -> tuple[VectorIndex, int] | None:
         """What `save` wrote, and the revision; None where there is no such file, or one that is not whole."""
-        with contextlib.suppress(OSError, RuntimeError, struct.error):
+        with contextlib.suppress(OSError, RuntimeError, ValueError, struct.error):
             with path.open("rb") as file:
                 file.seek(-_FOOTER.size, os.SEEK_END)
-                revision, crc = _FOOTER.unpack(file.read())
-            if crc == _crc_of(path, revision, _FOOTER.size):
-                saved = faiss.read_index(str(path))
-                return (cls(dimension, saved), revision) if saved.d == dimension else None
+                graph_bytes, revision, crc = _FOOTER.unpack(file.read())
+                if crc != _crc_of(path, revision, _FOOTER.size):
+                    return None
+                file.seek(graph_bytes)
+                groups = VectorGroups.read(file, dimension)
+            graph = faiss.read_index(str(path))
+            return (cls(dimension, graph, groups), revision) if graph.d == dimension else None
         return None
-
-
-def _pairs(scores: np.ndarray, rows: np.ndarray) -> list[list[tuple[int, float]]]:
-    return [
-        [(row, score) for row, score in zip(of_query, theirs, strict=True) if row >= 0]
-        for of_query, theirs in zip(rows.tolist(), scores.tolist(), strict=True)
-    ]
 
 
 def _crc_of(path: Path, revision: int, less: int = 0) -> int:

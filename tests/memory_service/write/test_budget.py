@@ -1,0 +1,168 @@
+"""Ingestion has a budget for the process and a share for a tenant; large documents delay no small ones."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc import error_details_pb2
+
+from memory3.references import split
+from memory_service.threads import FairThread
+from protos.memory.v1 import ingestion_pb2 as pb
+from testing.encoders import HashEncoder
+from tests.memory_service.api.test_operations import metric
+from tests.memory_service.keyed import new_key, with_key
+from tests.memory_service.running import (
+    Client,
+    Refusal,
+    document,
+    eventually,
+    ingest_requests,
+    outcome,
+    refusal,
+    refused,
+    running,
+)
+
+LONG = "".join(f"Sentence number {n} says that lamp {n * 7} is green. " for n in range(6000))
+
+
+def upsert(client: Client, key: str, text: str, timeout_s: float = 120) -> pb.Acknowledgement:
+    request = pb.UpsertRequest(
+        knowledge_base="kb",
+        create_if_missing=True,
+        document=document(key, text),
+        memory_writing=pb.MEMORY_WRITING_LATER,
+    )
+    return client.ingestion.Upsert(request, timeout=timeout_s).acknowledged
+
+
+def in_threads(count: int, call: Callable[[int], None]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=call, args=[n]) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_a_small_document_does_not_wait_behind_sixteen_large_ones(tmp_path: Path) -> None:
+    class Slow(HashEncoder):
+        def embed(self, references: Sequence[str]) -> np.ndarray:
+            time.sleep(0.001 * len(references))
+            return super().embed(references)
+
+    with running(tmp_path, Slow(), ingest_memory_bytes=1 << 30) as (client, server):
+        upsert(client, "first", "The first.")
+
+        def large(n: int) -> None:
+            upsert(client, f"large {n}", LONG * 2)
+
+        threads = in_threads(16, large)
+        eventually(lambda: server._budget._bytes_of.total() > len(LONG))
+        for n in range(5):
+            began = time.monotonic()
+            upsert(client, f"small {n}", f"Small {n}.")
+            assert time.monotonic() - began < 1.0
+        assert sum(thread.is_alive() for thread in threads) > 8, "the large ones take seconds"
+        for thread in threads:
+            thread.join()
+        assert client.counts("kb")[0] == 22
+
+
+def test_an_abandoned_upload_frees_its_work_and_memory(tmp_path: Path) -> None:
+    settings = {"ingest_memory_bytes": 1 << 30, "metrics_listen": "127.0.0.1:0"}
+    with running(tmp_path, HashEncoder(), **settings) as (client, server):
+        upsert(client, "first", "The first.")
+
+        def abandon(n: int) -> None:
+            with pytest.raises(grpc.RpcError):
+                upsert(client, f"large {n}", LONG * 3, timeout_s=0.2)
+
+        for thread in in_threads(8, abandon):
+            thread.join()
+        began = time.monotonic()
+        eventually(lambda: metric(server.metrics_port, "memory_service_ingesting_bytes") == 0)
+        upsert(client, "small", "Small.")
+        assert time.monotonic() - began < 1.0
+        assert server._budget._calls_of.total() == 0
+        assert client.counts("kb") == (2, 2)
+
+
+def test_calls_over_the_budget_are_refused_with_a_time_to_try_again(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    one, other = new_key(keys, {"*": "admin"}, "one"), new_key(keys, {"*": "admin"}, "other")
+    with running(tmp_path, HashEncoder(), keys=keys, max_ingest_calls=4) as (nobody, _):
+        first, second = with_key(nobody.channel, one), with_key(nobody.channel, other)
+        leave = threading.Event()
+
+        def requests() -> object:
+            yield from ingest_requests("kb", [])
+            leave.wait(60)
+
+        streams = [first.ingestion.Ingest(requests(), timeout=60) for _ in range(2)]
+        assert all(next(stream).HasField("started") for stream in streams)
+        refused_calls = [
+            refused(lambda: upsert(first, "a", "Text.")),
+            refused(lambda: next(first.ingestion.Ingest(iter(ingest_requests("kb", [])), timeout=60))),
+        ]
+        for error in refused_calls:
+            assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+            assert error.details[error_details_pb2.RetryInfo].retry_delay.ToTimedelta().total_seconds() == 1.0
+        assert upsert(second, "a", "Text.").reference_count == 1, "another tenant has its share"
+        leave.set()
+        for stream in streams:
+            list(stream)
+        assert upsert(first, "a", "Text.").reference_count == 1
+
+
+def test_a_document_over_the_memory_of_all_is_refused_alone_and_may_be_sent_again(tmp_path: Path) -> None:
+    refusals: list[Refusal] = []
+    text = LONG[: 100 << 10]
+    with running(tmp_path, HashEncoder(), ingest_memory_bytes=1 << 20) as (client, _):
+        assert upsert(client, "larger than the budget", LONG * 2).reference_count > 500
+
+        def large(n: int) -> None:
+            try:
+                upsert(client, f"large {n}", text)
+            except grpc.RpcError as error:
+                refusals.append(refusal(error))
+
+        for thread in in_threads(12, large):
+            thread.join()
+        assert {one.reason for one in refusals} == {"OVERLOADED"}
+        assert all(error_details_pb2.RetryInfo in one.details for one in refusals)
+        assert client.counts("kb")[0] == 1 + 12 - len(refusals)
+        alone = client.ingest("kb", *(document(f"n{n}", text) for n in range(6)))[1:]
+        assert {outcome(one) for one in alone} == {pb.INGEST_OUTCOME_STORED}, "a stream waits for its own documents"
+
+
+def test_small_work_overtakes_large_work_that_waits() -> None:
+    thread, begun, done = FairThread("test"), threading.Event(), list[str]()
+    first = thread.submit(0, begun.wait)
+    cancelled = thread.submit(500, lambda: done.append("cancelled"))
+    futures = [thread.submit(size, lambda size=size: done.append(str(size))) for size in (2000, 400, 300, 1)]
+    cancelled.cancel()
+    begun.set()
+    for future in (first, *futures):
+        future.result(30)
+    assert done == ["1", "300", "400", "2000"]
+    with pytest.raises(ZeroDivisionError):
+        thread.submit(0, lambda: 1 / 0).result(30)
+    thread.shutdown()
+
+
+def test_a_text_without_sentences_is_split_in_time_that_grows_with_its_length() -> None:
+    counted = [0]
+
+    def count(text: str) -> int:
+        counted[0] += len(text)
+        return -(-len(text) // 4)
+
+    text = "x" * 200_000
+    parts = split(text, "", count)
+    assert "".join(parts) == text
+    assert {len(part) for part in parts[:-1]} == {512}
+    assert counted[0] < 400 * len(text)
