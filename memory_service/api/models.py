@@ -15,6 +15,8 @@ from protos.memory.v1 import models_pb2, models_pb2_grpc
 
 _MANIFEST = "manifest.json"
 _PIECE_BYTES = 1 << 20
+_HIT_BYTES = 8 << 10
+"""Of a hit besides payload and metadata: a key and a title of 1 KiB each, the text of a reference, numbers."""
 PING_INTERVAL_MS = 10_000
 """Devices may keep an idle connection alive through their NATs; more frequent pings end it (too_many_pings)."""
 
@@ -35,6 +37,7 @@ class Models(models_pb2_grpc.ModelsServicer):
             hits=MAX_HITS,
             held_ids=MAX_HELD_IDS,
             ping_interval_ms=PING_INTERVAL_MS,
+            response_bytes=MAX_HITS * (description.payload_bytes + _HIT_BYTES),
         )
 
     async def Describe(self, request: models_pb2.DescribeRequest, call: Call) -> models_pb2.DescribeResponse:

@@ -306,6 +306,12 @@ def test_alerts_are_about_this_release_alone() -> None:
         ({"settings": {"max_kk": 1}}, "max_kk"),
         ({"settings": {"max_k": 0}}, "max_k"),
         ({"replica": 2}, "replica"),
+        (
+            {"store": EXTERNAL, "autoscaling": {"enabled": True}, "resources": {"requests": None, "limits": None}},
+            "a CPU request of every container: service has none",
+        ),
+        ({"service": {"port": 7431}}, "gRPC and metrics need a port each"),
+        ({"store": {"embedded": {"persistence": {"size": "100"}}}}, "size"),
     ],
 )
 def test_what_contradicts_itself_is_refused_with_the_reason(values: dict[str, Any], reason: str) -> None:

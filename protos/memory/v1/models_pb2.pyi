@@ -36,7 +36,7 @@ class DescribeResponse(_message.Message):
     def __init__(self, model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., dimension: _Optional[int] = ..., memories_per_chunk: _Optional[int] = ..., reference_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., model_config_json: _Optional[str] = ..., service_version: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("request_bytes", "payload_bytes", "k", "queries", "hits", "held_ids", "ping_interval_ms")
+    __slots__ = ("request_bytes", "payload_bytes", "k", "queries", "hits", "held_ids", "ping_interval_ms", "response_bytes")
     REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class Limits(_message.Message):
     HITS_FIELD_NUMBER: _ClassVar[int]
     HELD_IDS_FIELD_NUMBER: _ClassVar[int]
     PING_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     request_bytes: int
     payload_bytes: int
     k: int
@@ -51,7 +52,8 @@ class Limits(_message.Message):
     hits: int
     held_ids: int
     ping_interval_ms: int
-    def __init__(self, request_bytes: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., k: _Optional[int] = ..., queries: _Optional[int] = ..., hits: _Optional[int] = ..., held_ids: _Optional[int] = ..., ping_interval_ms: _Optional[int] = ...) -> None: ...
+    response_bytes: int
+    def __init__(self, request_bytes: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., k: _Optional[int] = ..., queries: _Optional[int] = ..., hits: _Optional[int] = ..., held_ids: _Optional[int] = ..., ping_interval_ms: _Optional[int] = ..., response_bytes: _Optional[int] = ...) -> None: ...
 
 class FetchBundleRequest(_message.Message):
     __slots__ = ("file", "offset")

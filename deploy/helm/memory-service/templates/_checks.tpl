@@ -77,6 +77,20 @@
 {{- if and $v.autoscaling.enabled (not $v.autoscaling.targetCPUUtilizationPercentage) (not $v.autoscaling.targetCallsUnderWay) -}}
 {{- fail "autoscaling.enabled needs autoscaling.targetCPUUtilizationPercentage or autoscaling.targetCallsUnderWay" -}}
 {{- end -}}
+{{- if and $v.autoscaling.enabled $v.autoscaling.targetCPUUtilizationPercentage -}}
+{{- range $container := prepend $v.sidecars (dict "name" "service" "resources" $v.resources) -}}
+{{- $of := $container.resources | default dict -}}
+{{- if not (or (dig "requests" "cpu" "" $of) (dig "limits" "cpu" "" $of)) -}}
+{{- fail (printf "autoscaling by CPU needs a CPU request of every container: %s has none; set it, or autoscaling.targetCPUUtilizationPercentage to 0" $container.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (int $v.service.port) (int $v.metrics.port) -}}
+{{- fail (printf "service.port and metrics.port are both %d: gRPC and metrics need a port each" (int $v.service.port)) -}}
+{{- end -}}
+{{- if and $v.backup.enabled (has "*" $v.backup.knowledgeBases) -}}
+{{- fail "backup.knowledgeBases has *: leave it empty for all of them" -}}
+{{- end -}}
 {{- range $name, $way := dict "ingress" $v.ingress "grpcRoute" $v.grpcRoute -}}
 {{- if and $way.enabled (not $v.auth.enabled) -}}
 {{- fail (printf "%s.enabled without authentication: set auth.enabled" $name) -}}
@@ -91,7 +105,7 @@
 {{- if and $v.metrics.prometheusRule.enabled (not $v.metrics.serviceMonitor.enabled) -}}
 {{- fail "metrics.prometheusRule.enabled needs metrics.serviceMonitor.enabled, whose labels tell this release from others" -}}
 {{- end -}}
-{{- $grace := get $v.settings "shutdown_grace_s" | default 20 -}}
+{{- $grace := ternary (get $v.settings "shutdown_grace_s") 20 (hasKey $v.settings "shutdown_grace_s") -}}
 {{- $delay := ternary (get $v.settings "shutdown_delay_s") 5 (hasKey $v.settings "shutdown_delay_s") -}}
 {{- if le (int $v.terminationGracePeriodSeconds) (add (int $grace) (int $delay)) -}}
 {{- fail (printf "terminationGracePeriodSeconds (%d) must be more than settings.shutdown_grace_s (%d) and settings.shutdown_delay_s (%d) together: calls under way would be killed" (int $v.terminationGracePeriodSeconds) (int $grace) (int $delay)) -}}

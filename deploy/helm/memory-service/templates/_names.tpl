@@ -14,8 +14,8 @@
 {{- end -}}
 
 {{- define "ms.selector" -}}
-app.kubernetes.io/name: {{ include "ms.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "ms.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "ms.labels" -}}

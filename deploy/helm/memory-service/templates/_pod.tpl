@@ -32,7 +32,7 @@
 
 {{/* (dict "root" $ "image" .Values.image): what every container of the chart has. */}}
 {{- define "ms.container" -}}
-image: {{ include "ms.image" . }}
+image: {{ include "ms.image" . | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext: {{- toYaml .root.Values.containerSecurityContext | nindent 2 }}
 {{- end -}}
@@ -43,16 +43,16 @@ before the release's ServiceAccount exists: what every pod of the chart has. */}
 {{- $v := .root.Values -}}
 automountServiceAccountToken: false
 {{- if not .hook }}
-serviceAccountName: {{ include "ms.serviceAccount" .root }}
+serviceAccountName: {{ include "ms.serviceAccount" .root | quote }}
 {{- end }}
 {{- with $v.imagePullSecrets }}
 imagePullSecrets: {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 securityContext: {{- toYaml (merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $v.podSecurityContext) | nindent 2 }}
 {{- with $v.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with default $v.nodeSelector .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -84,7 +84,7 @@ name an authority. */}}
 {{- if .existingSecret -}}
 - name: MEMORY_SERVICE_STORE_PASSWORD
   valueFrom:
-    secretKeyRef: {name: {{ .existingSecret }}, key: {{ .passwordKey }}}
+    secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .passwordKey | quote }}}
 {{- end }}
 {{- if .caSecret }}
 - {name: SSL_CERT_FILE, value: /etc/memory-service/store-ca/ca.crt}
@@ -105,7 +105,7 @@ name an authority. */}}
 {{- with .Values.store.external.caSecret -}}
 - name: store-ca
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     items: [{key: ca.crt, path: ca.crt}]
 {{- end }}
 {{- end -}}
@@ -121,7 +121,7 @@ name an authority. */}}
 {{- if $key }}
 - name: {{ $program }}_API_KEY
   valueFrom:
-    secretKeyRef: {name: {{ $key }}, key: api-key}
+    secretKeyRef: {name: {{ $key | quote }}, key: api-key}
 {{- end }}
 {{- if $tls.enabled }}
 - {name: {{ $program }}_TLS, value: "true"}
@@ -129,7 +129,7 @@ name an authority. */}}
 - {name: {{ $program }}_CA, value: /etc/memory-service/tls/ca.crt}
 {{- end }}
 {{- if $name }}
-- {name: {{ $program }}_SERVER_NAME, value: {{ $name }}}
+- {name: {{ $program }}_SERVER_NAME, value: {{ $name | quote }}}
 {{- end }}
 {{- if $tls.existingClientSecret }}
 - {name: {{ $program }}_CERTIFICATE, value: /etc/memory-service/client/tls.crt}
@@ -160,12 +160,12 @@ name an authority. */}}
 {{- if and .Values.tls.enabled .Values.tls.caKey }}
 - name: tls
   secret:
-    secretName: {{ include "ms.tlsSecret" . }}
-    items: [{key: {{ .Values.tls.caKey }}, path: ca.crt}]
+    secretName: {{ include "ms.tlsSecret" . | quote }}
+    items: [{key: {{ .Values.tls.caKey | quote }}, path: ca.crt}]
 {{- end }}
 {{- with .Values.tls.existingClientSecret }}
 - name: client
-  secret: {secretName: {{ . }}}
+  secret: {secretName: {{ . | quote }}}
 {{- end }}
 {{- end -}}
 
@@ -185,7 +185,7 @@ metadata:
     {{- end }}
 spec:
   {{- include "ms.podSettings" (dict "root" .) | nindent 2 }}
-  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+  terminationGracePeriodSeconds: {{ int64 .Values.terminationGracePeriodSeconds }}
   {{- with .Values.affinity }}
   affinity: {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -211,19 +211,21 @@ spec:
         - {name: MEMORY_SERVICE_CONFIG, value: /etc/memory-service/config/service.toml}
         {{- include "ms.storeEnv" . | nindent 8 }}
       ports:
-        - {name: grpc, containerPort: {{ .Values.service.port }}}
-        - {name: metrics, containerPort: {{ .Values.metrics.port }}}
+        - {name: grpc, containerPort: {{ int64 .Values.service.port }}}
+        - {name: metrics, containerPort: {{ int64 .Values.metrics.port }}}
       resources: {{- toYaml .Values.resources | nindent 8 }}
       readinessProbe:
         httpGet: {path: /ready, port: metrics}
         timeoutSeconds: 3
-        {{- toYaml .Values.probes.readiness | nindent 8 }}
+        periodSeconds: {{ int64 .Values.probes.readiness.periodSeconds }}
+        failureThreshold: {{ int64 .Values.probes.readiness.failureThreshold }}
       {{- with .Values.probes.liveness }}
       {{- if .enabled }}
       livenessProbe:
         httpGet: {path: /live, port: metrics}
         timeoutSeconds: 10
-        {{- toYaml (omit . "enabled") | nindent 8 }}
+        periodSeconds: {{ int64 .periodSeconds }}
+        failureThreshold: {{ int64 .failureThreshold }}
       {{- end }}
       {{- end }}
       volumeMounts:
@@ -248,30 +250,30 @@ spec:
   volumes:
     {{- include "ms.volumes" . | nindent 4 }}
     - name: config
-      configMap: {name: {{ include "ms.fullname" . }}}
+      configMap: {name: {{ include "ms.fullname" . | quote }}}
     {{- with .Values.store.embedded.persistence }}
     {{- if ne $.Values.store.kind "embedded" }}
     {{- else if not .enabled }}
     - name: store
-      emptyDir: {sizeLimit: {{ .size }}}
+      emptyDir: {sizeLimit: {{ .size | quote }}}
     {{- else if .existingClaim }}
     - name: store
-      persistentVolumeClaim: {claimName: {{ .existingClaim }}}
+      persistentVolumeClaim: {claimName: {{ .existingClaim | quote }}}
     {{- end }}
     {{- end }}
     {{- include "ms.storeVolumes" . | nindent 4 }}
     {{- if .Values.auth.enabled }}
     - name: keys
       secret:
-        secretName: {{ include "ms.keysSecret" . }}
+        secretName: {{ include "ms.keysSecret" . | quote }}
         items: [{key: keys.json, path: keys.json}]
     {{- end }}
     {{- if .Values.tls.enabled }}
     - name: tls
-      secret: {secretName: {{ include "ms.tlsSecret" . }}}
+      secret: {secretName: {{ include "ms.tlsSecret" . | quote }}}
     {{- if .Values.tls.clientCaSecret }}
     - name: client-ca
-      secret: {secretName: {{ .Values.tls.clientCaSecret }}}
+      secret: {secretName: {{ .Values.tls.clientCaSecret | quote }}}
     {{- end }}
     {{- end }}
 {{- end -}}

@@ -1,0 +1,44 @@
+{{/* Lists and maps that are null are empty; the schema requires everything else. The same Values reach every template. */}}
+{{- define "ms.init" -}}
+{{- $v := .Values -}}
+{{- $_ := set $v "commonLabels" (default dict $v.commonLabels) -}}
+{{- $_ := set $v "imagePullSecrets" (default list $v.imagePullSecrets) -}}
+{{- $_ := set $v.store.embedded.persistence "accessModes" (default list $v.store.embedded.persistence.accessModes) -}}
+{{- $_ := set $v.store.embedded.persistence "annotations" (default dict $v.store.embedded.persistence.annotations) -}}
+{{- $_ := set $v "settings" (default dict $v.settings) -}}
+{{- $_ := set $v "extraEnv" (default list $v.extraEnv) -}}
+{{- $_ := set $v "extraVolumes" (default list $v.extraVolumes) -}}
+{{- $_ := set $v "extraVolumeMounts" (default list $v.extraVolumeMounts) -}}
+{{- $_ := set $v "sidecars" (default list $v.sidecars) -}}
+{{- $_ := set $v "extraManifests" (default list $v.extraManifests) -}}
+{{- $_ := set $v.tls.certManager "dnsNames" (default list $v.tls.certManager.dnsNames) -}}
+{{- $_ := set $v.service "annotations" (default dict $v.service.annotations) -}}
+{{- $_ := set $v.service "loadBalancerSourceRanges" (default list $v.service.loadBalancerSourceRanges) -}}
+{{- $_ := set $v.ingress "annotations" (default dict $v.ingress.annotations) -}}
+{{- $_ := set $v.ingress "hosts" (default list $v.ingress.hosts) -}}
+{{- $_ := set $v.grpcRoute "parentRefs" (default list $v.grpcRoute.parentRefs) -}}
+{{- $_ := set $v.grpcRoute "hostnames" (default list $v.grpcRoute.hostnames) -}}
+{{- $_ := set $v.serviceAccount "annotations" (default dict $v.serviceAccount.annotations) -}}
+{{- $_ := set $v "resources" (default dict $v.resources) -}}
+{{- $_ := set $v "podSecurityContext" (default dict $v.podSecurityContext) -}}
+{{- $_ := set $v "containerSecurityContext" (default dict $v.containerSecurityContext) -}}
+{{- $_ := set $v "podAnnotations" (default dict $v.podAnnotations) -}}
+{{- $_ := set $v "podLabels" (default dict $v.podLabels) -}}
+{{- $_ := set $v "nodeSelector" (default dict $v.nodeSelector) -}}
+{{- $_ := set $v "tolerations" (default list $v.tolerations) -}}
+{{- $_ := set $v "affinity" (default dict $v.affinity) -}}
+{{- $_ := set $v "topologySpreadConstraints" (default list $v.topologySpreadConstraints) -}}
+{{- $_ := set $v.networkPolicy "ingressFrom" (default list $v.networkPolicy.ingressFrom) -}}
+{{- $_ := set $v.networkPolicy "metricsFrom" (default list $v.networkPolicy.metricsFrom) -}}
+{{- $_ := set $v.networkPolicy "egress" (default list $v.networkPolicy.egress) -}}
+{{- $_ := set $v.metrics.serviceMonitor "labels" (default dict $v.metrics.serviceMonitor.labels) -}}
+{{- $_ := set $v.metrics.prometheusRule "labels" (default dict $v.metrics.prometheusRule.labels) -}}
+{{- $_ := set $v.metrics.dashboard "labels" (default dict $v.metrics.dashboard.labels) -}}
+{{- $_ := set $v.migration "resources" (default dict $v.migration.resources) -}}
+{{- $_ := set $v.ingestion.ray "headResources" (default dict $v.ingestion.ray.headResources) -}}
+{{- $_ := set $v.ingestion "resources" (default dict $v.ingestion.resources) -}}
+{{- $_ := set $v.ingestion "nodeSelector" (default dict $v.ingestion.nodeSelector) -}}
+{{- $_ := set $v.ingestion "tolerations" (default list $v.ingestion.tolerations) -}}
+{{- $_ := set $v.backup "knowledgeBases" (default list $v.backup.knowledgeBases) -}}
+{{- $_ := set $v.backup "resources" (default dict $v.backup.resources) -}}
+{{- end -}}

@@ -1,0 +1,192 @@
+"""The chart with null, empty, wrong and hostile values for every key of its schema: it renders or says why not."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.deploy.test_helm import CHART, CUSTOM, EXTERNAL, KUBERNETES, of_kind, render, run
+
+Path = tuple[str, ...]
+HOSTILE = [
+    None,
+    "",
+    [],
+    {},
+    "a: b",
+    "x\n- evil: true",
+    '"',
+    "'",
+    "{x}",
+    "{{ fail `x` }}",
+    "#",
+    "&a",
+    "*a",
+    "!!binary x",
+    "yes",
+    "null",
+    "0x10",
+    "a b",
+    "ü",
+    "x" * 300,
+    0,
+    -1,
+    1,
+    65536,
+    12_000_000,
+    1e300,
+    1.5,
+    True,
+    [None],
+    ["a: b"],
+    {"a": None},
+    {"a": True},
+    {"a: b": "{"},
+]
+EVERYTHING: dict[str, Any] = {
+    "backup": {"enabled": True, "target": "s3://b/x"},
+    "ingestion": {"enabled": True, "source": {"existingClaim": "documents"}},
+    "networkPolicy": {"enabled": True},
+    "ingress": {"enabled": True, "hosts": ["m.example.org"], "tlsSecret": "t"},
+    "grpcRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}]},
+    "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+}
+EXTERNALLY = {**EVERYTHING, "store": EXTERNAL, "autoscaling": {"enabled": True}}
+NO_SENTENCE = (
+    "nil pointer",
+    "error converting YAML",
+    "YAML parse error",
+    "wrong type",
+    "interface conversion",
+    "panic",
+)
+FREE = (
+    "extra",
+    "sidecars",
+    "affinity",
+    "topologySpread",
+    "Context",
+    "resources",
+    "Resources",
+    "tolerations",
+    "parentRefs",
+)
+"""Parts of Kubernetes's own objects, which the chart passes on as they are."""
+FEW = 30
+
+
+def keys(node: dict[str, Any], path: Path = ()) -> Iterator[Path]:
+    for name, part in node.get("properties", {}).items():
+        yield (*path, name)
+        yield from keys(part, (*path, name))
+
+
+def cases() -> list[tuple[Path, Any]]:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    return [(path, value) for path in keys(schema) for value in HOSTILE]
+
+
+def with_value(base: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    values = json.loads(json.dumps(base))
+    node = values
+    for name in path[:-1]:
+        node = node.setdefault(name, {})
+    node[path[-1]] = value
+    return values
+
+
+def problem_of(path: Path, value: Any) -> str:
+    """What is wrong with how the chart takes a value; empty for nothing."""
+    base = EXTERNALLY if path[0] in ("autoscaling", "migration") or path[:2] == ("store", "external") else EVERYTHING
+    done = run("template", "memories", CHART, "--namespace", "shop", values=with_value(base, path, value))
+    if done.returncode:
+        found = [sign for sign in NO_SENTENCE if sign in done.stderr]
+        return f"no sentence: {done.stderr[:300]}" if found or "Error: " not in done.stderr else ""
+    manifests = [m for m in yaml.safe_load_all(done.stdout) if m]
+    if any(part.startswith(FREE) or part.endswith(FREE) for part in path) or path[0] in ("networkPolicy", "global"):
+        return ""
+    for manifest in manifests:
+        if manifest["kind"] not in CUSTOM:
+            try:
+                kubernetes_validate.validate(manifest, KUBERNETES[0], strict=True)
+            except Exception as error:
+                return f"{manifest['kind']} is refused: {str(error)[:300]}"
+    return ""
+
+
+def test_values_of_any_kind_render_or_are_refused_with_a_sentence() -> None:
+    broken = {(path, repr(value)): problem_of(path, value) for path, value in random.Random(2).sample(cases(), FEW)}
+    assert {case: problem for case, problem in broken.items() if problem} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("section", sorted({path[0] for path, _ in cases()}))
+def test_every_value_renders_or_is_refused_with_a_sentence(section: str) -> None:
+    broken = {(path, repr(v)): problem_of(path, v) for path, v in cases() if path[0] == section}
+    assert {case: problem for case, problem in broken.items() if problem} == {}
+
+
+@pytest.mark.parametrize("name", ["podSecurityContext", "containerSecurityContext", "tolerations", "settings"])
+def test_null_is_empty_where_a_list_or_a_map_is_expected(name: str) -> None:
+    context = of_kind(render({name: None}), "StatefulSet")["spec"]["template"]["spec"]["securityContext"]
+    assert ("runAsUser" in context) == (name != "podSecurityContext"), "OpenShift chooses the user"
+    assert context["runAsNonRoot"]
+
+
+def test_a_backup_is_of_all_knowledge_bases_each_by_itself() -> None:
+    def script(**backup: Any) -> list[str]:
+        job = of_kind(render({"backup": {"enabled": True, "target": "s3://b/x", **backup}}), "CronJob")
+        (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+        return list(container["args"])
+
+    assert "memory-service backup '*' \"$TARGET\"" in script()[0]
+    named = script(knowledgeBases=["a", "b"])
+    assert named[1:] == ["backup", "a", "b"]
+    assert "|| failed=1" in named[0]
+    assert "exit $failed" in named[0]
+
+
+def test_an_ingestion_of_another_image_is_another_job() -> None:
+    """A Job cannot be changed, and under Argo CD every release has revision 1."""
+
+    def name(**values: Any) -> str:
+        ingestion = {"ingestion": EVERYTHING["ingestion"]}
+        return str(of_kind(render({**ingestion, **values}), "Job")["metadata"]["name"])
+
+    assert name() == name()
+    assert name() != name(image={"tag": "2.0.0"})
+    assert name() != name(tolerations=[{"key": "gpu"}])
+
+
+def test_helm_tests_knowledge_base_has_a_name_that_is_allowed() -> None:
+    pod = of_kind(render({"fullnameOverride": "memory-service-of-the-research-department-eu"}), "Pod")
+    assert pod["metadata"]["name"].endswith("-round-trip")
+    assert len("helm-test-" + pod["metadata"]["name"].removesuffix("-round-trip")) <= 64
+    assert "${HOSTNAME%-round-trip}" in pod["spec"]["containers"][0]["args"][0]
+
+
+@pytest.mark.parametrize("way", ["ingress", "grpcRoute"])
+def test_a_policy_that_shuts_out_the_controller_is_warned_of(tmp_path: pathlib.Path, way: str) -> None:
+    values = {"networkPolicy": {"enabled": True}, way: EVERYTHING[way]}
+
+    chart = shutil.copytree(CHART, tmp_path / "chart")
+    text = (chart / "templates" / "NOTES.txt").read_text()  # which `helm template` leaves out
+    wrapped = '{{- define "notes" }}' + text + '{{ end }}\nkind: Notes\ntext: {{ include "notes" . | quote }}\n'
+    (chart / "templates" / "notes.yaml").write_text(wrapped)
+
+    def notes(values: dict[str, Any]) -> str:
+        done = run("template", "memories", chart, "--show-only", "templates/notes.yaml", values=values)
+        return " ".join(yaml.safe_load(done.stdout)["text"].split())
+
+    assert "reaches no pod: name it in networkPolicy.ingressFrom" in notes(values)
+    values["networkPolicy"]["ingressFrom"] = [{"namespaceSelector": {}}]
+    assert "reaches no pod" not in notes(values)
