@@ -9,7 +9,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation, ModelClosed, RetrievalError
 from edge_client.local.folder import LocalKnowledgeBases
@@ -40,7 +40,7 @@ class Engine:
     def __init__(
         self,
         bundle: Bundle,
-        decoder: Decoder,
+        decoder: BatchingDecoder,
         recaller: Recaller,
         settings: EdgeSettings,
         local: LocalKnowledgeBases | None = None,
@@ -73,7 +73,7 @@ class Engine:
         if settings.minimum_score is None:
             settings = settings.model_copy(update={"minimum_score": bundle.manifest.minimum_score})
         local = _local(bundle, settings)  # refused before weights are loaded
-        decoder = Decoder.open(
+        decoder = BatchingDecoder.open(
             bundle,
             threads=settings.threads,
             provider=settings.provider,
@@ -97,7 +97,7 @@ class Engine:
     def _reading(
         cls,
         bundle: Bundle,
-        decoder: Decoder,
+        decoder: BatchingDecoder,
         embedder: Embedder,
         cache: MemoryCache,
         local: LocalKnowledgeBases,
@@ -118,7 +118,7 @@ class Engine:
         recaller = Recaller(
             embedder,
             client,
-            decoder.graph.reading_format(bundle.memory_format),
+            decoder.backend.reading_format(bundle.memory_format),
             local=[local],
             stand_ins=local.stand_ins(settings.knowledge_base),
             cache=cache,

@@ -134,7 +134,7 @@ class EdgeModel:
         it; a longer one is written as memories first, for this answer alone (see `ChatSession.remember`, also for
         title and progress).
 
-        The last conversations are kept as sessions: one that goes on, is asked again or has its last question
+        The last conversations are kept as sessions: one that goes on, is repeated or has its last question
         changed reads only what is new, and one that fills the cache goes on as a `ChatSession` does. options: see
         `Sampling`. A service that is down, slow or wrong never raises here: its Recalled event carries the error and
         the answer goes on. Arguments are checked at once, before the first event is computed. Raises InvalidInput,
@@ -180,7 +180,7 @@ class EdgeModel:
     ) -> ChatSession:
         """A conversation that keeps its caches.
 
-        system: the system message, before all others. messages: what was said before, if anything. Raises InvalidInput,
+        system: the system message, before all others. messages: those before, if any. Raises InvalidInput,
         ModelClosed.
         """
         if system is not None:
@@ -243,9 +243,9 @@ class EdgeModel:
         self.close()
 
     def _session_of(self, messages: Sequence[Message], policy: RecallPolicy) -> ChatSession:
-        """A session that said all messages but the last, taken from those that are kept; else a new one.
+        """A session that holds all messages but the last, taken from those that are kept; else a new one.
 
-        Where the last question is asked again or anew, it takes back its own. A new one spells the answers in the
+        Where the last question is repeated or changed, it takes back its own. A new one spells the answers in the
         messages as they were generated: a text has several tokenizations, and the caches hold this one.
         """
         messages = list(messages)
@@ -253,13 +253,13 @@ class EdgeModel:
         most = 0
         with self._choosing:
             for session in self._sessions:
-                said = session.messages
-                goes_on = said == messages[:-1]
-                again = said[:-2] == messages[:-1] and [m["role"] for m in said[-2:]] == ["user", "assistant"]
+                held = session.messages
+                goes_on = held == messages[:-1]
+                again = held[:-2] == messages[:-1] and [m["role"] for m in held[-2:]] == ["user", "assistant"]
                 if not session.busy and (goes_on or again):
                     self._sessions.remove(session)
                     break
-                same = common_length(said, messages)
+                same = common_length(held, messages)
                 if same > most:
                     most, known = same, session.conversation.spelled.copy()
                     spelled = {n: tokens for n, tokens in known.items() if n < same}

@@ -23,14 +23,14 @@ MOST = 8
 
 
 class Query(str):
-    """A text that was said. before: what the same speaker said last before it, or "" where that does not matter."""
+    """A text of a turn. before: the same speaker's turn before it, or "" where that does not matter."""
 
     __slots__ = ("before",)
     before: str
 
-    def __new__(cls, said: str, before: str = "") -> Query:
+    def __new__(cls, text: str, before: str = "") -> Query:
         """The text, which is all that others see of it."""
-        query = super().__new__(cls, said)
+        query = super().__new__(cls, text)
         query.before = before
         return query
 
@@ -40,7 +40,7 @@ class Hit:
     """One memory that was found.
 
     payload: its bytes; empty if held, by us or by an earlier hit of the same answer. knowledge_base: named where
-    several were asked, or where it is one of this device.
+    several were searched, or where it is one of this device.
     """
 
     memory_id: int
@@ -120,7 +120,7 @@ def query_vectors(embedder: Embedder, queries: Sequence[str]) -> np.ndarray:
     """Unit vectors float32 [n, dim], from one call of the embedder."""
     before = {n: query.before for n, query in enumerate(queries) if isinstance(query, Query) and query.before}
     following = list(before)
-    vectors = embedder.embed([*queries, *(f"{said}\n{queries[n]}" for n, said in before.items())])
+    vectors = embedder.embed([*queries, *(f"{text}\n{queries[n]}" for n, text in before.items())])
     own, both = vectors[: len(queries)], vectors[len(queries) :]
     mixed = OWN_SHARE * own[following] + (1 - OWN_SHARE) * both
     own[following] = mixed / np.maximum(np.linalg.norm(mixed, axis=1, keepdims=True), 1e-12)

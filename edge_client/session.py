@@ -50,7 +50,7 @@ class ChatSession:
     The turns of the model are kept as the tokens that it generated, so their key-values are used again at the
     next turn even where their text would be tokenized otherwise. A conversation may be of any length: when the cache
     is filled to three quarters, the oldest turns become memories of this conversation alone, which every
-    chunk retrieves beside those of the knowledge bases; the system message and the last turns stay. Needs a bundle
+    chunk retrieves next to those of the knowledge bases; the system message and the last turns stay. Needs a bundle
     with writer.onnx and a memory mode other than "off"; without them a conversation ends with ContextFull.
     """
 
@@ -82,7 +82,7 @@ class ChatSession:
     def send(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
     ) -> AnswerStream:
-        """Say something and iterate over the answer's events: Recalled, Remembered, Token, and Finished at the end.
+        """Send a message and iterate over the answer's events: Recalled, Remembered, Token, and Finished at the end.
 
         memory: overlap, exact or off for this turn; where it is switched on or off the conversation is read anew.
         options: see `Sampling`. Both turns are part of the conversation when the answer is over, a cancelled one
@@ -130,7 +130,7 @@ class ChatSession:
     def take_back(self) -> str:
         """Forget the last question and its answer, and return the question; what was read before stays in the cache.
 
-        Raises InvalidInput where nothing was asked yet, SessionBusy, ModelClosed.
+        Raises InvalidInput where there is no question yet, SessionBusy, ModelClosed.
         """
         self._end_abandoned()
         with self._lock:
@@ -205,38 +205,38 @@ class ChatSession:
             )
 
     def _record(self, answer: Answer) -> None:
-        """The answer is over: keep its turn, or take the question back if nothing was said."""
+        """The answer is over: keep its turn, or take the question back if nothing was generated."""
         with self._lock:
             talk = self.conversation
             *before, last = talk.messages
             if last["role"] == "assistant":  # it was continued
                 spelled = talk.spelled.pop(len(before), None)
-                if (said := answer.said) is not None and spelled is not None:
-                    talk.spelled[len(before)] = [*spelled, *said]
+                if (own := answer.token_ids) is not None and spelled is not None:
+                    talk.spelled[len(before)] = [*spelled, *own]
                 talk.messages = [*before, {**last, "content": last["content"] + answer.shown}]
             elif answer.began:
-                if (said := answer.said) is not None:
-                    talk.spelled[len(talk.messages)] = said
+                if (own := answer.token_ids) is not None:
+                    talk.spelled[len(talk.messages)] = own
                 talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]
             else:
                 talk.messages = before
 
 
 def _write(path: Path, header: dict[str, Any], past: bytes) -> None:
-    """Write the file, with the bytes of its memories, beside its place and move it there, or raise StorageError."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    said = json.dumps({**header, "past": bool(past)})
+    """Write a temporary file next to `path`, with the bytes of its memories, and move it there; raises StorageError."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    text = json.dumps({**header, "past": bool(past)})
     try:
         with disk_errors(path):
-            beside.write_bytes(past)
-            with closing(connected(beside, "DELETE")) as file:  # one file alone
+            partial.write_bytes(past)
+            with closing(connected(partial, "DELETE")) as file:  # one file alone
                 file.execute("DROP TABLE IF EXISTS session")  # of the file that it was loaded from
                 file.execute("CREATE TABLE session (version INTEGER, header TEXT, sha256 TEXT)")
-                file.execute("INSERT INTO session VALUES (?, ?, ?)", (FILE_VERSION, said, _digest(said)))
-            beside.replace(path)
+                file.execute("INSERT INTO session VALUES (?, ?, ?)", (FILE_VERSION, text, _digest(text)))
+            partial.replace(path)
     finally:
         with suppress(OSError):  # where nothing can be written there is nothing to remove
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:
@@ -245,12 +245,12 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
         raise MissingFile(f"no session at {path}: save one with ChatSession.save or /save")
     with disk_errors(path):
         with closing(connected(path, "DELETE")) as file:
-            version, said, digest = file.execute("SELECT version, header, sha256 FROM session").fetchone()
+            version, text, digest = file.execute("SELECT version, header, sha256 FROM session").fetchone()
         if version != FILE_VERSION:
             raise CorruptFile(f"{path} has session format {version}, this program reads {FILE_VERSION}")
-        if _digest(said) != digest:
+        if _digest(text) != digest:
             raise CorruptFile(f"{path} was changed since it was saved (SHA-256 differs)")
-        header = json.loads(said)
+        header = json.loads(text)
         return header, path.read_bytes() if header["past"] else b""
 
 

@@ -41,22 +41,22 @@ class CheckedSettings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            said = dict.fromkeys(self._said(dict(problem)) for problem in error.errors())
-            raise InvalidInput("; ".join(said)) from None
+            messages = dict.fromkeys(self._message(dict(problem)) for problem in error.errors())
+            raise InvalidInput("; ".join(messages)) from None
         except SettingsError as error:  # a list that is no JSON
             name = str(error).partition('"')[2].partition('"')[0]  # pydantic-settings says it nowhere else
             variable = f"{self.model_config.get('env_prefix', '')}{name.upper()}"
             raise InvalidInput(f'{variable} must be a JSON list, such as ["first", "second"]') from error
 
     @classmethod
-    def _said(cls, problem: dict[str, Any]) -> str:
+    def _message(cls, problem: dict[str, Any]) -> str:
         name = str(problem["loc"][0]) if problem["loc"] else ""
         prefix = cls.model_config.get("env_prefix", "")
         if problem["type"] == "extra_forbidden":
             return f"there is no setting {name.lower()}; there are: {', '.join(cls.model_fields)}"
         setting = f"setting {name} ({prefix}{name.upper()})"
-        said = re.sub(r"^\w+ should ", "", str(problem["msg"]))  # "Input should be …"
-        wanted = f"be {cls.wanted[name]}" if name in cls.wanted else said
+        text = re.sub(r"^\w+ should ", "", str(problem["msg"]))  # "Input should be …"
+        wanted = f"be {cls.wanted[name]}" if name in cls.wanted else text
         given = problem["input"]
         if isinstance(given, SecretStr) or "key" in name:
             return f"{setting} must {wanted}"
@@ -80,7 +80,7 @@ class EdgeSettings(CheckedSettings):
 
     provider: what runs the decoder, a name of `edge_client.decoder.providers`. model: folder of the model that torch
     runs, the one that the bundle was exported from; None: the packaged one. threads: of the decoder, "auto" measures
-    which number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place
+    which number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in slots
     at the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.

@@ -22,7 +22,7 @@ from memory3.errors import InvalidInput
 class Recalled:
     """A chunk got its memories, late or in time, or none.
 
-    chunk: number of the recall in this answer; a late one comes a second time if its lateness was told before.
+    chunk: number of the recall in this answer; a late one comes a second time if its lateness was reported before.
     generated: whether the chunk was generated, else it is part of the prompt. position: text tokens of the
     conversation that had been read before; those from here on read these memories. kept: after an error, how
     many memories are read on from before. blocked_ms: for how long decoding stood still.
@@ -98,7 +98,7 @@ class Statistics:
 
     first_token_ms: from the call to the first token, prompt recall included. tokens_per_s: of the generated
     tokens after the first. decoder_ms: inside the decoder's runs. overhead_ms: neither in the decoder nor
-    blocked by recalling: drawing, text, bookkeeping. recalls: chunks that asked, by their last state in
+    blocked by recalling: drawing, text, bookkeeping. recalls: chunks with a request, by their last state in
     `states`. prompt_blocked_ms and blocked_ms: how long recalling held up the prompt and the generated chunks.
     """
 
@@ -122,7 +122,7 @@ class Statistics:
 
     @property
     def blocked_ms_per_chunk(self) -> float:
-        """The same for one generated chunk, on average; 0 when none asked."""
+        """The same for one generated chunk, on average; 0 without one."""
         return self.blocked_ms / self.generated_recalls if self.generated_recalls else 0.0
 
 
@@ -280,8 +280,8 @@ class AnswerStream(Iterator[Event]):
     def close(self, received: int | None = None) -> None:
         """Cancel, wait for a step that is under way in another thread, and give the caches back. Idempotent.
 
-        received: tokens that the reader got; only these count as said. Not to be called by a signal handler, which may
-        interrupt the very step that is waited for: `cancel` there.
+        received: tokens that the reader got; only these are part of the conversation. Not to be called by a signal
+        handler, which may interrupt the very step that is waited for: `cancel` there.
         """
         self.cancel()
         with self._step:

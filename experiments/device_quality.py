@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
@@ -90,7 +90,7 @@ def with_given_memories(bundle: Bundle, plan: Evaluation) -> list[str]:
     """Every question's answer from the bundle's decoder."""
     given = GivenMemories(bundle.embedder(), None, bundle.memory_format)
     settings = EdgeSettings(memory=RecallMode.exact, local=bundle.folder / "none")
-    model = EdgeModel(Engine(bundle, Decoder.open(bundle), given, settings))
+    model = EdgeModel(Engine(bundle, BatchingDecoder.open(bundle), given, settings))
     answers = []
     with progress_bar(f"{bundle.manifest.precision}: questions", len(plan.rows)) as advance:
         for row, reads in zip(plan.rows, plan.given, strict=True):

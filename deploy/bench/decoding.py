@@ -85,7 +85,7 @@ def measure_decoding(
 def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: AnswerSettings) -> Keys:
     """The keys that the targets name, of the samples of all modes and of the copies next to them."""
     off, overlap, exact = (samples[mode] for mode in MODES)
-    config, text = model.engine.decoder.graph.config, settings.prompt_tokens + settings.answer_tokens / 2
+    config, text = model.engine.decoder.backend.config, settings.prompt_tokens + settings.answer_tokens / 2
     read = {"weights": weight_bytes(model.bundle.decoder), "caches": int(cache_bytes(config, text, 0))}
     whole = config.parameters() - (0 if config.tied_embeddings else config.vocabulary * config.hidden)
     measured: dict[str, Interval] = {
@@ -105,8 +105,8 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
     memories = [len(r.recall.memories) for a in overlap for r in a.recalls if r.recall.memories]
     keys: Keys = {
         "model": model.bundle.manifest.name,
-        "precision": model.engine.decoder.graph.precision,
-        "provider": model.engine.decoder.graph.provider,
+        "precision": model.engine.decoder.backend.precision,
+        "provider": model.engine.decoder.backend.provider,
         "threads": settings.threads,
         "lead_tokens": model.engine.policy.lead_tokens,
         "bytes_per_token": read,

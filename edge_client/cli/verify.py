@@ -25,7 +25,7 @@ import typer
 
 from edge_client.cli.doctor import Board
 from edge_client.cli.options import out, with_options
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.providers import PROVIDERS, nvidia
 from edge_client.decoder.runtime import session_options
@@ -70,7 +70,7 @@ class Decoded:
 
 
 def decode(
-    decoder: Decoder,
+    decoder: BatchingDecoder,
     ids: Sequence[int],
     memories: Sequence[ExplicitMemory],
     steps: int,
@@ -91,12 +91,12 @@ def decode(
     return Decoded(tokens, np.stack(logits), seconds)
 
 
-def reference(bundle: Bundle) -> Decoder:
+def reference(bundle: Bundle) -> BatchingDecoder:
     """The standard graph on the CPU, its products in the weights' full precision."""
     options = session_options(1, rounded=False)
     session = ort.InferenceSession(str(bundle.decoder), options, providers=["CPUExecutionProvider"])
     prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
-    return Decoder(DecoderGraph(session), prefix, context=CONTEXT, parallel=1)
+    return BatchingDecoder(DecoderGraph(session), prefix, context=CONTEXT, parallel=1)
 
 
 def compared(bundle: Bundle, steps: int, model: Path | None = None) -> list[Comparison]:
@@ -114,7 +114,7 @@ def compared(bundle: Bundle, steps: int, model: Path | None = None) -> list[Comp
             rows += [Comparison(provider.name, memory, problem=reason, failed=provider.expected()) for memory in cases]
             continue
         try:
-            decoder = Decoder.open(bundle, provider=provider.name, context=CONTEXT, parallel=1, model=model)
+            decoder = BatchingDecoder.open(bundle, provider=provider.name, context=CONTEXT, parallel=1, model=model)
             for memory, memories in cases.items():
                 rows.append(_compared(decoder, ids, memories, expected[memory]))
         except Memory3Error as error:
@@ -152,12 +152,14 @@ def mean_power(lines: Sequence[str]) -> dict[str, float]:
     return {name: round(statistics.fmean(values), 1) for name, values in rails.items()}
 
 
-def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded) -> Comparison:
+def _compared(
+    decoder: BatchingDecoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded
+) -> Comparison:
     steps = len(right.tokens)
     decode(decoder, ids, memories, steps, right.tokens)  # warms up
     with tegrastats() as recorded:
         found = decode(decoder, ids, memories, steps, right.tokens)
-    provider = decoder.graph.provider
+    provider = decoder.backend.provider
     error = float(np.linalg.norm(found.logits - right.logits) / np.linalg.norm(right.logits))
     return Comparison(
         provider,
@@ -165,7 +167,7 @@ def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitM
         error,
         float((found.logits.argmax(-1) == right.logits.argmax(-1)).mean()),
         1 / statistics.median(found.seconds),
-        decoder.graph.threads,
+        decoder.backend.threads,
         mean_power(recorded) or None,
         failed=not error <= PROVIDERS[provider].tolerance,
     )

@@ -40,7 +40,7 @@ def session_options(threads: int, *, rounded: bool = True) -> ort.SessionOptions
     options.log_severity_level = 3
     # int8 activations in the int4 and int8 kernels: the fast path.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4" if rounded else "0")
-    # Threads sleep while nothing is to be done, so that a retrieval beside them gets its core.
+    # Threads sleep while nothing is to be done, so that a retrieval at the same time gets its core.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
@@ -81,18 +81,18 @@ def named_errors(what: str) -> Iterator[None]:
     except Memory3Error:
         raise
     except Exception as error:  # the runtime has no common class for its errors
-        said = " ".join(str(error).split())[:400]
-        if isinstance(error, MemoryError) or any(text in said.lower() for text in OUT_OF_MEMORY):
+        message = " ".join(str(error).split())[:400]
+        if isinstance(error, MemoryError) or any(text in message.lower() for text in OUT_OF_MEMORY):
             raise ProviderError(
                 f"not enough memory for {what}: close other programs, choose a smaller context or fewer parallel "
-                f"conversations, or export with --precision int4 ({said})",
+                f"conversations, or export with --precision int4 ({message})",
                 reason="OUT_OF_MEMORY",
             ) from error
         if isinstance(error, runtime_errors.NotImplemented):
             raise ProviderError(
-                f"{what} has operators that onnxruntime {ort.__version__} does not run: {said}",
+                f"{what} has operators that onnxruntime {ort.__version__} does not run: {message}",
                 reason="UNSUPPORTED_GRAPH",
             ) from error
-        if isinstance(error, BROKEN) or "external data" in said.lower():
-            raise CorruptFile(f"{what} is not a decoder of ours: {said}") from error
-        raise ProviderError(f"{what} does not load: {said}") from error
+        if isinstance(error, BROKEN) or "external data" in message.lower():
+            raise CorruptFile(f"{what} is not a decoder of ours: {message}") from error
+        raise ProviderError(f"{what} does not load: {message}") from error

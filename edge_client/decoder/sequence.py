@@ -8,19 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from edge_client.decoder.kv import PROMPT_TOKENS
+from edge_client.decoder.scheduler import Scheduler
+from edge_client.decoder.slots import SequenceState, Slots
 from edge_client.errors import ContextFull
-from memory3.backend import TextRows
 from memory3.chat import text_start
 from memory3.codec.payload import ExplicitMemory
+from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from edge_client.decoder.batch import Decoder
 
 WORTH_COPYING = 16
 """Tokens that another sequence must have in common beyond this one's before its rows are copied."""
@@ -35,14 +34,25 @@ class _Chunk:
     missed: bool = False
 
 
-class CachedSequence:
-    """Made by `Decoder.sequence`. One thread at a time; other threads may use other sequences meanwhile.
+class SequenceDecoder(Protocol):
+    """What a sequence needs of its decoder, which is a `BatchingDecoder`."""
 
-    tokens: the text in the cache, without the prefix. memories: those in the slots. memory: whether it has slots.
-    decoder_s: seconds spent reading, waiting for other sequences included. source: whose memories it reads, such as a
-    knowledge base. per_step: None, or that it reads in the background, so many tokens for every step of the others.
-    The rest is the decoder's: `place` in the caches, or `parked` rows and neither at the beginning; `reads` since it
-    got the place; when the last one was; whether its answer is `over`; whether it reads `beside` what is run now.
+    config: ModelConfig
+    prefix: list[int]
+    context: int
+    scheduler: Scheduler
+
+    def others(self, sequence: CachedSequence) -> list[CachedSequence]:
+        """Sequences whose rows this one can read."""
+
+    def give_way(self, tokens: int, per_step: float) -> None:
+        """Wait for the steps of others after so many tokens."""
+
+
+class CachedSequence(SequenceState):
+    """Made by `BatchingDecoder.sequence`. One thread at a time; other threads may use other sequences meanwhile.
+
+    decoder_s: seconds spent reading, waiting for other sequences included. The other attributes: see `SequenceState`.
 
     What was read is used again for a prompt that begins alike. Without memory that is every common token. With memory
     a chunk of a prompt reads memories by a query that depends on the text up to the chunk's end; so a chunk is kept if
@@ -50,17 +60,10 @@ class CachedSequence:
     it and is kept like that. So the text in the cache is always as if this conversation had been the first.
     """
 
-    def __init__(self, decoder: Decoder, source: object = None) -> None:
-        self.decoder, self.source = decoder, source
-        self.tokens: list[int] = []
-        self.memories: tuple[ExplicitMemory, ...] = ()
-        self.memory = False
+    def __init__(self, decoder: SequenceDecoder, source: object = None) -> None:
+        super().__init__(source=source)
+        self.decoder = decoder
         self.decoder_s = 0.0
-        self.place: int | None = None
-        self.parked: TextRows | None = None
-        self.reads, self.last_read, self.over = 0, 0.0, True
-        self.per_step: float | None = None
-        self.beside = False
         self._chunks: list[_Chunk] = []  # as prompts were read
         self._chunk_start: int | None = None  # where it is not what is read first
         self._prompt_length = 0
@@ -88,22 +91,24 @@ class CachedSequence:
         At least one is read, for its logits. Where another sequence has more of the prompt, its rows are copied.
         Where tokens were taken back the slots are empty, and the first chunk that is read must ask for memories.
         """
-        with self.decoder.alone():
-            kept = self.valid(ids, memory)
-            goes_on = memory and kept == len(self.tokens)
-            donor = max(self.decoder.others(self), key=lambda o: o.valid(ids, memory), default=self)
-            if (copied := donor.valid(ids, memory)) >= kept + WORTH_COPYING:
-                kept, goes_on = copied, False
-                self.decoder.copy(donor, self, kept)
-                self.tokens, self._chunks = list(donor.tokens), list(donor._chunks)
-            elif memory != self.memory:
-                self.decoder.restart(self, memory)
-            self._chunk_start = next((c.start for c in self._chunks if c.start < kept < c.end), None)
-            self._chunks = [c for c in self._chunks if c.end <= kept]
-            del self.tokens[kept:]
-            self._prompt_length, self._missed, self.over = len(ids), False, False
-            if not goes_on and self.memories:
-                self.decoder.inject(self, ())
+        return self.decoder.scheduler.call(lambda slots: self._begin(slots, ids, memory))
+
+    def _begin(self, slots: Slots, ids: Sequence[int], memory: bool) -> int:
+        kept = self.valid(ids, memory)
+        goes_on = memory and kept == len(self.tokens)
+        donor = max(self.decoder.others(self), key=lambda o: o.valid(ids, memory), default=self)
+        if (copied := donor.valid(ids, memory)) >= kept + WORTH_COPYING:
+            kept, goes_on = copied, False
+            slots.copy(donor, self, kept)
+            self._chunks = list(donor._chunks)
+        elif memory != self.memory:
+            slots.restart(self, memory)
+        self._chunk_start = next((c.start for c in self._chunks if c.start < kept < c.end), None)
+        self._chunks = [c for c in self._chunks if c.end <= kept]
+        del self.tokens[kept:]
+        self._prompt_length, self._missed, self.over = len(ids), False, False
+        if not goes_on and self.memories:
+            slots.inject(self, ())
         return kept
 
     def valid(self, ids: Sequence[int], memory: bool) -> int:
@@ -131,9 +136,15 @@ class CachedSequence:
             self._chunks.append(_Chunk(first, end, self._missed))
         self._chunk_start = None
         pieces = [tokens[n : n + PROMPT_TOKENS] for n in range(0, len(tokens), PROMPT_TOKENS)]
-        found = [self.decoder.read(self, piece, all_logits=all_logits) for piece in pieces]
+        found = [self._read(piece, all_logits) for piece in pieces]
         self.decoder_s += time.perf_counter() - begun
         return np.concatenate(found) if all_logits else found[-1]
+
+    def _read(self, tokens: Sequence[int], all_logits: bool) -> np.ndarray:
+        logits = self.decoder.scheduler.read(self, tokens, all_logits)
+        if self.per_step is not None:
+            self.decoder.give_way(len(tokens), self.per_step)
+        return logits
 
     def inject(self, memories: Sequence[ExplicitMemory]) -> None:
         """Read these memories from the next token on; those that are in the slots already cost nothing."""
@@ -142,25 +153,26 @@ class CachedSequence:
             return
         if not self.memory:
             raise InvalidInput("this sequence was begun without memory")
-        with self.decoder.alone():
-            self.decoder.inject(self, memories)
+        self.decoder.scheduler.call(lambda slots: slots.inject(self, memories))
 
     def miss(self) -> None:
         """The next chunk's memories could not be had: another answer to the same prompt reads the chunk again."""
         self._missed = True
 
     def end(self) -> None:
-        """The answer is over: other sequences need not wait for this one, and may have its place."""
-        self.decoder.ended(self)
+        """The answer is over: other sequences need not wait for this one, and may have its slot."""
+        self.over = True
+        self.decoder.scheduler.wake()
 
     def become(self, other: CachedSequence) -> None:
         """Hold what another sequence of the same decoder has read, where it lies; the other one is empty then."""
-        with self.decoder.alone():
-            self.decoder.move(other, self)
-            self.tokens, self._chunks, self._chunk_start = other.tokens, other._chunks, other._chunk_start
-            self.memory, self.memories, self.source = other.memory, other.memories, other.source
-            self._prompt_length, self._missed = other._prompt_length, other._missed
-            other.tokens, other._chunks, other.memories = [], [], ()
+        self.decoder.scheduler.call(lambda slots: self._become(slots, other))
+
+    def _become(self, slots: Slots, other: CachedSequence) -> None:
+        slots.move(other, self)
+        self._chunks, self._chunk_start, self.source = other._chunks, other._chunk_start, other.source
+        self._prompt_length, self._missed = other._prompt_length, other._missed
+        other._chunks = []
 
     def _check(self, tokens: Sequence[int]) -> None:
         vocabulary, context = self.decoder.config.vocabulary, self.decoder.context

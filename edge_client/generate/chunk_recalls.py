@@ -36,8 +36,8 @@ class _Pending:
 class ChunkRecalls:
     """The recalls of one answer. One thread at a time.
 
-    policy: with mode `off` nothing is recalled. also: the conversation's own memories, searched beside the knowledge
-    bases; None where it has none. cancellation: ends a wait. news: Recalled events that were not yet passed on. last:
+    policy: with mode `off` nothing is recalled. also: the conversation's own memories, searched next to the knowledge
+    bases; None where it has none. cancellation: ends a wait. events: Recalled events that were not yet passed on. last:
     the last event of every chunk. failed: whether a chunk went without memories because they could not be had.
     """
 
@@ -54,7 +54,7 @@ class ChunkRecalls:
         self._waits = policy.mode is RecallMode.exact
         self.lead_tokens = 0 if self._waits else policy.lead_tokens
         self.also = also
-        self.news: list[Recalled] = []
+        self.events: list[Recalled] = []
         self.last: dict[int, Recalled] = {}
         self.failed = False
         self.worker = None if policy.mode is RecallMode.off else engine.worker
@@ -99,7 +99,7 @@ class ChunkRecalls:
             return
         if asks(number, self.chunk_tokens, self.lead_tokens):
             self._give_up("they had not come when the next chunk's were requested")
-            # The fewer tokens of its own chunk a query has, the more of what was said before. Without a word to search
+            # The fewer tokens of its own chunk a query has, the more of what came before. Without a word to search
             # for, the next chunk reads what this one reads.
             if query := self._tokenizer.decode(self._content[-self.chunk_tokens :]).strip():
                 self._pending = _Pending(self._submit([query]), len(self.last))
@@ -158,7 +158,7 @@ class ChunkRecalls:
             position=len(self._sequence.tokens),
             blocked_ms=waited_ms + inject_ms,
         )
-        self.news.append(recalled)
+        self.events.append(recalled)
         self.last[chunk] = recalled
 
     def _wait(self, ticket: Ticket) -> list[Recall]:

@@ -4,10 +4,10 @@
     memories, retrieved chunk by chunk       text in the cache, from the first position on
 
 When the cache is filled to a mark, the oldest turns become memories and the rest is read anew in another sequence,
-with what the answer says meanwhile; then that sequence takes the place of this one. So what is in the cache is always
-as if the conversation had begun with what is kept, and positions stay in the context.
+with what the answer generates meanwhile; then that sequence replaces this one. So what is in the cache is always as if
+the conversation had begun with what is kept, and positions stay in the context.
 
-An answer that is under way shall not be noticeably slower for it. So all of it is done in the background, beside the
+An answer that is under way shall not be noticeably slower for it. So all of it is done in the background, next to the
 answer's steps and no faster than needed; what the answer itself reads at the end is a few tokens. Turns that will
 leave are written ahead, at best between two answers. If the cache fills before all is done, the answer waits a moment
 at every token rather than long at one.
@@ -65,7 +65,7 @@ class Conversation:
 
     messages: all of them, the question under way included. spelled: by a message's number the tokens that the model
     generated for it. left: messages, behind the system's, that left the cache. past: memories of this conversation
-    alone, or None. news: events that were not passed on yet.
+    alone, or None. events: those that were not passed on yet.
     """
 
     def __init__(self, engine: Engine, messages: Sequence[Message], spelled: Mapping[int, Sequence[int]]) -> None:
@@ -75,7 +75,7 @@ class Conversation:
         self.left = 0
         self.past: Past | None = None
         self.sequence = engine.sequence()
-        self.news: list[Remembered] = []
+        self.events: list[Remembered] = []
         self._policy = engine.policy
         self._prompt = Prompt([], [])
         self._eviction: _Eviction | None = None
@@ -116,7 +116,7 @@ class Conversation:
         left = text.decoder.context - text.length
         waits = self._policy.mode is RecallMode.exact or left <= CLOSE
         if not waits and left <= SLOW_SHARE * text.decoder.context:
-            with text.decoder.hurry():
+            with self._engine.decoder.hurry():
                 wait([eviction.job], SLOW_S)
         if (waits or eviction.job.done()) and self.settle(cancellation):
             self._prompt = eviction.prompt
@@ -134,14 +134,14 @@ class Conversation:
         except ModelClosed:
             raise CancelledError from None
         except Memory3Error as failed:  # the text stays where it is as long as it fits
-            self.news.append(Remembered(eviction.turns, 0, described(failed)))
+            self.events.append(Remembered(eviction.turns, 0, described(failed)))
             return False
         rest, held = self.sequence.tokens[len(found.tokens) + eviction.fewer :], self.sequence.memories
         self.sequence.become(found)
         if rest:  # generated meanwhile
             self.sequence.inject(held)
             self.sequence.read(rest)
-        self.news.append(Remembered(eviction.turns, references, error))
+        self.events.append(Remembered(eviction.turns, references, error))
         if eviction.ahead:
             self._recalls = recalls
         return True
@@ -175,28 +175,28 @@ class Conversation:
         """Whether turns can become memories that are read."""
         return self._engine.bundle.writer is not None and self._policy.mode is not RecallMode.off
 
-    def _evict(self, said: Sequence[int]) -> None:
-        """Let the oldest turns leave, in the background. said: tokens of the answer that were read so far."""
-        left = self._leaving(len(said))
+    def _evict(self, read_ids: Sequence[int]) -> None:
+        """Let the oldest turns leave, in the background. read_ids: tokens of the answer that were read so far."""
+        left = self._leaving(len(read_ids))
         kept = self._kept(left)
-        if left == self.left or len(kept.ids) + len(said) >= self._engine.decoder.room:
+        if left == self.left or len(kept.ids) + len(read_ids) >= self._engine.decoder.room:
             return
         turns = self._gone(left)
         leaving = tuple(n for n, _ in turns[len(self._gone(self.left)) :])
         if self._eviction is not None:
             leaving = (*self._eviction.turns, *leaving)
         self.left = left
-        whole = Prompt([*kept.ids, *said], [*kept.content, *[True] * len(said)])
+        whole = Prompt([*kept.ids, *read_ids], [*kept.content, *[True] * len(read_ids)])
         # The answer itself reads the last token of its prompt.
-        read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
+        read = whole if read_ids else Prompt(whole.ids[:-1], whole.content[:-1])
         fewer = len(self.sequence.tokens) - len(read.ids)
         job = self._engine.background.submit(self._write_and_read, turns, read, self._policy, fewer)
-        self._eviction = _Eviction(job, leaving, kept, fewer, ahead=not said)
-        if not said:
+        self._eviction = _Eviction(job, leaving, kept, fewer, ahead=not read_ids)
+        if not read_ids:
             self._prompt = kept
 
     def _write_ahead(self) -> None:
-        """Write the turns, in the background, that would leave if they had to now; once for every turn that is said."""
+        """Write the turns, in the background, that would leave if they had to now; once for every turn."""
         if self._turns_ahead < (count := len(self.turns)):
             self._turns_ahead = count
             self._engine.background.submit(self._ahead, self._gone(self._leaving(0)))
@@ -212,27 +212,27 @@ class Conversation:
         end = self.turns[0] + left if self.turns else 0
         return [(n, self.messages[at:to]) for n, (at, to) in enumerate(pairwise(self.turns), 1) if at < end]
 
-    def _leaving(self, said: int) -> int:
+    def _leaving(self, answer_tokens: int) -> int:
         """How many messages leave: the fewest whole turns after which the others keep their share of the mark.
 
-        said: tokens of the answer under way.
+        answer_tokens: of the answer under way.
         """
         turns, mark = self.turns, self._engine.mark
         first = turns[0] if turns else 0
 
         def fits(start: int) -> bool:
             bound = mark if start in turns[-PINNED:] else int(KEPT_SHARE * mark)
-            return len(self._kept(start - first).ids) + said < bound
+            return len(self._kept(start - first).ids) + answer_tokens < bound
 
-        may = [start for start in turns[:-1] if start - first >= self.left]
-        place = bisect_left(may, True, key=fits)
-        return [*may, *turns[-1:], first][place] - first
+        candidates = [start for start in turns[:-1] if start - first >= self.left]
+        index = bisect_left(candidates, True, key=fits)
+        return [*candidates, *turns[-1:], first][index] - first
 
     def _kept(self, left: int) -> Prompt:
         """The conversation without so many messages behind the system's."""
         first = self.turns[0] if left else 0
         numbers = [n for n in range(len(self.messages)) if not first <= n < first + left]
-        spelled = {place: self.spelled[n] for place, n in enumerate(numbers) if n in self.spelled}
+        spelled = {index: self.spelled[n] for index, n in enumerate(numbers) if n in self.spelled}
         return self._engine.bundle.chat.prompt([self.messages[n] for n in numbers], spelled=spelled)
 
     def _write_and_read(
@@ -240,7 +240,7 @@ class Conversation:
     ) -> tuple[CachedSequence, int, str, Sequence[Recalled]]:
         """In the background: memories of the turns, and a sequence that has read the prompt with them at hand.
 
-        And what the answer said meanwhile. All is spread over the tokens that fit until answers have to wait for it.
+        And what the answer generated meanwhile. All is spread over the tokens that fit until answers must wait for it.
         """
         engine, answer, references, error = self._engine, self.sequence, 0, ""
         free = max(int((1 - SLOW_SHARE) * engine.decoder.context) - answer.length, 1)

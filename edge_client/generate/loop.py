@@ -3,7 +3,7 @@
 prompt   messages -> tokens -> chunks of 64          memory3.chat, generate.prompt
 recall   chunk -> query vector -> hits -> memories   generate.chunk_recalls, recall.worker, recall.recaller
 inject   memories -> slots of the caches             decoder.sequence, decoder.kv
-decode   tokens -> logits -> token                   decoder.batch, generate.sampling
+decode   tokens -> logits -> token                   decoder.batching, generate.sampling
 stream   tokens -> text, events                      generate.sampling, stream
 
 When a generated chunk's memories are requested, and when they reach the slots, is the mode's:
@@ -96,7 +96,7 @@ class Answer:
         finally:
             self._recalls.end()
             self._sequence.end()
-        yield from self._news()
+        yield from self._pending_events()
         statistics = self._statistics(reused, self._sequence.decoder_s - decoder_s)
         refused = is_refusal(self.shown)
         yield Finished(self.shown, self._reason, statistics, self._recalls.failed, refused)
@@ -109,14 +109,14 @@ class Answer:
         """
         recalls = self._recalls
         logits = recalls.read_prompt(reused)
-        yield from self._news()
+        yield from self._pending_events()
         for number in count(1):
             first = number == 1 and not self._prompt.begun  # an answer that goes on has its first token behind it
             bias = self._refusal.bias_for(len(self._sequence.memories)) if first else 0.0
             picked = self._sampler.pick(logits[-1], (self._refuses, bias) if bias else None)
             self._cancellation.check()
             self._first_token_s = self._first_token_s or self._seconds()
-            yield from self._news()
+            yield from self._pending_events()
             yield self._token(picked)
             if self._conversation is not None and recalls.worker is not None:
                 self._conversation.make_room(
@@ -149,12 +149,12 @@ class Answer:
         top = tuple(TokenLogprob(i, self._tokenizer.piece(i), logprob) for i, logprob in picked.top)
         return Token(picked.id, text, picked.logprob, top)
 
-    def _news(self) -> list[Event]:
-        own = self._conversation.news if self._conversation is not None else []
-        news: list[Event] = [*own, *self._recalls.news]
+    def _pending_events(self) -> list[Event]:
+        own = self._conversation.events if self._conversation is not None else []
+        events: list[Event] = [*own, *self._recalls.events]
         own.clear()
-        self._recalls.news.clear()
-        return news
+        self._recalls.events.clear()
+        return events
 
     @property
     def began(self) -> bool:
@@ -167,8 +167,8 @@ class Answer:
         return "".join(self._texts)
 
     @property
-    def said(self) -> list[int] | None:
-        """The generated tokens that spell the shown text, or None where a stop string or a cancellation cut it."""
+    def token_ids(self) -> list[int] | None:
+        """The generated tokens of the shown text; None where a stop string or a cancellation cut it."""
         tokens = [t for t in self._generated if t not in self._ends]
         spelled = StreamText(self._tokenizer, begun=self._prompt.ids if self._prompt.begun else ())
         text = "".join(map(spelled.push, tokens)) + spelled.flush(cut=self._reason in CUT)

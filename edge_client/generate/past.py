@@ -62,8 +62,8 @@ class Past:
         for number, messages in turns:
             turn = _document(number, messages)
             if turn.text and self._ahead.get(turn.key, (None,))[0] != turn and not self.base.has(turn):
-                said = [(m["role"], m["content"]) for m in messages if m["content"].strip()]
-                found.append((turn, turn_references(said, count, memory.reference_tokens)))
+                texts = [(m["role"], m["content"]) for m in messages if m["content"].strip()]
+                found.append((turn, turn_references(texts, count, memory.reference_tokens)))
         return found
 
     def write_ahead(

@@ -1,7 +1,7 @@
-"""A prompt cut into chunks, and the text each chunk asks with (paper 3.1).
+"""A prompt cut into chunks, and the query text of each (paper 3.1).
 
 The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 63. A query is made of
-what people and the model said up to the chunk's end, never of the template's scaffolding; a turn with less than 64
+what people and the model wrote up to the chunk's end, never of the template's scaffolding; a turn with less than 64
 such tokens looks further back, and a chunk without any reads what the chunk before it read. So a chunk's memories
 follow from the text up to its end, by which `Sequence` decides what need not be read again.
 
@@ -25,8 +25,8 @@ _TURNS = 3
 class Chunk:
     """Tokens that are read together, with the same memories.
 
-    start: place of the first one in the text. query: what to recall with, None to keep the memories of
-    the chunk before.
+    start: index of the first one in the text. query: what to recall with; None keeps the memories of the chunk
+    before.
     """
 
     start: int
@@ -37,8 +37,8 @@ class Chunk:
 def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0, *, held: bool = True) -> list[Chunk]:
     """The chunks of `prompt` from token `start` on; the first is shorter if `start` is inside the grid.
 
-    held: whether the slots hold the memories of the token before `start`. If not, the first chunk asks for them even
-    where it has no content: what was said last before it is what those were found with.
+    held: whether the slots hold the memories of the token before `start`. If not, the first chunk requests them even
+    where it has no content: the last content before it is what those were found with.
     """
     chunks: list[Chunk] = []
     while start < len(prompt.ids):
@@ -67,9 +67,9 @@ def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit
                 turns.append([])
             turns[-1].append(token)
         was_content = is_content
-    said = turns[0][:limit]
-    before = turns[-1][: limit - len(said)] if len(turns) > 1 else []
-    text, earlier = (tokenizer.decode(turn[::-1]).strip() for turn in (said, before))
+    own = turns[0][:limit]
+    before = turns[-1][: limit - len(own)] if len(turns) > 1 else []
+    text, earlier = (tokenizer.decode(turn[::-1]).strip() for turn in (own, before))
     return Query(text, earlier) if text else Query(earlier) if earlier else None
 
 

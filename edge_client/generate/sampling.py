@@ -146,8 +146,8 @@ class Sampler:
         else:
             tokens, weights = distribution(changed, self.sampling)
             reached = np.cumsum(weights)
-            place = int(np.searchsorted(reached, self._random.random() * reached[-1], side="right"))
-            token = int(tokens[min(place, len(weights) - 1)])
+            index = int(np.searchsorted(reached, self._random.random() * reached[-1], side="right"))
+            token = int(tokens[min(index, len(weights) - 1)])
         if self._counts is not None:
             self._counts[token] += 1
         if self.sampling.constraint is not None:
@@ -191,7 +191,7 @@ def distribution(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np
 
 
 def likeliest(values: np.ndarray, count: int) -> np.ndarray:
-    """Places of the `count` largest values, in order of place; of equal ones the first."""
+    """Indices of the `count` largest values, ascending; of equal ones the first."""
     if count >= len(values):
         return np.arange(len(values))
     least = np.partition(values, len(values) - count)[len(values) - count]
@@ -201,7 +201,7 @@ def likeliest(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
-    """The fewest places, likeliest first, whose weights reach top_p of all."""
+    """The fewest indices, likeliest first, whose weights reach top_p of all."""
     total = weights.sum()
     # All that are lighter than this do not add up to what is left out: only the others are sorted.
     likely = np.flatnonzero(weights >= (1 - top_p) * total / len(weights))
@@ -277,7 +277,7 @@ class StreamText:
 
     def _release(self, text: str) -> str:
         """Show `text` up to a stop string, or up to what might become one."""
-        ends = [place for s in self._stop if (place := text.find(s)) >= 0]
+        ends = [index for s in self._stop if (index := text.find(s)) >= 0]
         if ends:
             self.stopped = True
             self._held = ""

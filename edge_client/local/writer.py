@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.process_memory import return_free_memory
 from edge_client.decoder.providers import provider_named
 from edge_client.decoder.runtime import session_options
@@ -54,7 +54,7 @@ class MemoryWriter:
         threads: int = 1,
         provider: str = "cpu",
         embedder: Embedder | None = None,
-        decoder: Decoder | None = None,
+        decoder: BatchingDecoder | None = None,
     ) -> None:
         if bundle.writer is None:
             raise StorageError(
@@ -77,7 +77,7 @@ class MemoryWriter:
         return split(text, title, self.bundle.tokenizer.count, self.bundle.config.memory.reference_tokens)
 
     def write(self, texts: Sequence[str], *, per_step: float = 1.0) -> Written:
-        """One memory and one vector for each reference; per_step: see `Decoder.give_way`.
+        """One memory and one vector for each reference; per_step: see `BatchingDecoder.give_way`.
 
         Raises InvalidInput for a text that is empty or longer than a reference.
         """

@@ -24,17 +24,17 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def pull_bundle(channel: ChannelSettings, place: Path, *, progress: Progress = lambda *_: None) -> Bundle:
-    """Fetch the service's bundle to the folder `place`; an older bundle there is replaced when the new one is whole.
+def pull_bundle(channel: ChannelSettings, target: Path, *, progress: Progress = lambda *_: None) -> Bundle:
+    """Fetch the service's bundle to the folder `target`; an older bundle there is replaced when the new one is whole.
 
     Interrupted, by Ctrl-C or whatever, the next call goes on where it stopped; equal files of the older bundle do not
-    come again. Raises RetrievalError, StorageError, InvalidInput for a place that holds something else, CorruptFile for
+    come again. Raises RetrievalError, StorageError, InvalidInput for a target of something else, CorruptFile for
     a manifest that is none or a file that does not become what the manifest says.
     """
-    place = place.absolute()
-    check_place(place)
-    with staged(place) as folder, open_channel(channel) as opened:
-        return _BundlePull(channel, models_pb2_grpc.ModelsStub(opened).FetchBundle, progress).run(folder, place)
+    target = target.absolute()
+    check_place(target)
+    with staged(target) as folder, open_channel(channel) as opened:
+        return _BundlePull(channel, models_pb2_grpc.ModelsStub(opened).FetchBundle, progress).run(folder, target)
 
 
 class _BundlePull:
@@ -45,7 +45,7 @@ class _BundlePull:
         self._done: dict[str, int] = {}  # bytes of every file
         self._total_bytes = 0
 
-    def run(self, folder: Path, place: Path) -> Bundle:
+    def run(self, folder: Path, target: Path) -> Bundle:
         raw = resumed(self._manifest, lambda: 0)
         manifest = checked_manifest(raw)
         self._total_bytes = sum(entry.bytes for entry in manifest.files.values())
@@ -53,7 +53,7 @@ class _BundlePull:
         for path in set(folder.iterdir()) - {part for _, part in files.values()}:
             path.unlink()
         for name, (entry, part) in files.items():
-            older = place / name
+            older = target / name
             if not _size(part) and older.is_file() and older.stat().st_size == entry.bytes:
                 with contextlib.suppress(OSError):  # no hard links here: it comes again
                     os.link(older, part)
@@ -66,8 +66,8 @@ class _BundlePull:
         for path in folder.iterdir():
             with path.open("rb") as written:
                 os.fsync(written.fileno())
-        replace_folder(folder, place)
-        return Bundle(place, manifest)
+        replace_folder(folder, target)
+        return Bundle(target, manifest)
 
     def _manifest(self) -> bytes:
         raw = b""

@@ -51,16 +51,16 @@ def pull_pack(
     (KNOWLEDGE_BASE_CHANGING where it is written to again and again), InvalidInput where the device has a knowledge base
     of its own by that name.
     """
-    place = path_of(folder, knowledge_base).absolute()
-    if place.exists() and not read_head(place).pulled:
-        raise InvalidInput(f"{place} holds this device's own memories: choose another folder with --local")
+    target = path_of(folder, knowledge_base).absolute()
+    if target.exists() and not read_head(target).pulled:
+        raise InvalidInput(f"{target} holds this device's own memories: choose another folder with --local")
     request = bases.ExportKnowledgeBaseRequest(name=knowledge_base, embedder_id=embedder_id)
     if identity is not None:
         request.model_id, request.codec_id = identity.model_id, identity.codec_id
         request.memory_format_id = identity.memory_format_id
-    with staged(place) as staging, open_channel(channel) as opened:
+    with staged(target) as staging, open_channel(channel) as opened:
         method = knowledge_bases_pb2_grpc.KnowledgeBasesStub(opened).ExportKnowledgeBase
-        pull = _PackPull(channel, method, request, staging / place.name, progress)
+        pull = _PackPull(channel, method, request, staging / target.name, progress)
         for start in range(STARTS):
             try:
                 head = resumed(pull.go_on, lambda: pull.pages)
@@ -70,7 +70,7 @@ def pull_pack(
                 remove(pull.file)
                 time.sleep(_PAUSE_S * start)
                 continue
-            install(pull.file, place)
+            install(pull.file, target)
             return head
     raise StorageError(
         f"knowledge base {knowledge_base!r} was written to {STARTS} times while it was being fetched: run the same"

@@ -30,17 +30,17 @@ Progress = Callable[[int, int, str], None]
 """Called often with bytes done, bytes in all, and what is being fetched; what it raises ends the pull."""
 
 
-def staging_of(place: Path) -> Path:
-    """The folder in which what comes for `place` waits until it is whole; it stays where something is left to come."""
-    return place.with_name(f".{place.name}.pull")
+def staging_of(target: Path) -> Path:
+    """The folder that collects what is fetched for `target`; it stays while something is missing."""
+    return target.with_name(f".{target.name}.pull")
 
 
 @contextmanager
-def staged(place: Path) -> Iterator[Path]:
+def staged(target: Path) -> Iterator[Path]:
     """That folder, locked for this process. Raises StorageError (PULL_UNDER_WAY, and those of `disk_errors`)."""
-    folder = staging_of(place)
-    with disk_errors(place):
-        lock = _locked(folder, place)
+    folder = staging_of(target)
+    with disk_errors(target):
+        lock = _locked(folder, target)
         try:
             yield folder
         finally:
@@ -49,8 +49,8 @@ def staged(place: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _locked(folder: Path, place: Path) -> int:
-    """The staging folder of `place`, made, opened and locked. Another process may remove or install it meanwhile."""
+def _locked(folder: Path, target: Path) -> int:
+    """The staging folder of `target`, made, opened and locked. Another process may remove or install it meanwhile."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -62,7 +62,7 @@ def _locked(folder: Path, place: Path) -> int:
                 os.close(lock)
             except BlockingIOError as error:
                 os.close(lock)
-                message = f"another process is fetching to {place}: wait for it, or choose another place"
+                message = f"another process is fetching to {target}: wait for it, or choose another folder"
                 raise StorageError(message, reason="PULL_UNDER_WAY") from error
 
 
@@ -72,7 +72,7 @@ def require_room(folder: Path, needed_bytes: int) -> None:
     if needed_bytes + MARGIN_BYTES > free:
         raise StorageError(
             f"{folder.parent} needs {needed_bytes / 1e6:.0f} MB more, {free / 1e6:.0f} MB are free:"
-            " make room or choose another place; what was fetched is kept",
+            " make room or choose another folder; what was fetched is kept",
             reason="DISK_FULL",
         )
 

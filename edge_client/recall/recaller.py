@@ -154,7 +154,7 @@ class Recall:
     """What a chunk reads: memories (at most the model's number), where they are from, or why there are none.
 
     memories: arrays are read-only. read: one for each hit, refused ones included. error: `REASON: message` of what
-    failed for the whole chunk, with `reason` alone beside it; empty if nothing did. service_error: why the service was
+    failed for the whole chunk, and `reason` its name alone; empty if nothing did. service_error: why the service was
     not used, when memories came from this device instead.
     """
 
@@ -317,7 +317,7 @@ class Recaller:
         spent_s: float,
         cancellation: Cancellation | None,
     ) -> RetrievalResult:
-        """The service's answer; the breaker learns how it went, but is not told of what is this device's slowness."""
+        """The service's answer; the breaker learns how it went, except for this device's own slowness."""
         assert self.client is not None
         left_s = deadline_s - spent_s
         if left_s <= 0:

@@ -1,4 +1,4 @@
-"""Recall beside decoding: a thread for each recall embeds, calls and decompresses while the decoder goes on.
+"""Recall while decoding: a thread for each recall embeds, calls and decompresses while the decoder goes on.
 
 session                                   thread
 ticket = worker.submit([query])  ----->   embed, call the service, check, decompress   (recall.recaller)

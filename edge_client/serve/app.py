@@ -47,13 +47,11 @@ from edge_client.wire.client import MemoryClient
 from memory3 import __version__
 from memory3.errors import InvalidInput
 from memory3.formats import Report, read_documents
-from protos.memory.v1 import knowledge_bases_pb2 as bases
 
 PAGE = Path(__file__).parent / "page"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 STEP = ("outcome", "key", "done", "references", "message")
 """What is told of a document that is being remembered."""
-_STATES = {state: name.rpartition("_")[2].lower() for name, state in bases.KnowledgeBaseState.items()}
 
 
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key: str | None) -> ASGIApp:
@@ -171,7 +169,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
             found["address"] = edge.service
             try:
                 found["data"] = [
-                    {"name": base.name, "description": base.description, "state": _STATES.get(base.state, "unknown")}
+                    {"name": base.name, "description": base.description, "state": base.state}
                     for base in await anyio.to_thread.run_sync(client.knowledge_bases)
                 ]
             except RetrievalError as error:
@@ -188,7 +186,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
         if client is None:
             return {"data": [], "next": ""}
         found, following = await anyio.to_thread.run_sync(client.documents, name, page, count)
-        data = [{"key": d.document_key, "title": d.title, "references": len(d.references)} for d in found]
+        data = [{"key": d.key, "title": d.title, "references": d.references} for d in found]
         return {"data": data, "next": following}
 
     return router

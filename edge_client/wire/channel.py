@@ -104,14 +104,14 @@ def _unanswered(reason: str, message: str, help: str = "") -> RetrievalError:
     return RetrievalError(message, reason=reason, unavailable=True, help=help)
 
 
-def _unreachable(address: str, said: str) -> RetrievalError:
+def _unreachable(address: str, details: str) -> RetrievalError:
     for mark, meaning, help in _HANDSHAKES:
-        if re.search(mark, said, re.IGNORECASE):
+        if re.search(mark, details, re.IGNORECASE):
             return _unanswered("CERTIFICATE", f"no trust in the service at {address}: {meaning}", help)
     help = "start it with `memory-service serve`, or name another with --service"
-    if "Socket closed" in said:
+    if "Socket closed" in details:
         help = (
             "it closed the connection at once, as one does that requires TLS (EDGE_CLIENT_TLS=1) or this device's"
             f" certificate; otherwise {help}"
         )
-    return _unanswered("UNREACHABLE", f"no service at {address} ({said})", help)
+    return _unanswered("UNREACHABLE", f"no service at {address} ({details})", help)

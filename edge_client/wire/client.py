@@ -6,7 +6,8 @@ the service orders those of one (`memory3.words`), so that the k best of all are
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -32,6 +33,31 @@ from protos.memory.v1 import (
 QUERIES_PER_CALL = 16
 """At most; a service takes 256 (`memory.v1.Limits`)."""
 _HIT_BYTES = 4096  # of a hit without its payload: key and title of at most 1 KiB each, 128 tokens of text
+
+
+_STATES = {state: name.rpartition("_")[2].lower() for name, state in knowledge_bases_pb2.KnowledgeBaseState.items()}
+
+
+@dataclass(frozen=True)
+class KnowledgeBaseInfo:
+    """A knowledge base of a service. state: such as "ready"; problem: why it cannot be used, or ""."""
+
+    name: str
+    description: str
+    state: str
+    problem: str
+    model_id: str
+    embedder_id: str
+
+
+@dataclass(frozen=True)
+class DocumentInfo:
+    """A document of a service's knowledge base. references: how many memories it has."""
+
+    key: str
+    title: str
+    metadata: Mapping[str, str]
+    references: int
 
 
 class MemoryClient:
@@ -125,15 +151,24 @@ class MemoryClient:
         """What the service runs; raises a RetrievalError."""
         return self._call(models_pb2_grpc.ModelsStub(self._channel).Describe, models_pb2.DescribeRequest())
 
-    def knowledge_bases(self) -> list[knowledge_bases_pb2.KnowledgeBase]:
+    def knowledge_bases(self) -> list[KnowledgeBaseInfo]:
         """Those that the service has, by name; raises a RetrievalError."""
         stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self._channel)
         listed = self._call(stub.ListKnowledgeBases, knowledge_bases_pb2.ListKnowledgeBasesRequest())
-        return sorted(listed.knowledge_bases, key=lambda base: base.name)
+        found = (
+            KnowledgeBaseInfo(
+                base.name,
+                base.description,
+                _STATES.get(base.state, "unknown"),
+                base.problem,
+                base.model_id,
+                base.embedder_id,
+            )
+            for base in listed.knowledge_bases
+        )
+        return sorted(found, key=lambda base: base.name)
 
-    def documents(
-        self, knowledge_base: str, page_token: str = "", count: int = 20
-    ) -> tuple[list[ingestion_pb2.GetDocumentResponse], str]:
+    def documents(self, knowledge_base: str, page_token: str = "", count: int = 20) -> tuple[list[DocumentInfo], str]:
         """A page of documents by key, and where the next one begins ("" on the last); raises a RetrievalError."""
         stub = ingestion_pb2_grpc.IngestionStub(self._channel)
         page = self._call(
@@ -144,7 +179,9 @@ class MemoryClient:
         wanted = [ingestion_pb2.GetDocumentRequest(knowledge_base=knowledge_base, document_key=key) for key in keys]
         calls = [self._call(stub.GetDocument.future, request) for request in wanted]
         with named_errors(self.address, self.deadline_s):
-            return [call.result() for call in calls], page.next_page_token
+            found = [call.result() for call in calls]
+        documents = [DocumentInfo(d.document_key, d.title, dict(d.metadata), len(d.references)) for d in found]
+        return documents, page.next_page_token
 
     def close(self) -> None:
         """Close the connection; calls under way end with a RetrievalError."""

@@ -19,7 +19,7 @@ from edge_client import (
     StorageError,
     Token,
 )
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
@@ -58,13 +58,13 @@ def gate(tiny: Bundle, written: list[ExplicitMemory]) -> Gate:
 @pytest.fixture
 def gated(tiny: Bundle, gate: Gate) -> Iterator[EdgeModel]:
     settings = EdgeSettings(memory=RecallMode.overlap, lead_tokens=4, deadline_s=30)
-    with EdgeModel(Engine(tiny, Decoder.open(tiny, threads=1), gate, settings)) as model:
+    with EdgeModel(Engine(tiny, BatchingDecoder.open(tiny, threads=1), gate, settings)) as model:
         yield model
 
 
 def prefilled(bundle: Bundle, prompt: Sequence[int], said: list[int], recalls: Sequence[Recalled]) -> list[int]:
     """Greedy choices of a fresh decoder that reads the same tokens in chunks, each with its memories."""
-    sequence, text = Decoder.open(bundle, threads=1).sequence(), [*prompt, *said[:-1]]
+    sequence, text = BatchingDecoder.open(bundle, threads=1).sequence(), [*prompt, *said[:-1]]
     sequence.begin(text, memory=True)
     swaps = [r for r in recalls if not r.recall.error]
     ends = [r.position for r in swaps[1:]] + [len(text)]
@@ -258,7 +258,7 @@ def test_closing_the_model_ends_answers_in_order(gated: EdgeModel) -> None:
 def test_closing_the_model_waits_for_the_step_that_another_thread_is_in(
     gated: EdgeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner, inside, through = gated.engine.decoder._runner, threading.Event(), threading.Event()
+    runner, inside, through = gated.engine.decoder.scheduler._runner, threading.Event(), threading.Event()
     run, steps = runner.run, list[Any]()
 
     def slow(*arguments: Any, **options: Any) -> Any:

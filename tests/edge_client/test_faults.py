@@ -160,7 +160,9 @@ def asked_and_closed(folder: Path, service: FakeService, *, leave_early: bool) -
         else:
             list(stream)
         engine = model.engine
-        return [weakref.ref(each) for each in (model, engine.decoder.graph, engine.recaller, engine.recaller.embedder)]
+        return [
+            weakref.ref(each) for each in (model, engine.decoder.backend, engine.recaller, engine.recaller.embedder)
+        ]
 
 
 @pytest.mark.parametrize(

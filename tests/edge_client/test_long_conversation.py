@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Remembered
-from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation, StorageError
 from edge_client.generate.chunk_recalls import ChunkRecalls
@@ -130,9 +129,11 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
                 read = talked.sequence.tokens[:-1]  # one token more was read since
                 content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
                 want = fresh(model, session, Prompt(read, content))
-                places = [s.place for s in (talked.sequence, want)]
+                places = [s.slot for s in (talked.sequence, want)]
                 rows, wanted = (
-                    model.engine.decoder._runner.read_text(p, True, want.length) for p in places if p is not None
+                    model.engine.decoder.scheduler._runner.read_text(p, True, want.length)
+                    for p in places
+                    if p is not None
                 )
                 for name, array in rows.items():
                     np.testing.assert_allclose(array, wanted[name], atol=1e-4)
@@ -149,7 +150,7 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
 ) -> None:
     session = model.session(SYSTEM, memory="overlap")
     talk(session, 3)
-    talked, decoder, read, write = session.conversation, model.engine.decoder, Decoder.read, MemoryWriter.write
+    talked, decoder, read, write = session.conversation, model.engine.decoder, CachedSequence._read, MemoryWriter.write
     talked._turns_ahead = 1000  # nothing is written ahead
     begun, aside = list[int](), list[int]()
 
@@ -159,13 +160,13 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
             time.sleep(0.001)
         return write(self, texts, **options)
 
-    def counted(self: Decoder, sequence: CachedSequence, tokens: list[int], **options: bool) -> np.ndarray:
-        if sequence.per_step is not None:
+    def counted(self: CachedSequence, tokens: list[int], all_logits: bool) -> np.ndarray:
+        if self.per_step is not None:
             aside.append(len(tokens))
-        return read(self, sequence, tokens, **options)
+        return read(self, tokens, all_logits)
 
     monkeypatch.setattr(MemoryWriter, "write", slow)
-    monkeypatch.setattr(Decoder, "read", counted)
+    monkeypatch.setattr(CachedSequence, "_read", counted)
     events = list(session.send("Tell me a long story.", **{**MANY, "max_tokens": 280}))
     assert (finished(events).reason, len(tokens_of(events))) == ("length", 280), "it was not ended"
     assert next(e for e in events if isinstance(e, Remembered)).references

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from edge_client import ContextFull, EdgeModel, Finished, Recalled, SessionBusy, Token
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.engine import Engine
 from edge_client.serve.requests import JsonGrammars
@@ -176,7 +176,7 @@ def test_statistics_add_up(model: EdgeModel) -> None:
 def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, model: EdgeModel, tmp_path: Path) -> None:
     other = tiny_loaded(config=tiny_config().with_memory(tiny_config().memory.__class__()))
     export_decoder(other, tmp_path / "decoder.onnx", "float32")
-    wrong = Decoder(open_decoder(tmp_path / "decoder.onnx", threads=1), [1])
+    wrong = BatchingDecoder(open_decoder(tmp_path / "decoder.onnx", threads=1), [1])
     with pytest.raises(CorruptFile, match="another shape"):
         Engine(tiny, wrong, model.engine.recaller, EdgeSettings())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.model import EdgeModel
 from memory3.bundle import Bundle
 from memory3.codec.codec import ExactCodec
@@ -76,7 +76,7 @@ def test_stored_memories_give_the_logits_of_memories_kept(model: EdgeModel, load
     tokens = tiny.chat.prompt([{"role": "user", "content": "Quito?"}]).ids[: tiny.config.memory.chunk_tokens]
     logits = []
     for memories in (recall.memories, never_left, ()):
-        sequence = Decoder.open(tiny, parallel=1).sequence()
+        sequence = BatchingDecoder.open(tiny, parallel=1).sequence()
         sequence.begin(tokens, memory=True)
         sequence.inject(memories)
         logits.append(sequence.read(tokens))

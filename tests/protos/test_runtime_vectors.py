@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from memory3.backend import DecoderBackend
 from memory3.bundle import Bundle
@@ -49,7 +49,7 @@ def cases() -> dict[str, Any]:
 
 
 def client_of(graph: DecoderBackend, payload_format: MemoryFormat) -> Client:
-    text = Decoder(graph, cases()["prefix"], context=512, parallel=2).sequence()
+    text = BatchingDecoder(graph, cases()["prefix"], context=512, parallel=2).sequence()
     return Client(
         lambda ids, memory: text.begin(ids, memory=memory),
         lambda tokens: text.read(tokens)[-1],

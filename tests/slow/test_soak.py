@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from edge_client import EdgeModel, RecallMode
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
@@ -60,7 +60,7 @@ def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
     settings = EdgeSettings(memory=RecallMode.overlap, lead_tokens=4, local=tmp_path / "local")
     with (
         serving(FakeService(bundle.embedder(), texts, payloads)) as service,
-        EdgeModel(Engine(bundle, Decoder.open(bundle, threads=1), NewMemories(bundle), settings)) as model,
+        EdgeModel(Engine(bundle, BatchingDecoder.open(bundle, threads=1), NewMemories(bundle), settings)) as model,
     ):
 
         def answer(number: int) -> None:

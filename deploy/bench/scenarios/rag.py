@@ -50,8 +50,8 @@ def measure(settings: AnswerSettings) -> Keys:
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="answers")
         keys: Keys = {
             "model": bundle.manifest.name,
-            "precision": model.engine.decoder.graph.precision,
-            "provider": model.engine.decoder.graph.provider,
+            "precision": model.engine.decoder.backend.precision,
+            "provider": model.engine.decoder.backend.provider,
             "threads": settings.threads,
             "references": bundle.config.memory.memories_per_chunk,
             "reference_tokens": rag.read_tokens,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edge_client.cli import verify
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import nvidia
 from memory_model.models.engine import TorchBackend
 from tests.edge_client.cli.conftest import run
@@ -39,11 +39,11 @@ def test_the_cpu_and_torch_agree_and_what_did_not_run_is_named(tmp_path: Path, m
 def test_a_provider_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle, real, right = tiny_bundle(tmp_path), verify.decode, verify.reference
 
-    def wrong(decoder: Decoder, *arguments: Any) -> verify.Decoded:
+    def wrong(decoder: BatchingDecoder, *arguments: Any) -> verify.Decoded:
         found = real(decoder, *arguments)
         return found if decoder is references[0] else replace(found, logits=found.logits * 1.5)
 
-    references: list[Decoder] = []
+    references: list[BatchingDecoder] = []
     monkeypatch.setattr(verify, "reference", lambda b: references.append(right(b)) or references[0])
     monkeypatch.setattr(verify, "decode", wrong)
     assert run("verify", "--bundle", bundle.folder, "--out", tmp_path / "out", "--steps", 2).exit_code == 1

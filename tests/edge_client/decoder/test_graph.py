@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.decoder import threads
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.kv import Caches
 from edge_client.decoder.process_memory import return_free_memory
 from edge_client.decoder.providers import open_decoder
@@ -84,13 +84,13 @@ PREFIX, CONTEXT = [1, 2, 3], 403
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["onnx", "torch"])
-def decoder(tiny: Bundle, request: pytest.FixtureRequest) -> Decoder:
+def decoder(tiny: Bundle, request: pytest.FixtureRequest) -> BatchingDecoder:
     engine = TorchBackend(tiny_loaded().model) if request.param else open_decoder(tiny.decoder, threads=1)
-    return Decoder(engine, PREFIX, context=CONTEXT, parallel=2)
+    return BatchingDecoder(engine, PREFIX, context=CONTEXT, parallel=2)
 
 
 @pytest.fixture
-def sequence(decoder: Decoder) -> CachedSequence:
+def sequence(decoder: BatchingDecoder) -> CachedSequence:
     return decoder.sequence()
 
 
@@ -101,7 +101,7 @@ def recalled(seed: int, count: int = 3) -> list[ExplicitMemory]:
 @given(st.lists(st.integers(-5, 270), max_size=80), st.integers(0, 6), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_any_input_is_answered_or_refused_by_name(
-    decoder: Decoder, tokens: list[int], count: int, memory: bool
+    decoder: BatchingDecoder, tokens: list[int], count: int, memory: bool
 ) -> None:
     sequence = decoder.sequence()
     try:
@@ -118,14 +118,14 @@ def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_p
     weights = {k: v.numpy() for k, v in loaded.model.state_dict().items()}
     decoder_graphs(weights, loaded.config)["standard"].save(tmp_path / "decoder.onnx")
     graph = open_decoder(tmp_path / "decoder.onnx", threads=1)
-    assert Decoder(graph, PREFIX).context == 256
-    assert Decoder(graph, PREFIX, context=100).room == 97
+    assert BatchingDecoder(graph, PREFIX).context == 256
+    assert BatchingDecoder(graph, PREFIX, context=100).room == 97
     with pytest.raises(InvalidInput, match="257 tokens exceeds the 256"):
-        Decoder(graph, PREFIX, context=257)
+        BatchingDecoder(graph, PREFIX, context=257)
     for context, parallel in ((10, 1), (100, 0)):
         with pytest.raises(InvalidInput, match="at least"):
-            Decoder(graph, PREFIX, context=context, parallel=parallel)
-    longer = Decoder(open_decoder(tiny.decoder, threads=1), PREFIX, context=5000, parallel=1).sequence()
+            BatchingDecoder(graph, PREFIX, context=context, parallel=parallel)
+    longer = BatchingDecoder(open_decoder(tiny.decoder, threads=1), PREFIX, context=5000, parallel=1).sequence()
     assert np.isfinite(longer.read([1] * 4500)).all()
 
 
@@ -161,7 +161,7 @@ def answer(
 
 
 def fresh(sequence: CachedSequence, ids: list[int], *, memory: bool = True) -> list[int]:
-    alone = Decoder(sequence.decoder.graph, PREFIX, context=CONTEXT, parallel=1)
+    alone = BatchingDecoder(sequence.decoder.backend, PREFIX, context=CONTEXT, parallel=1)
     return answer(alone.sequence(), ids, memory=memory)[1]
 
 
@@ -187,7 +187,9 @@ def test_an_edit_is_read_from_the_chunk_that_it_changes(sequence: CachedSequence
     assert answer(sequence, edited, memory=memory) == (kept, fresh(sequence, edited, memory=memory))
 
 
-def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, sequence: CachedSequence) -> None:
+def test_a_turn_that_was_taken_back_leaves_what_was_before_it(
+    decoder: BatchingDecoder, sequence: CachedSequence
+) -> None:
     _, said = answer(sequence, PROMPT)
     kept, _ = answer(sequence, [*PROMPT, *said, *drawn(2, 30)])
     assert kept == len(PROMPT) + len(said) - 1, "what goes on keeps all, the answer too"
@@ -206,7 +208,7 @@ def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_n
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_what_another_sequence_has_read_is_copied(decoder: Decoder, memory: bool) -> None:
+def test_what_another_sequence_has_read_is_copied(decoder: BatchingDecoder, memory: bool) -> None:
     """A shared system prompt, say. Of sequences that read from elsewhere nothing is taken."""
     sequences = [decoder.sequence(), decoder.sequence(), decoder.sequence()]  # more than there are places
     prompts = [[*drawn(7, 40), *drawn(8 + n, 10)] for n in range(4)]

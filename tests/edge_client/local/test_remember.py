@@ -165,7 +165,7 @@ def test_a_knowledge_base_of_another_bundle_is_refused_until_it_is_written_anew(
     tiny: Bundle, other: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remembered(tiny, notes)
-    monkeypatch.setattr("edge_client.engine.Decoder.open", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("edge_client.engine.BatchingDecoder.open", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(ModelMismatch, match="'mine' was written by"):
         EdgeModel.open(other.folder)
     assert "--anew --kb mine" in run("remember", notes, "--bundle", other.folder).stderr

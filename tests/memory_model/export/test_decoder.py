@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from edge_client.decoder.batch import Decoder as EdgeDecoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import Sequence
 from memory3.codec.payload import ExplicitMemory
@@ -51,8 +51,8 @@ def standard(weights: dict[str, np.ndarray], config: ModelConfig, precision: str
     return decoder_graphs(weights, config, precision, operators=["standard"])["standard"]
 
 
-def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
-    return EdgeDecoder(open_decoder(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
+def opened(path: Path, prefix: list[int]) -> BatchingDecoder:
+    return BatchingDecoder(open_decoder(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
 
 
 def exported(
@@ -60,7 +60,7 @@ def exported(
 ) -> Sequence:
     path, prefix = folder / "decoder.onnx", prefix or tuple(range(PREFIX))
     if variant == "torch":
-        return EdgeDecoder(TorchBackend(model), prefix, context=300, parallel=1).sequence()
+        return BatchingDecoder(TorchBackend(model), prefix, context=300, parallel=1).sequence()
     decoder_graphs(weights_of(model), model.config, precision, operators=[variant])[variant].save(path)
     return opened(path, list(prefix)).sequence()
 
@@ -117,7 +117,7 @@ def test_poison_in_unused_rows_does_not_leak(budget: str, count: int, tmp_path: 
 
     def run(poison: bool) -> np.ndarray:
         sequence = exported(model, tmp_path)
-        caches = sequence.decoder._runner.caches
+        caches = sequence.decoder.scheduler._runner.caches
         sequence.begin([], memory=count > 0)
         sequence.read(ids[:20])
         if count:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from edge_client.decoder.batch import Decoder
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import Sequence as Text
 from experiments.random_base import hugging_face_config
@@ -289,7 +289,7 @@ def exported(loaded: LoadedModel, folder: Path, precision: str, variant: str, pr
     graphs = decoder_graphs(weights, loaded.config, precision, operators=[variant])
     graphs[variant].save(folder / "decoder.onnx")
     graph = open_decoder(folder / "decoder.onnx", threads=1, provider="cpu")
-    return Decoder(graph, prefix, context=256, parallel=1).sequence()
+    return BatchingDecoder(graph, prefix, context=256, parallel=1).sequence()
 
 
 def memory_case(loaded: LoadedModel) -> tuple[list[int], list[int], list[int], list[int]]:

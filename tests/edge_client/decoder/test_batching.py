@@ -6,6 +6,7 @@ import math
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.decoder import batch
-from edge_client.decoder.batch import IDLE_S, Decoder
+from edge_client.decoder import batching, scheduler
+from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import CachedSequence
+from edge_client.decoder.slots import IDLE_S
 from edge_client.errors import ProviderError
 from memory3.backend import DecoderBackend, RunInput
 from memory3.codec.payload import ExplicitMemory
@@ -106,9 +108,9 @@ def test_eight_threads_answer_as_each_would_alone(graph: DecoderBackend, paralle
     """With pauses, cancellations, later turns, fewer places than conversations, and some in the background."""
     rng = random.Random(seed)
     plans = [[Conversation.drawn(rng) for _ in range(3)] for _ in range(8)]
-    alone = Decoder(graph, PREFIX, context=200, parallel=1)
+    alone = BatchingDecoder(graph, PREFIX, context=200, parallel=1)
     want = [[c.answer(alone.sequence("alone")) for c in plan] for plan in plans]
-    decoder = Decoder(graph, PREFIX, context=200, parallel=parallel)
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=parallel)
 
     def talk(number: int) -> list[list[int]]:
         own = random.Random(100 * seed + number)
@@ -131,13 +133,13 @@ def test_eight_threads_answer_as_each_would_alone(graph: DecoderBackend, paralle
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps wait for everyone, however slow this machine is."""
-    monkeypatch.setattr(batch, "PATIENCE_S", 1.5)
-    monkeypatch.setattr(batch, "LATELY_S", 1.5)
+    monkeypatch.setattr(scheduler, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(scheduler, "LATELY_S", 1.5)
 
 
 def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderBackend) -> None:
     """Every place is taken by an answer that is under way but stands still."""
-    decoder = Decoder(graph, PREFIX, context=200, parallel=2)
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=2)
     talk = Conversation([5, 6, 7], True, 12)
     held = [decoder.sequence() for _ in range(2)]
     for number, sequence in enumerate(held):
@@ -146,15 +148,15 @@ def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderB
     began = time.monotonic()
     said = talk.answer(decoder.sequence())
     assert time.monotonic() - began < 5
-    assert said == talk.answer(Decoder(graph, PREFIX, context=200, parallel=1).sequence())
-    assert sum(s.place is None for s in held) == 1, "one was parked"
+    assert said == talk.answer(BatchingDecoder(graph, PREFIX, context=200, parallel=1).sequence())
+    assert sum(s.slot is None for s in held) == 1, "one was parked"
     assert all(np.isfinite(sequence.read([9])).all() for sequence in held)
 
 
 @pytest.mark.usefixtures("patient")
 def test_a_sequence_between_others_that_is_dropped_leaves_its_place(graph: DecoderBackend) -> None:
-    decoder = Decoder(graph, PREFIX, context=200, parallel=3)
-    alone = Decoder(graph, PREFIX, context=200, parallel=1)
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=3)
+    alone = BatchingDecoder(graph, PREFIX, context=200, parallel=1)
     made = [decoder.sequence() for _ in range(3)]
     for number, sequence in enumerate(made):
         sequence.begin([number, 4], memory=True)
@@ -164,12 +166,12 @@ def test_a_sequence_between_others_that_is_dropped_leaves_its_place(graph: Decod
     with ThreadPoolExecutor(2) as threads:
         got = list(threads.map(lambda pair: pair[0].answer(pair[1]), zip(outer, made, strict=True)))
     assert got == [c.answer(alone.sequence(n)) for n, c in enumerate(outer)]
-    assert sorted(s.place for s in made if s.place is not None) == [0, 1]
+    assert sorted(s.slot for s in made if s.slot is not None) == [0, 1]
 
 
 @pytest.mark.usefixtures("patient")
 def test_logits_of_a_sequence_that_makes_room_for_a_step_stay_as_they_were(graph: DecoderBackend) -> None:
-    decoder = Decoder(graph, PREFIX, context=200, parallel=3)
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=3)
     first, between, last = made = [decoder.sequence() for _ in range(3)]
     for sequence in made:
         sequence.begin([9, 8], memory=True)
@@ -180,45 +182,60 @@ def test_logits_of_a_sequence_that_makes_room_for_a_step_stay_as_they_were(graph
     first.over = last.over = False
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda s: s.read([5]), (first, last)))
-    assert [s.place for s in made] == [0, 2, 1]
+    assert [s.slot for s in made] == [0, 2, 1]
     first.end()
     last.read([7])
     np.testing.assert_array_equal(logits, before)
 
 
-def test_a_sequence_that_asks_while_its_place_is_given_away_keeps_it(
+def test_what_an_interrupted_reader_requested_is_dropped_and_the_others_go_on(
     graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = Decoder(graph, PREFIX, context=200, parallel=1)
-    over, new = decoder.sequence(), decoder.sequence()
-    for sequence in (over, new):
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=2)
+    first, second = decoder.sequence(), decoder.sequence()
+    for sequence in (first, second):
         sequence.begin([5, 6, 7], memory=False)
-    over.read([5])
-    over.end()
-    take, asking = decoder._take_place, threading.Thread(target=lambda: over.read([6]))
+        sequence.read([5])
+    real = scheduler._Work.wait
 
-    def late(sequence: CachedSequence) -> None:
-        if asking.ident is None:
-            asking.start()
-            while not any(r.sequence is over for r in decoder._waiting):
-                time.sleep(0.001)
-        take(sequence)
+    def interrupted(work: scheduler._Work) -> None:
+        work.abandoned = True
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(decoder, "_take_place", late)
-    assert np.isfinite(new.read([5])).all()
-    asking.join(60)
-    assert over.tokens == [5, 6]
+    monkeypatch.setattr(scheduler._Work, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        first.read([6])
+    monkeypatch.setattr(scheduler._Work, "wait", real)
+    assert np.isfinite(second.read([6])).all()
+    assert np.isfinite(first.read([7])).all()
+    assert first.tokens in ([5, 7], [5, 6, 7]), "read whole or not at all"
+
+
+def test_the_thread_and_the_caches_go_with_the_last_sequence(graph: DecoderBackend) -> None:
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=2)
+    sequence, thread = decoder.sequence(), decoder.scheduler._thread
+    runner = weakref.ref(decoder.scheduler._runner)
+    sequence.read([5])
+    del decoder
+    assert np.isfinite(sequence.read([6])).all(), "a sequence keeps its decoder"
+    del sequence
+    thread.join(60)
+    assert not thread.is_alive()
+    assert runner() is None
 
 
 def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: DecoderBackend) -> None:
-    decoder = Decoder(graph, PREFIX, context=200, parallel=2)
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=2)
     sequence = decoder.sequence()
     sequence.read([5])
-    run, decoder._runner.run = decoder._runner.run, lambda *_, **__: np.full((1, 200), np.nan, np.float32)  # type: ignore[method-assign]
+    run, decoder.scheduler._runner.run = (
+        decoder.scheduler._runner.run,
+        lambda *_, **__: np.full((1, 200), np.nan, np.float32),
+    )  # type: ignore[method-assign]
     with pytest.raises(ProviderError, match="NaN"):
         sequence.read([6])
-    decoder._runner.run = run  # type: ignore[method-assign]
-    other = Decoder(graph, PREFIX, context=200, parallel=2).sequence()
+    decoder.scheduler._runner.run = run  # type: ignore[method-assign]
+    other = BatchingDecoder(graph, PREFIX, context=200, parallel=2).sequence()
     other.read([5])
     np.testing.assert_array_equal(sequence.read([6]), other.read([6]))
 
@@ -226,23 +243,23 @@ def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: 
 def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_place(
     graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
-    decoder = Decoder(graph, PREFIX, context=200, parallel=3)
+    decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=3)
     _ = graph.device == "cpu" or pytest.skip("only a processor has cores to spare")
     first, behind, last = (decoder.sequence() for _ in range(3))
     for sequence in (first, behind, last):  # three places, side by side
         sequence.begin([9, 8], memory=True)
         sequence.read([9])
-    begun, stepped, run = threading.Event(), threading.Event(), decoder._runner.run
+    begun, stepped, run = threading.Event(), threading.Event(), decoder.scheduler._runner.run
 
     def held(place: int, rows: list[RunInput], **options: bool) -> np.ndarray:
-        if place == behind.place and len(rows) == 1:
+        if place == behind.slot and len(rows) == 1:
             logits = run(place, rows[:1], **options)
             begun.set()
             assert stepped.wait(60), "the others' steps waited for it"
             return logits
         return run(place, rows, **options)
 
-    monkeypatch.setattr(decoder._runner, "run", held)
+    monkeypatch.setattr(decoder.scheduler._runner, "run", held)
     behind.per_step = math.inf
     with ThreadPoolExecutor(3) as threads:
         reading = threads.submit(behind.read, [7, 6, 5, 4])
@@ -252,7 +269,7 @@ def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_pla
         stepped.set()
         reading.result()
     assert decoder.batch_sizes[2], "their steps were run together"
-    alone = Decoder(graph, PREFIX, context=200, parallel=1).sequence()
+    alone = BatchingDecoder(graph, PREFIX, context=200, parallel=1).sequence()
     alone.begin([9, 8], memory=True)
     for tokens in ([9], [7, 6, 5, 4]):
         alone.read(tokens)
@@ -262,7 +279,7 @@ def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_pla
 def test_work_in_the_background_waits_for_steps_while_others_decode(
     graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder, looks = Decoder(graph, PREFIX, context=200, parallel=2), list[float]()
+    decoder, looks = BatchingDecoder(graph, PREFIX, context=200, parallel=2), list[float]()
     sequence = decoder.sequence()
 
     def one_step(seconds: float) -> None:
@@ -270,7 +287,7 @@ def test_work_in_the_background_waits_for_steps_while_others_decode(
         sequence.read([1])
 
     monkeypatch.setattr(time, "sleep", one_step)
-    monkeypatch.setattr(batch, "LATELY_S", 60.0)
+    monkeypatch.setattr(batching, "LATELY_S", 60.0)
     decoder.give_way(100)
     assert not looks, "nobody decodes"
     sequence.begin([5, 6], memory=False)

@@ -1,0 +1,308 @@
+"""`Scheduler`: one thread that owns a decoder's caches and runs what others request, through a queue.
+
+Steps that come together are run together: a step waits a few milliseconds for the other sequences that are decoding.
+Prompts are read in pieces between steps. On the CPU, what is read in the background has a thread of its own, at a low
+priority, and runs at the same time as the steps.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from edge_client.decoder.slots import IDLE_S, SequenceState, Slots
+from edge_client.errors import ProviderError
+from memory3.backend import DecoderRunner
+
+PATIENCE_S = 0.005
+"""How long a step waits for other sequences that decode, or half of what the last one took if that is more."""
+LATELY_S = 0.05
+"""A sequence decodes if it has read something within this time."""
+STOP_S = 5.0
+"""Longest wait for the thread's end."""
+T = TypeVar("T")
+
+
+class _Work:
+    """What a thread waits for. failed: by what."""
+
+    def __init__(self) -> None:
+        self._done = threading.Lock()
+        self._done.acquire()
+        self.error: BaseException | None = None
+        self.abandoned = False
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Let the waiting thread go on."""
+        self.error = error
+        self._done.release()
+
+    def wait(self) -> None:
+        """Until `finish`; raises its error."""
+        try:
+            self._done.acquire()
+        except BaseException:  # an interrupt: nobody waits any more
+            self.abandoned = True
+            raise
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                self.error = None  # else error and frames hold each other
+
+
+class _Read(_Work):
+    """Tokens that a sequence reads now. came: when; logits: what came of it."""
+
+    def __init__(self, sequence: SequenceState, tokens: Sequence[int], all_logits: bool) -> None:
+        super().__init__()
+        self.sequence, self.tokens, self.all_logits = sequence, tokens, all_logits
+        self.came = time.monotonic()
+        self.logits: np.ndarray | None = None
+
+    @property
+    def steps(self) -> bool:
+        """Whether it can be run together with others."""
+        return len(self.tokens) == 1 and not self.all_logits
+
+
+class _Call(_Work):
+    """A function that needs the slots, run between two runs."""
+
+    def __init__(self, function: Callable[[Slots], object]) -> None:
+        super().__init__()
+        self.function = function
+        self.result: object = None
+
+
+class _Ended(_Work):
+    """A background run that is over: its request with logits or error."""
+
+    def __init__(self, request: _Read, logits: np.ndarray | None, error: Exception | None) -> None:
+        super().__init__()
+        self.request, self.logits, self.failure = request, logits, error
+
+
+class Scheduler:
+    """Runs reads of many sequences. `read` and `call` may be called from any thread but its own, and block.
+
+    beside_steps: whether background reads run at the same time as steps. batch_sizes: steps by their number of
+    sequences; steps: all of them.
+    """
+
+    def __init__(self, runner: DecoderRunner, slots: Slots, *, beside_steps: bool) -> None:
+        self._runner, self._slots, self._beside_steps = runner, slots, beside_steps
+        self.batch_sizes: Counter[int] = Counter()
+        self.steps = 0
+        self.step_s = 0.0
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._stopped = False
+        self._waiting: list[_Read] = []
+        self._free_since = 0.0
+        self._prompt_next = True
+        self._background = ThreadPoolExecutor(1, "memory3-background-read", initializer=_lower_priority)
+        self._thread = threading.Thread(target=self._serve, name="memory3-decoder", daemon=True)
+        self._thread.start()
+
+    def read(self, sequence: SequenceState, tokens: Sequence[int], all_logits: bool = False) -> np.ndarray:
+        """Append tokens to a sequence; logits float32 [1, vocabulary], or `all_logits` [n, vocabulary].
+
+        Raises ProviderError.
+        """
+        request = _Read(sequence, tokens, all_logits)
+        sequence.reading = True
+        try:
+            self._queue.put(request)
+            request.wait()
+        finally:
+            sequence.reading = False
+        assert request.logits is not None
+        return request.logits
+
+    def call(self, function: Callable[[Slots], T]) -> T:
+        """The result of a function that may change slots: nothing but background reads runs meanwhile."""
+        call = _Call(function)
+        self._queue.put(call)
+        call.wait()
+        return call.result  # type: ignore[return-value]  # of this function
+
+    def wake(self) -> None:
+        """Decide anew: a sequence is over."""
+        self._queue.put(None)
+
+    def stop(self) -> None:
+        """End the thread, which then lets the caches go. Idempotent."""
+        self._stopped = True
+        self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_S)
+        self._background.shutdown(wait=False)
+
+    # Everything below runs in the scheduler's thread.
+
+    def _serve(self) -> None:
+        while not self._stopped:
+            self._receive(self._patience())
+            try:
+                while not self._stopped and self._advance():
+                    self._receive(0)
+            except Exception as error:  # a fault of ours must not leave anybody waiting
+                waiting, self._waiting = self._waiting, []
+                for request in waiting:
+                    request.finish(error)
+
+    def _receive(self, timeout_s: float | None) -> None:
+        """Take everything from the queue; waits for the first. None: without end."""
+        try:
+            work = self._queue.get(timeout=timeout_s) if timeout_s != 0 else self._queue.get_nowait()
+            while True:
+                if isinstance(work, _Read):
+                    self._waiting.append(work)
+                elif isinstance(work, _Ended):
+                    work.request.sequence.running = False
+                    self._finish(work.request, work.logits, work.failure)
+                elif isinstance(work, _Call):
+                    self._run_call(work)
+                work = None
+                work = self._queue.get_nowait()
+        except queue.Empty:
+            self._waiting = [r for r in self._waiting if not r.abandoned]
+
+    def _run_call(self, call: _Call) -> None:
+        try:
+            call.result = call.function(self._slots)
+        except Exception as error:
+            call.finish(error)
+        else:
+            call.finish()
+
+    def _advance(self) -> bool:
+        """Do one thing that is due: give a slot, begin a background read, read a prompt's piece, or make a step.
+
+        Returns False where nothing is due. Prompts and steps take turns.
+        """
+        slotted = [r for r in self._waiting if r.sequence.slot is not None]
+        if len(slotted) < len(self._waiting):
+            slot = self._slots.free({r.sequence for r in self._waiting})
+            if slot is not None:
+                self._give(slot, next(r for r in self._waiting if r.sequence.slot is None))
+                return True
+        for request in slotted:
+            if self._beside_steps and request.sequence.per_step is not None:
+                self._waiting.remove(request)
+                request.sequence.running = True
+                self._background.submit(self._read_in_background, request)
+                return True
+        prompts, steps = [r for r in slotted if not r.steps], [r for r in slotted if r.steps]
+        if prompts and (self._prompt_next or not steps):
+            self._prompt_next = False
+            self._waiting.remove(prompts[0])
+            self._read(prompts[0])
+        elif steps and self._all_came(steps):
+            self._prompt_next = True
+            self._waiting = [r for r in self._waiting if r not in steps]
+            self._step(steps)
+        else:
+            return False
+        self._free_since = time.monotonic()
+        return True
+
+    def _give(self, slot: int, request: _Read) -> None:
+        try:
+            self._slots.give(slot, request.sequence)
+        except Exception as error:
+            self._waiting.remove(request)
+            request.finish(error)
+
+    def _all_came(self, steps: Sequence[_Read]) -> bool:
+        now, here = time.monotonic(), {r.sequence for r in self._waiting}
+        owners = (self._slots.at(slot) for slot in range(len(self._slots)))
+        decoding = (s for s in owners if s is not None and s.per_step is None and not s.over)
+        missing = (s for s in decoding if s not in here and now - s.last_read < LATELY_S)
+        return not any(True for _ in missing) or now >= self._waits_until(steps)
+
+    def _waits_until(self, steps: Sequence[_Read]) -> float:
+        return max(self._free_since, min(r.came for r in steps)) + max(PATIENCE_S, self.step_s / 2)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait before deciding again when nothing arrives."""
+        if not self._waiting:
+            return None
+        left = self._waits_until(self._waiting) - time.monotonic()
+        return left if left > 0 else IDLE_S / 4
+
+    def _read(self, request: _Read) -> None:
+        """Several tokens of one sequence."""
+        self._finish(request, *self._run(request))
+
+    def _read_in_background(self, request: _Read) -> None:
+        """As `_read`, in the background's thread, which alone touches the sequence's slot meanwhile."""
+        self._queue.put(_Ended(request, *self._run(request)))
+
+    def _run(self, request: _Read) -> tuple[np.ndarray | None, Exception | None]:
+        try:
+            slot = request.sequence.slot
+            assert slot is not None
+            inputs = [self._slots.input(request.sequence, request.tokens)]
+            return self._runner.run(slot, inputs, all_logits=request.all_logits), None
+        except Exception as error:
+            return None, error
+
+    def _step(self, requests: Sequence[_Read]) -> None:
+        """One token of each of these sequences; a slot that lies between theirs is passed over."""
+        begun = time.monotonic()
+        try:
+            self._slots.gather([r.sequence for r in requests])
+            at = {r.sequence.slot: r for r in requests if r.sequence.slot is not None}
+            first, last = min(at), max(at)
+            inputs = [
+                self._slots.input(at[slot].sequence, at[slot].tokens) if slot in at else self._slots.input_between(slot)
+                for slot in range(first, last + 1)
+            ]
+            logits = self._runner.run(first, inputs)
+        except Exception as error:
+            for request in requests:
+                self._finish(request, None, error)
+            return
+        self.batch_sizes[len(requests)] += 1
+        self.steps += 1
+        for slot, request in at.items():
+            # Of several each has a copy: the next step may come before all have looked at theirs.
+            row = logits[slot - first : slot - first + 1]
+            self._finish(request, row.copy() if len(inputs) > 1 else row)
+        self.step_s = time.monotonic() - begun
+
+    def _finish(self, request: _Read, logits: np.ndarray | None, error: Exception | None = None) -> None:
+        if logits is None:
+            request.finish(error)
+            return
+        if (wrong := broken(logits)) is not None:
+            request.finish(wrong)
+            return
+        sequence = request.sequence
+        sequence.tokens.extend(request.tokens)
+        sequence.reads += 1
+        sequence.last_read = time.monotonic()
+        request.logits = logits.copy() if request.all_logits else logits
+        request.finish()
+
+
+def broken(logits: np.ndarray) -> ProviderError | None:
+    """The error of logits that are no numbers."""
+    message = "the decoder's logits are NaN: the file or the execution provider is damaged"
+    return ProviderError(message, reason="WRONG_RESULT") if np.isnan(logits[-1, 0]) else None
+
+
+def _lower_priority() -> None:
+    """Of this thread, where Linux has one for each: next to decoding on the same core it gets about a quarter."""
+    if sys.platform == "linux":
+        os.nice(5)
