@@ -90,7 +90,7 @@ class ChunkRecalls:
         for number, one in enumerate(earlier):
             self.last[number] = replace(one, chunk=number, recall=replace(one.recall, memories=()))
             self.failed = self.failed or bool(one.recall.error)
-        self.news += self.last.values()
+        self.events += self.last.values()
 
     def generated(self, token: int, number: int) -> None:
         """Token `number` of the answer, from 1, was generated: request and swap in what is due now."""

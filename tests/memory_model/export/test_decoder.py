@@ -189,7 +189,7 @@ def test_both_variants_read_one_file_of_weights_and_agree(precision: str, tied: 
     logits, graphs = [], []
     for file in (path, tmp_path / "alone.onnx"):
         decoder = opened(file, [1, 2, 3])
-        graphs.append(decoder.graph)
+        graphs.append(decoder.backend)
         sequence = decoder.sequence()
         sequence.begin(ids, memory=True)
         sequence.inject(chosen)
