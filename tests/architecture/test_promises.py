@@ -1,0 +1,17 @@
+"""Each promise of docs/operations/promises.md names a test that exists."""
+
+import re
+
+from deploy.kube_tools import ROOT
+
+PAGE = ROOT / "docs" / "operations" / "promises.md"
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if re.match(r"\| (?!promise|-)", line)]
+    assert len(rows) > 15
+    for row in rows:
+        (name,) = re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", row)
+        path, _, function = name.partition("::")
+        text = (ROOT / path).read_text()
+        assert not function or re.search(rf"^(async )?def {function}\(", text, re.MULTILINE), name
