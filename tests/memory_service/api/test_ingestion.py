@@ -145,8 +145,8 @@ def test_prepared_references_are_stored_as_sent_and_checked(client: Client, enco
 
 
 def test_the_text_of_prepared_references_is_counted_in_bytes() -> None:
-    for letter, error in (("e", ""), ("é", "more text than a document may have")):
-        references = [pb.PreparedReference(text=letter * 30)]
+    for letter, error in (("e", ""), ("é", "800 bytes of text, at most 640")):
+        references = [pb.PreparedReference(text=letter * 400)]
         item = pb.IngestItem(prepared=pb.PreparedDocument(key="k", references=references))
         read = DocumentReader(HashEncoder(), limit_bytes=10).read(item)
         assert read is not None
