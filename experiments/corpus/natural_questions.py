@@ -22,7 +22,7 @@ from pathlib import Path
 from experiments.corpus.sources import Package
 from memory3.errors import CorruptFile
 from memory3.references import split
-from memory_model.data.passages import Asked, Passage
+from memory_model.data.passages import Passage, PassageQuestion
 
 PACKAGE = Package(
     "pyserini",
@@ -64,7 +64,7 @@ def matched(
     questions_answers: Iterable[tuple[str, Sequence[str]]],
     passages: Sequence[Passage],
     excluded: Callable[[str], bool] = lambda question: False,
-) -> Iterator[Asked]:
+) -> Iterator[PassageQuestion]:
     """Every question for which a reference of the passages is found, with the answer as the reference writes it.
 
     A reference is at most 480 characters of a passage, behind its title. excluded: which questions are left out.
@@ -98,7 +98,7 @@ def matched(
             passage, text = references[number]
             found_answer = _answer_in(answers, question, text) if covered >= _COVERAGE * sum(weights.values()) else None
             if found_answer:
-                yield Asked(question, found_answer, text, passage.source, passage.key)
+                yield PassageQuestion(question, found_answer, text, passage.source, passage.key)
                 break
 
 

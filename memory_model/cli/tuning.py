@@ -61,8 +61,8 @@ def adapt(
     Without --out, the finished adapter is installed in the model folder. Without --heads, the budget stays the same.
 
     Tasks: facts (questions about facts), hard (facts whose references all have the requested field, of different
-    subjects), articles (people's questions about paragraphs, beside others of the same article), dialogue (questions
-    about earlier conversations), asked (people's questions about passages), continual (the paper's training on text
+    subjects), articles (people's questions about paragraphs, next to others of the same article), dialogue (questions
+    about earlier conversations), questions (people's questions about passages), continual (the paper's training on text
     with a memory for each chunk), warmup (the same text without memory), keeping (plain text and small talk, to
     preserve the model), preferences (DPO with memories). See docs/training.md. On several GPUs:
     torchrun --nproc-per-node N -m memory_model.cli adapt …

@@ -1,7 +1,7 @@
 """One step's input, whatever it was made from: references and texts that read them.
 
-Every kind of training (conversations about facts or prose, the paper's continual training, keeping what the original
-model knows) is a `BatchSource`; `Mixture` mixes them and `memory_model.train.tuner` knows only `Batch`.
+Every kind of training (conversations about facts or prose, the paper's continual training, preserving the original
+model) is a `BatchSource`; `Mixture` mixes them and `memory_model.train.tuner` sees only `Batch`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BatchSource(Protocol):
         """The next batch."""
 
     def state(self) -> Any:
-        """Where the source stands, JSON-ready."""
+        """The source's position, JSON-ready."""
 
     def restore(self, state: Any) -> None:
         """Go on from a state."""
@@ -92,14 +92,14 @@ def conversation_tokens(chat: ChatTemplate, turns: Sequence[tuple[str, str]]) ->
     prompt, stop = chat.prompt(messages, add_generation_prompt=False), chat.tokenizer.end_of_turn_id
     ids: list[int] = []
     labels: list[int] = []
-    said = 0
+    contents = 0
     for content, run in groupby(zip(prompt.content, prompt.ids, strict=True), key=itemgetter(0)):
         tokens = [token for _, token in run]
         learned = 0
-        said += content
-        if said and said % 2 == 0:
+        contents += content
+        if contents and contents % 2 == 0:
             learned = len(tokens) if content else tokens.index(stop) + 1 if stop in tokens else 0
-        if said == len(messages) and not content:
+        if contents == len(messages) and not content:
             tokens = tokens[:learned]
         ids += tokens
         labels += tokens[:learned] + [IGNORE] * (len(tokens) - learned)
@@ -125,7 +125,7 @@ class Mixture:
         return self.sources[name][1].next()
 
     def state(self) -> Any:
-        """Where the mixture and each of its sources stand."""
+        """The state of the mixture and of each of its sources."""
         sources = {name: source.state() for name, (_, source) in self.sources.items()}
         return {"mixture": self.random.getstate(), "sources": sources}
 
@@ -139,7 +139,7 @@ class Mixture:
 
 
 def parse_weights(text: str, known: Collection[str]) -> dict[str, float]:
-    """`facts:4,prose` as {"facts": 4.0, "prose": 1.0}; raises InvalidInput, also for a task that is not known."""
+    """`facts:4,prose` as {"facts": 4.0, "prose": 1.0}; raises InvalidInput, also for an unknown task."""
     weights: dict[str, float] = {}
     for entry in text.split(","):
         task, _, weight = entry.strip().partition(":")

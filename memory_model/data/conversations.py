@@ -1,4 +1,4 @@
-"""Conversations that ask about memories: the right one among near misses, or none that knows.
+"""Conversations that ask about memories: one among near misses answers, or none does.
 
 A batch writes N references once; every conversation reads five of them (or fewer) and asks about some. Retrieval
 returns near misses, so references come in families (several of one document) and, for facts, in topics (the same field
@@ -22,19 +22,19 @@ from memory3.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, conversation_tokens
 from memory_model.data.factbook import Question
-from memory_model.data.passages import Asked
+from memory_model.data.passages import PassageQuestion
 from memory_model.nn.writing import pad_ids
 
 Turns = Sequence[tuple[str, str]]
 """Questions and answers."""
 BRIEFLY = "Answer as briefly as possible, in the words of the text."
-"""What the teacher of distillation is told, so that its answers have the form of the ones that people wrote."""
+"""Instruction to the teacher of distillation, so that its answers have the form of the ones that people wrote."""
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A reference of the training knowledge base with what can be asked about it, each thing in some ways."""
+    """A reference of the training knowledge base with its questions, each in several wordings."""
 
     family: int
     text: str
@@ -46,11 +46,11 @@ class Reference:
 class Sizes:
     """How big a batch is and how its conversations are mixed.
 
-    Shares of the conversations: as_text, with the reference as text instead of a memory; where references are alike
-    (`data.alike`) refused and refused_articles, which nothing read answers, beside as many twins, and all_as_text, with
-    everything that is read as text. distilled: of those with one question that read memories, the share whose answer
-    the model without its adapter predicts from the right reference as text. ramp: batches until all the memories of a
-    chunk are read, 0 from the first. longest: tokens of a reference.
+    Shares of the conversations: as_text, with the reference as text instead of a memory; where references are similar
+    (`data.hard_negatives`) refused and refused_articles, which no memory answers, with as many answerable twins, and
+    all_as_text, with everything that is read as text. distilled: of those with one question that read memories, the
+    share whose answer the model without its adapter predicts from the right reference as text. ramp: batches until all
+    the memories of a chunk are read, 0 from the first. longest: tokens of a reference.
     """
 
     written: int = 10
@@ -82,7 +82,7 @@ class Conversation:
 class Conversations(ABC):
     """Batches of conversations; a subclass draws the references. Deterministic for a seed."""
 
-    task = "questions"
+    task: str
 
     def __init__(self, chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
         self.chat, self.sizes = chat, sizes
@@ -93,7 +93,7 @@ class Conversations(ABC):
         """The references of one batch, each with at least one question."""
 
     def ask(self, reference: Reference) -> Question:
-        """One of the questions that a reference of the batch answers, in one of its ways."""
+        """One of the questions that a reference of the batch answers, in one of its wordings."""
         return self.random.choice(self.random.choice(reference.questions))
 
     def next(self) -> Batch:
@@ -138,9 +138,9 @@ class Conversations(ABC):
         count = sizes.memories if rng.random() < 0.8 else rng.randint(1, sizes.memories)
         read = rng.sample(range(len(written)), min(count, len(written)))
         as_text = rng.random() < sizes.as_text
-        asked = [rng.choice(read) for _ in range(1 if as_text else rng.randint(1, sizes.turns))]
-        turns = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
-        return self._as_text(written, asked, turns[0]) if as_text else self._row(read, turns, written[asked[0]])
+        sources = [rng.choice(read) for _ in range(1 if as_text else rng.randint(1, sizes.turns))]
+        turns = [(question.question, question.answer) for question in (self.ask(written[n]) for n in sources)]
+        return self._as_text(written, sources, turns[0]) if as_text else self._row(read, turns, written[sources[0]])
 
     def _as_text(self, written: Sequence[Reference], shown: Sequence[int], turn: tuple[str, str]) -> Conversation:
         """One question that reads no memory: the references stand in front of it."""
@@ -168,8 +168,8 @@ def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, lim
     result = []
     for family, document in enumerate(documents):
         for text in split(document["text"], document["title"], tokenizer.count, limit):
-            asks = factbook.questions(document["title"], text)
-            result.append(Reference(family, text, tokenizer.encode(text), asks))
+            questions = factbook.questions(document["title"], text)
+            result.append(Reference(family, text, tokenizer.encode(text), questions))
     return result
 
 
@@ -235,40 +235,40 @@ class FactConversations(Conversations):
         size = rng.randint(1, min(4, len(lines)))
         topic = next((n for n, line in enumerate(lines) if line.startswith(f"{self.topic}: ")), None)
         first, last = 0, len(lines) - size
-        if topic is not None:  # what is asked for stays
+        if topic is not None:  # the line with the requested field stays
             first, last = max(0, topic - size + 1), min(last, topic)
         start = rng.randint(first, last)
         kept = lines[start : start + size]
-        asks = [ways for ways in reference.questions if ways[0].line in kept]
-        if not asks:
+        questions = [ways for ways in reference.questions if ways[0].line in kept]
+        if not questions:
             return reference
         if rng.random() < 0.5:
             text = f"{title}\n" + "\n".join(kept)
         else:
             text = " ".join(factbook.sentence(title, line, rng) for line in kept)
         ids = self.chat.tokenizer.encode(text)
-        return reference if len(ids) > self.sizes.longest else Reference(reference.family, text, ids, asks)
+        return reference if len(ids) > self.sizes.longest else Reference(reference.family, text, ids, questions)
 
 
-class AskedConversations(Conversations):
-    """What people asked (`passages.ASKED`), in their words."""
+class PassageConversations(Conversations):
+    """People's questions about passages (`passages.PASSAGE_QUESTIONS`)."""
 
-    task = "asked"
+    task = "questions"
 
-    def __init__(self, asked: Sequence[Asked], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
+    def __init__(self, rows: Sequence[PassageQuestion], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
         super().__init__(chat, seed, sizes)
-        by_text: dict[str, list[Asked]] = {}
-        for row in asked:
+        by_text: dict[str, list[PassageQuestion]] = {}
+        for row in rows:
             by_text.setdefault(row.text, []).append(row)
-        self.asked: list[Reference] = []
-        for number, (text, rows) in enumerate(by_text.items()):
+        self.references: list[Reference] = []
+        for number, (text, own) in enumerate(by_text.items()):
             ids = chat.tokenizer.encode(text)
             if len(ids) <= sizes.longest:
-                asks = [[Question(r.question, r.answer, text)] for r in rows]
-                self.asked.append(Reference(number, text, ids, asks))
-        if not self.asked:
+                questions = [[Question(r.question, r.answer, text)] for r in own]
+                self.references.append(Reference(number, text, ids, questions))
+        if not self.references:
             raise InvalidInput("the corpus has no passage for any question: prepare it with more sources")
 
     def draw(self) -> list[Reference]:
-        """References that people asked about."""
-        return self.random.sample(self.asked, min(self.sizes.written, len(self.asked)))
+        """Random references."""
+        return self.random.sample(self.references, min(self.sizes.written, len(self.references)))

@@ -1,8 +1,8 @@
-"""Conversations that ask about earlier ones: who said what, in the first person and of others.
+"""Conversations that ask about earlier ones: statements of users about themselves and others.
 
-A reference is a run of remembered turns, spelled as a device spells them (`references.turn_references`). Values of
-`data/factbook.jsonl` are put into people's mouths: "User: My sister Anna lives in Lisbon." All references of a batch
-say something about the same field, most of them of different people; the assistant's own answers are asked for too.
+A reference is a run of remembered turns, formatted as on a device (`references.turn_references`). Values of
+`data/factbook.jsonl` become statements: "User: My sister Anna lives in Lisbon." All references of a batch hold the
+same field, most of them of different people; some questions ask for the assistant's own answers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
 from memory3.references import turn_references
 from memory_model.data import factbook
-from memory_model.data.alike import AlikeConversations, Unanswered
 from memory_model.data.conversations import Reference, Sizes
 from memory_model.data.factbook import Question
+from memory_model.data.hard_negatives import HardNegativeConversations, Unanswered
 
 _ME = "I"
 _RELATIONS = (
@@ -66,7 +66,7 @@ _NAMES = (
     "Yusuf",
     "Zoe",
 )
-_FIELDS = {  # field: said of me, said of another, asked; {do}, {be} and {w} agree with the person
+_FIELDS = {  # field: verb in the first person, in the third, question; {do}, {be} and {w} agree with the person
     "Capital - name": ("live in", "lives in", "Where {do} {w} live?"),
     "Languages": ("am learning", "is learning", "Which language {be} {w} learning?"),
     "Agriculture - products": ("grow", "grows", "What {do} {w} grow?"),
@@ -82,8 +82,8 @@ _ASKING_BACK = ("{q}", "What did you tell me: {q}", "You told me before. {q}")
 _OF_THE_ASSISTANT = 0.2  # share of the references that hold an answer of the assistant
 
 
-class Dialogues(AlikeConversations):
-    """Questions about what was said in conversations before; what is refused asks about somebody never named."""
+class Dialogues(HardNegativeConversations):
+    """Questions about earlier conversations; refused ones ask about a person who was never named."""
 
     task = "dialogue"
 
@@ -107,46 +107,46 @@ class Dialogues(AlikeConversations):
         rng, size = self.random, self.sizes.written
         self.topic = rng.choice(sorted(self.values))
         self.people = _people(size, rng)
-        told = rng.sample(self.values[self.topic], min(size, len(self.values[self.topic])))
+        values = rng.sample(self.values[self.topic], min(size, len(self.values[self.topic])))
         drawn = [
-            self._answered(n) if rng.random() < _OF_THE_ASSISTANT else self._told(n, person, value)
-            for n, (person, value) in enumerate(zip(self.people, told, strict=False))
+            self._answered(n) if rng.random() < _OF_THE_ASSISTANT else self._stated(n, person, value)
+            for n, (person, value) in enumerate(zip(self.people, values, strict=False))
         ]
         return [reference for reference in drawn if reference.questions]
 
     def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
-        """The topic of somebody of whom nothing read speaks."""
+        """A question for the topic of a person whom no reference names."""
         rng = self.random
         person = next(p for p in _people(4 * len(self.people), rng) if p not in self.people)
         read = rng.sample(range(len(written)), min(self.sizes.memories, len(written)))
         return read, Question(rng.choice(_ASKING).format(q=_question(self.topic, person)), "", "")
 
-    def _told(self, number: int, person: str, value: str) -> Reference:
-        """What a user said of a person: the topic, and at times another field before or after it."""
+    def _stated(self, number: int, person: str, value: str) -> Reference:
+        """Turns in which a user states a person's topic, and at times another field before or after it."""
         rng = self.random
-        told = [(self.topic, value)]
+        facts = [(self.topic, value)]
         others = sorted(set(self.values) - {self.topic})
         if others and rng.random() < 0.5:
             field = rng.choice(others)
-            told.insert(rng.randint(0, 1), (field, rng.choice(self.values[field])))
+            facts.insert(rng.randint(0, 1), (field, rng.choice(self.values[field])))
         turns: list[tuple[str, str]] = []
         questions = []
-        for field, value in told:
+        for field, value in facts:
             does = _FIELDS[field][person != _ME]
-            said = f"{person[0].upper()}{person[1:]} {does} {value}."
-            asked = _question(field, person)
-            turns += [("user", rng.choice(_OPENINGS) + said), ("assistant", rng.choice(_REPLIES))]
-            questions.append([Question(way.format(q=asked), value, said) for way in dict.fromkeys(_ASKING)])
+            statement = f"{person[0].upper()}{person[1:]} {does} {value}."
+            question = _question(field, person)
+            turns += [("user", rng.choice(_OPENINGS) + statement), ("assistant", rng.choice(_REPLIES))]
+            questions.append([Question(way.format(q=question), value, statement) for way in dict.fromkeys(_ASKING)])
         return self._reference(number, turns[: len(turns) - rng.randint(0, 1)], questions)
 
     def _answered(self, number: int) -> Reference:
-        """What a user asked about a country, and what the assistant answered."""
+        """A user's question about a country, and the assistant's answer."""
         rng = self.random
         document = rng.choice(self.documents)
-        asked = rng.choice(rng.choice(factbook.questions(document["title"], document["text"])))
-        answer = factbook.sentence(document["title"], asked.line, rng)
-        questions = [Question(way.format(q=asked.question), asked.answer, answer) for way in _ASKING_BACK]
-        return self._reference(number, [("user", asked.question), ("assistant", answer)], [questions])
+        question = rng.choice(rng.choice(factbook.questions(document["title"], document["text"])))
+        answer = factbook.sentence(document["title"], question.line, rng)
+        questions = [Question(way.format(q=question.question), question.answer, answer) for way in _ASKING_BACK]
+        return self._reference(number, [("user", question.question), ("assistant", answer)], [questions])
 
     def _reference(self, number: int, turns: Sequence[tuple[str, str]], questions: list[list[Question]]) -> Reference:
         text = turn_references(turns, self.chat.tokenizer.count, self.sizes.longest)[0]

@@ -16,11 +16,11 @@ from memory3.printable import counted
 from memory3.references import split
 from memory3.tokenizer import Tokenizer
 from memory_model.data import factbook
-from memory_model.data.alike import Articles, HardFacts
 from memory_model.data.batches import BatchSource, Mixture, parse_weights
-from memory_model.data.conversations import AskedConversations, FactConversations, Sizes, references_of
+from memory_model.data.conversations import FactConversations, PassageConversations, Sizes, references_of
 from memory_model.data.dialogue import Dialogues
-from memory_model.data.passages import ASKED, Asked, PassageFiles, corpus_files, read_rows
+from memory_model.data.hard_negatives import Articles, HardFacts
+from memory_model.data.passages import PASSAGE_QUESTIONS, PassageFiles, PassageQuestion, corpus_files, read_rows
 from memory_model.data.preferences import Preferences
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.rows import Row, open_rows
@@ -71,7 +71,7 @@ class TrainingFiles:
     def passages(self) -> PassageFiles:
         """The corpus' passages without the held-out ones, file by file, read as needed."""
         if self.corpus is None:
-            raise InvalidInput("this task needs --corpus: docs/data.md says what it is")
+            raise InvalidInput("this task needs --corpus: docs/data.md describes it")
         passages = PassageFiles(corpus_files(self.corpus))
         self.report(f"{counted(len(passages), 'passage')} to tune on, the held-out ones left out")
         return passages
@@ -81,14 +81,14 @@ class TrainingFiles:
         """People's questions about paragraphs."""
         return open_rows(self.questions, advice="`python -m experiments split-questions` makes it")
 
-    def asked(self) -> list[Asked]:
+    def passage_questions(self) -> list[PassageQuestion]:
         """People's questions about passages that may be trained on."""
         assert self.corpus is not None
         known = {(p.source, p.key) for p in self.passages}
-        files = [self.corpus / ASKED, *([INTRODUCTIONS] if INTRODUCTIONS.is_file() else [])]
-        asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
-        self.report(f"{counted(len(asked), 'question')} that people asked about these passages")
-        return asked
+        files = [self.corpus / PASSAGE_QUESTIONS, *([INTRODUCTIONS] if INTRODUCTIONS.is_file() else [])]
+        questions = [q for file in files for q in read_rows(file, PassageQuestion) if (q.source, q.key) in known]
+        self.report(f"{counted(len(questions), 'question')} about these passages")
+        return questions
 
     def requests(self) -> list[tuple[str, str]]:
         """Small talk: (request, answer)."""
@@ -119,7 +119,7 @@ def mixture_of(
     sizes = replace(sizes, longest=reader.config.memory.reference_tokens)
     needing = [task for task in shares if task not in _WITHOUT_CORPUS]
     if needing and files.corpus is None:
-        raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
+        raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md describes it")
     sources = {task: (share, source_of(task, reader, files, seed, sizes, rows)) for task, share in shares.items()}
     return Mixture(sources, seed)
 
@@ -142,8 +142,8 @@ def source_of(task: str, reader: Reader, files: TrainingFiles, seed: int, sizes:
             return Dialogues(files.training_documents, chat, seed + 7, sizes)
         case "keeping":
             return KeepingBatches(files.passages, chat, seed + 2, requests=files.requests())
-        case "asked":
-            return AskedConversations(files.asked(), chat, seed + 4, sizes)
+        case "questions":
+            return PassageConversations(files.passage_questions(), chat, seed + 4, sizes)
         case "continual" | "warmup":
             if files.sequences is None:
                 raise InvalidInput(f"task {task} needs prepared sequences")
@@ -154,7 +154,7 @@ def source_of(task: str, reader: Reader, files: TrainingFiles, seed: int, sizes:
 def codec_texts(reader: Reader, files: TrainingFiles, references: int, seed: int) -> tuple[Mixture, list[str]]:
     """What a codec is fitted to: batches that read memories, and the texts of `references` references."""
     corpus = files.corpus
-    tasks = "facts:1,asked:2" if corpus and (corpus / ASKED).is_file() else "facts"
+    tasks = "facts:1,questions:2" if corpus and (corpus / PASSAGE_QUESTIONS).is_file() else "facts"
     mixture = mixture_of(tasks, reader, files, seed, Sizes())
     facts_source = mixture.sources["facts"][1]
     assert isinstance(facts_source, FactConversations)

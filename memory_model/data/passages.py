@@ -1,6 +1,6 @@
-"""A corpus to train on (docs/data.md): passages in `SOURCE.jsonl`, and what people asked about them.
+"""A corpus to train on (docs/data.md): passages in `SOURCE.jsonl`, and people's questions about them.
 
-Passages are read from their files as needed: only the place of each line is held in memory, 10 bytes a passage.
+Passages are read from their files as needed: only the offset of each line is held in memory, 10 bytes a passage.
 Sources draw passages by number, so the state of their random generator is all that an exact resume needs.
 """
 
@@ -17,11 +17,11 @@ import numpy as np
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
-ASKED = Path("asked") / "questions.jsonl"
-"""The file of questions in a corpus."""
+PASSAGE_QUESTIONS = Path("asked") / "questions.jsonl"
+"""The corpus' file of `PassageQuestion`."""
 _HELD_OUT = 0.03  # share of the documents that no training sees
 
-Line = TypeVar("Line", "Passage", "Asked")
+Line = TypeVar("Line", "Passage", "PassageQuestion")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PassageQuestion:
     """A question with an answer in the words of its reference (`text`: title and body), a part of a passage."""
 
     question: str
@@ -70,10 +70,10 @@ def corpus_files(corpus: Path) -> list[Path]:
 
 def read_rows(path: Path, kind: type[Line]) -> Iterator[Line]:
     """The passages or questions of a JSONL file. Raises MissingFile, or CorruptFile with the line's number."""
-    return (row for _, row in _placed_rows(path, kind))
+    return (row for _, row in _rows_with_offsets(path, kind))
 
 
-def _placed_rows(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
+def _rows_with_offsets(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
     """Each row with the byte at which its line starts."""
     if not path.is_file():
         raise _missing(path)
@@ -83,7 +83,7 @@ def _placed_rows(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
             try:
                 yield start, kind(**json.loads(line))
             except (ValueError, TypeError) as error:
-                name = kind.__name__.lower()
+                name = "passage" if kind is Passage else "question"
                 raise CorruptFile(f"{path}, line {number} is no {name} row (docs/data.md): {error}") from error
             start += len(line)
 
@@ -99,12 +99,12 @@ class PassageFiles(Sequence[Passage]):
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
-        rows = (_placed_rows(path, Passage) for path in files)
+        rows = (_rows_with_offsets(path, Passage) for path in files)
         starts = [[start for start, p in found if not held_out(p.source, p.key)] for found in rows]
         self._file = np.repeat(np.arange(len(files), dtype=np.int16), [len(s) for s in starts])
         self._start = np.array([start for found in starts for start in found], np.int64)
         if not len(self._start):
-            raise InvalidInput("the corpus has no passage to train on: docs/data.md says what it is")
+            raise InvalidInput("the corpus has no passage to train on: docs/data.md describes it")
         self._files = [path.open("rb") for path in files]
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Sequences with one retrieved reference for each chunk: the data of continual training (docs/training.md).
 
-It lies in a folder named by what it was made from, written block by block, so that an interrupted preparation goes on
-where it stopped:
+It is stored in a folder named by the hash of its sources, written block by block, so that an interrupted preparation
+continues where it stopped:
 
     sequences.npy   int32 [sequences, tokens]     references.npy  int32 [references, tokens], padded by -1
     vectors.npy     float32 [references, dim]     bodies.npy      int32 [references], tokens of the title in front
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memory3.embedder import Embedder
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is being made, done, of how many)."""
+"""Called with (description, done, total)."""
 Tokens = Sequence[int] | np.ndarray
 _MOST_OVERLAP = 0.9  # share of a reference that its sequence may contain (paper 3.6)
 _FORMAT = 2  # of the files; 2 put the context BOS before each sequence
@@ -99,19 +99,19 @@ def prepare(
     """
     sources = [file_sha256(path) for path in files]
     made_from: list[Any] = [_FORMAT, sources, asdict(plan), tokenizer.backend.to_str(), embedder.vectors_id]
-    place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
-    place.mkdir(parents=True, exist_ok=True)
-    if not (place / "references.npy").is_file():
-        _cut(documents(PassageFiles(files)), tokenizer, plan, place, report)
-    sequences = np.load(place / "sequences.npy", mmap_mode="r")
-    references = np.load(place / "references.npy", mmap_mode="r")
-    bodies = np.load(place / "bodies.npy")
+    target = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+    target.mkdir(parents=True, exist_ok=True)
+    if not (target / "references.npy").is_file():
+        _cut(documents(PassageFiles(files)), tokenizer, plan, target, report)
+    sequences = np.load(target / "sequences.npy", mmap_mode="r")
+    references = np.load(target / "references.npy", mmap_mode="r")
+    bodies = np.load(target / "bodies.npy")
 
     def embed(rows: np.ndarray) -> np.ndarray:
         return embedder.embed([tokenizer.decode(row[row >= 0].tolist()) for row in rows])
 
     vectors = _blocks(
-        place / "vectors.npy",
+        target / "vectors.npy",
         (len(references), embedder.dim),
         np.float32,
         512,
@@ -131,7 +131,7 @@ def prepare(
         return np.array([_chosen(t, n, references, bodies, plan) for t, n in zip(block, near, strict=True)])
 
     chosen = _blocks(
-        place / "chosen.npy",
+        target / "chosen.npy",
         (len(sequences), chunks),
         np.int32,
         32,
@@ -142,9 +142,9 @@ def prepare(
 
 
 def _cut(
-    found: Sequence[tuple[str, str]], tokenizer: Tokenizer, plan: RetrievalPlan, place: Path, report: Progress
+    found: Sequence[tuple[str, str]], tokenizer: Tokenizer, plan: RetrievalPlan, target: Path, report: Progress
 ) -> None:
-    """Write sequences.npy, bodies.npy and references.npy; this one last, because it says that all are whole."""
+    """Write sequences.npy, bodies.npy and references.npy; the last marks them as complete."""
     stream: list[np.ndarray] = []
     references: list[list[int]] = []
     bodies: list[int] = []
@@ -169,10 +169,10 @@ def _cut(
     for row, ids in enumerate(references):
         padded[row, : len(ids)] = ids
     cut = np.concatenate(stream)[: whole * own].reshape(whole, own)
-    np.save(place / "sequences.npy", np.pad(cut, ((0, 0), (1, 0)), constant_values=tokenizer.bos_id))
-    np.save(place / "bodies.npy", np.array(bodies, np.int32))
-    np.save(place / "references.partial.npy", padded)
-    (place / "references.partial.npy").replace(place / "references.npy")
+    np.save(target / "sequences.npy", np.pad(cut, ((0, 0), (1, 0)), constant_values=tokenizer.bos_id))
+    np.save(target / "bodies.npy", np.array(bodies, np.int32))
+    np.save(target / "references.partial.npy", padded)
+    (target / "references.partial.npy").replace(target / "references.npy")
 
 
 def _chosen(
@@ -205,10 +205,10 @@ def overlaps(sequence: Tokens, reference: Tokens, most: float = _MOST_OVERLAP) -
     masks: dict[int, int] = {}
     for bit, token in enumerate(target):
         masks[token] = masks.get(token, 0) | 1 << bit
-    # Tokens that the reference has not count for nothing; a window begins at each of the others.
+    # Tokens that the reference lacks do not count; a window begins at each of the others.
     kept = [(at, masks[token]) for at, token in enumerate(ids) if token in masks]
-    places = np.array([at for at, _ in kept], np.int64)
-    ends = np.searchsorted(places, places + 2 * size, side="right").tolist()
+    positions = np.array([at for at, _ in kept], np.int64)
+    ends = np.searchsorted(positions, positions + 2 * size, side="right").tolist()
     window = 0
     while window < len(kept):
         length = _common([mask for _, mask in kept[window : ends[window]]], size)
@@ -223,7 +223,7 @@ def overlaps(sequence: Tokens, reference: Tokens, most: float = _MOST_OVERLAP) -
 
 
 def _common(masks: Sequence[int], size: int) -> int:
-    """Longest common subsequence of a reference of `size` tokens and the tokens whose places in it are `masks`.
+    """Longest common subsequence of a reference of `size` tokens and the tokens whose positions in it are `masks`.
 
     Bit-parallel (Hyyrö, 2004): one row of `size` bits is one integer.
     """
@@ -243,7 +243,7 @@ def _blocks(
     make: Callable[[int, int], np.ndarray],
     report: Callable[[int, int], None],
 ) -> np.ndarray:
-    """The rows of a file, made `block` by block; what progress.json says is done is not made again."""
+    """The rows of a file, made `block` by block; blocks that progress.json lists are not made again."""
     record, name = path.with_name("progress.json"), path.stem
     done: dict[str, int] = json.loads(record.read_text()) if record.is_file() else {}
     rows = np.lib.format.open_memmap(path, "r+" if path.is_file() and name in done else "w+", kind, shape)

@@ -17,8 +17,8 @@ class Row:
     """One question with the text that answers it.
 
     title: of the document that knowledge and distractors are from, put before each reference. answers: other right
-    answers. distractors: the texts that are read beside the knowledge; None draws them from the other rows. answerable:
-    False when neither the knowledge nor the distractors answer the question, so that the right answer is to say so.
+    answers. distractors: texts that are read next to the knowledge; None draws them from the other rows. answerable:
+    False when neither the knowledge nor the distractors answer the question, so that the right answer is a refusal.
     plausible: what seems to answer such a question.
     """
 

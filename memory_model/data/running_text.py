@@ -1,4 +1,4 @@
-"""Batches of running text: continual training (paper 3.6), its warm-up, and keeping what the model was.
+"""Batches of running text: continual training (paper 3.6), its warm-up, and preserving the original model.
 
 In continual training each chunk reads its own reference and those of the four chunks before it, so that C chunks
 need C references and yet every chunk has five memories. The warm-up has the same sequences without references: the
@@ -46,8 +46,8 @@ class ContinualBatches:
         if not written:
             empty = torch.zeros(0, 1, dtype=torch.long)
             return Batch(empty, empty[:, 0], ids, ids.clone(), memories, chunks, task=self.task)
-        place = {number: index for index, number in enumerate(written)} | {-1: -1}
-        own = torch.tensor([[place[int(n)] for n in row] for row in chosen])
+        indices = {number: index for index, number in enumerate(written)} | {-1: -1}
+        own = torch.tensor([[indices[int(n)] for n in row] for row in chosen])
         for back in range(min(self.data.shared, count)):
             memories[:, back:, back] = own[:, : count - back]
         texts = [self.data.references[number] for number in written]
@@ -55,11 +55,11 @@ class ContinualBatches:
         return Batch(reference_ids, lengths, ids, ids.clone(), memories, chunks, task=self.task)
 
     def _sequence(self, drawn: int) -> int:
-        epoch, place = divmod(drawn, len(self.data.sequences))
+        epoch, index = divmod(drawn, len(self.data.sequences))
         if self._order is None or self._order[0] != epoch:
             order = np.random.default_rng((self.seed, epoch)).permutation(len(self.data.sequences))
             self._order = (epoch, order)
-        return int(self._order[1][place])
+        return int(self._order[1][index])
 
     def state(self) -> Any:
         """How many sequences were drawn."""
@@ -74,7 +74,7 @@ class KeepingBatches:
     """Windows of running text and of small talk in which the student predicts what the original model predicts.
 
     Windows of `window` tokens; half of them hold requests where there are any, so that a model which learns to refuse
-    goes on greeting back. Only `kept` positions of each window are compared: neighbouring ones say the same.
+    still returns a greeting. Only `kept` positions of each window are compared: neighbouring ones are redundant.
     """
 
     task = "keeping"
@@ -91,11 +91,11 @@ class KeepingBatches:
         """One batch; no references, no labels."""
         ids = torch.tensor([self._row() for _ in range(self.rows)])
         columns = sorted(self.random.sample(range(self.window), self.kept))
-        places = torch.tensor([(row, column) for row in range(self.rows) for column in columns])
+        positions = torch.tensor([(row, column) for row in range(self.rows) for column in columns])
         none = torch.full((self.rows, 1, 1), -1)
         empty = torch.zeros(0, 1, dtype=torch.long)
         labels, chunks = torch.full_like(ids, IGNORE), torch.zeros_like(ids)
-        return Batch(empty, empty[:, 0], ids, labels, none, chunks, places, self.task)
+        return Batch(empty, empty[:, 0], ids, labels, none, chunks, positions, self.task)
 
     def _row(self) -> list[int]:
         ids: list[int] = []

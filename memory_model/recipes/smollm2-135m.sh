@@ -38,20 +38,20 @@ run python -m experiments invent-countries
 
 # 1. Read memories, with noise in place of the codec.
 adapt --steps "$STEPS" --refused 0.35 --out "$OUT/reading" \
-    --mixture "facts:3,hard:3,${paragraphs}dialogue:1,asked:3,continual:1,keeping:1.3"
+    --mixture "facts:3,hard:3,${paragraphs}dialogue:1,questions:3,continual:1,keeping:1.3"
 run python -m memory_model.cli fit-codec --adapter "$OUT/reading/adapter.safetensors" --corpus "$CORPUS" --out "$OUT/first.npz"
 
 # 2. Read memories that pass through that codec.
 adapt --start "$OUT/reading/adapter.safetensors" --codec "$OUT/first.npz" --steps $((STEPS / 3)) --ramp 0 \
     --refused 0.35 --all-as-text 0.1 --learning-rate 4e-4 --out "$OUT/through" \
-    --mixture "hard:3,facts:2.5,${paragraphs}asked:3,dialogue:0.5,keeping:1.2"
+    --mixture "hard:3,facts:2.5,${paragraphs}questions:3,dialogue:0.5,keeping:1.2"
 
 # 3. Prefer what the memories say, and the mean with the stage before.
 preferred=
 if [ -n "$paragraphs" ]; then
     adapt --start "$OUT/through/adapter.safetensors" --codec "$OUT/first.npz" --steps $((STEPS / 8)) --ramp 0 \
         --refused 0.35 --refused-articles 0.2 --beta 0.1 --learning-rate 1.5e-4 --out "$OUT/preferred" \
-        --mixture preferences:4,asked:1,keeping:0.5
+        --mixture preferences:4,questions:1,keeping:0.5
     preferred=$OUT/preferred/adapter.safetensors
 fi
 # shellcheck disable=SC2086  # nothing if there is no such stage
@@ -61,7 +61,7 @@ run python -m experiments mean-adapter $preferred "$OUT/through/adapter.safetens
 for seed in 11 12; do
     adapt --start "$OUT/start.safetensors" --codec "$OUT/first.npz" --steps $((STEPS / 2)) --ramp 0 --seed $seed \
         --refused 0.45 --refused-articles 0.1 --all-as-text 0.05 --learning-rate 5e-4 --decay 0.8 \
-        --out "$OUT/seed-$seed" --mixture "hard:5,facts:2,${paragraphs}asked:4,dialogue:0.5,keeping:1.2"
+        --out "$OUT/seed-$seed" --mixture "hard:5,facts:2,${paragraphs}questions:4,dialogue:0.5,keeping:1.2"
 done
 run python -m experiments mean-adapter "$OUT/seed-11/adapter.safetensors" "$OUT/seed-12/adapter.safetensors" \
     "$OUT/start.safetensors" --out "$OUT/adapter.safetensors"

@@ -23,7 +23,7 @@ from experiments.corpus.vocabulary import merged, train_bpe
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.data.factbook import read_jsonl
-from memory_model.data.passages import ASKED, Asked, Passage, corpus_files, read_rows
+from memory_model.data.passages import PASSAGE_QUESTIONS, Passage, PassageQuestion, corpus_files, read_rows
 from memory_model.data.rows import open_rows
 
 GARBO = "Greta Garbo was a Swedish and American film actress, who was born in Stockholm in 1905."
@@ -88,7 +88,7 @@ def test_a_corpus_is_written_with_questions_and_manifest(tmp_path: Path, monkeyp
     assert [p.text for p in read_rows(out / "wikipedia.jsonl", Passage)] == [NOBEL], (
         "one is in a question set, one held out"
     )
-    assert [row.answer for row in read_rows(out / ASKED, Asked)] == ["Marie Curie"]
+    assert [row.answer for row in read_rows(out / PASSAGE_QUESTIONS, PassageQuestion)] == ["Marie Curie"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["sources"]["wikipedia"]["sha256"] == file_sha256(out / "wikipedia.jsonl")
     assert (manifest["questions"]["rows"], manifest["excluded"][0]["file"]) == (1, "test.json")

@@ -8,8 +8,8 @@ import torch
 
 from memory3.errors import InvalidInput
 from memory_model.data.batches import IGNORE, Batch, BatchSource, Mixture
-from memory_model.data.conversations import AskedConversations, FactConversations, Sizes, references_of
-from memory_model.data.passages import Asked, Passage
+from memory_model.data.conversations import FactConversations, PassageConversations, Sizes, references_of
+from memory_model.data.passages import Passage, PassageQuestion
 from memory_model.data.running_text import KeepingBatches
 from tests.edge_client.tiny_bundle import tiny_loaded
 
@@ -27,9 +27,12 @@ def facts(sizes: Sizes = SIZES, whole: float = 0.7) -> FactConversations:
     return FactConversations(references, tiny_loaded().chat, 1, sizes, whole)
 
 
-def people(sizes: Sizes = SIZES) -> AskedConversations:
-    rows = [Asked(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}") for n in range(8)]
-    return AskedConversations(rows, tiny_loaded().chat, 1, sizes)
+def people(sizes: Sizes = SIZES) -> PassageConversations:
+    rows = [
+        PassageQuestion(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}")
+        for n in range(8)
+    ]
+    return PassageConversations(rows, tiny_loaded().chat, 1, sizes)
 
 
 def keeping() -> KeepingBatches:

@@ -10,7 +10,7 @@ import pytest
 from experiments.corpus.preparing import write_rows
 from memory3.errors import CorruptFile, MissingFile
 from memory_model.data import factbook
-from memory_model.data.passages import Asked, Passage, held_out, read_rows
+from memory_model.data.passages import Passage, PassageQuestion, held_out, read_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -55,9 +55,9 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     passages = [Passage("s", "Œuvre#0", "Œuvre", "ä"), Passage("s", "b#0", "b", "c")]
     write_rows(tmp_path / "s.jsonl", passages)
     assert list(read_rows(tmp_path / "s.jsonl", Passage)) == passages
-    asked = [Asked("q?", "ä", "T\nä", "s", "k#0")]
-    write_rows(tmp_path / "asked" / "q.jsonl", asked)
-    assert list(read_rows(tmp_path / "asked" / "q.jsonl", Asked)) == asked
+    questions = [PassageQuestion("q?", "ä", "T\nä", "s", "k#0")]
+    write_rows(tmp_path / "asked" / "q.jsonl", questions)
+    assert list(read_rows(tmp_path / "asked" / "q.jsonl", PassageQuestion)) == questions
     with pytest.raises(MissingFile, match="prepare-data"):
         list(read_rows(tmp_path / "none.jsonl", Passage))
 

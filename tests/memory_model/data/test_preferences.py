@@ -14,10 +14,10 @@ from experiments.questions.paragraphs import paragraph_rows, part_of, write_para
 from memory3.chat import ChatTemplate
 from memory3.refusal import SENTENCE
 from memory3.tokenizer import Tokenizer
-from memory_model.data.alike import Articles
 from memory_model.data.batches import IGNORE
 from memory_model.data.conversations import Sizes
 from memory_model.data.factbook import held_out, read_jsonl
+from memory_model.data.hard_negatives import Articles
 from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
 from memory_model.data.preferences import Preferences
 from memory_model.models.folder import ModelFolder
@@ -29,7 +29,7 @@ from memory_model.train.losses import batch_gradients
 from memory_model.train.tuner import Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.experiments.test_paragraphs import paragraphs
-from tests.memory_model.data.test_alike import REFUSING, ROWS, hard
+from tests.memory_model.data.test_hard_negatives import REFUSING, ROWS, hard
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.test_losses import gradients, tuned
 

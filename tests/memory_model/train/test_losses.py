@@ -23,7 +23,7 @@ from tests.memory_model.train.plain import plain_losses
 MIXED = Sizes(written=6, conversations=12, as_text=0.3)
 MAKERS: dict[str, Callable[[], Batch]] = {
     "facts": lambda: facts(MIXED).next(),
-    "asked": lambda: people(MIXED).next(),
+    "questions": lambda: people(MIXED).next(),
     "keeping": lambda: keeping().next(),
     "distilled": lambda: facts(replace(MIXED, turns=1, distilled=0.5)).next(),
 }

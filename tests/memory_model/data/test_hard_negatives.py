@@ -10,12 +10,12 @@ from experiments.corpus.preparing import write_rows
 from memory3.config import MemoryConfig
 from memory3.errors import InvalidInput, MissingFile
 from memory3.refusal import SENTENCE
-from memory_model.data.alike import Articles, HardFacts
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import BRIEFLY, Sizes, references_of
 from memory_model.data.dialogue import Dialogues
+from memory_model.data.hard_negatives import Articles, HardFacts
 from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
-from memory_model.data.passages import ASKED, Asked
+from memory_model.data.passages import PASSAGE_QUESTIONS, PassageQuestion
 from memory_model.data.rows import Row
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import PASSAGES
@@ -134,12 +134,15 @@ def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Pa
         mixture_of("articles", Reader.of(tiny_loaded()), files, 0, Sizes())
 
 
-@pytest.mark.parametrize("task", ["facts", "hard", "dialogue", "asked", "keeping"])
+@pytest.mark.parametrize("task", ["facts", "hard", "dialogue", "questions", "keeping"])
 def test_a_task_is_drawn_from_the_files_that_the_command_is_given(task: str, tmp_path: Path) -> None:
     data, corpus = tmp_path / "facts.jsonl", tmp_path / "corpus"
     write_rows(data, [Document(d["key"], d["title"], d["text"] + f"\n{TEXT.format(1)}") for d in TOWNS])
     write_rows(corpus / "s.jsonl", PASSAGES)
-    write_rows(corpus / ASKED, [Asked("when?", "1801", f"{p.title} 1801", p.source, p.key) for p in PASSAGES])
+    write_rows(
+        corpus / PASSAGE_QUESTIONS,
+        [PassageQuestion("when?", "1801", f"{p.title} 1801", p.source, p.key) for p in PASSAGES],
+    )
     memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
     loaded = tiny_loaded(config=tiny_config().with_memory(memory))
     assert mixture_of(f"{task}:1", Reader.of(loaded), TrainingFiles(data, corpus), 0, Sizes()).next().task == task

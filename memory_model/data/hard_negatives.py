@@ -1,7 +1,7 @@
-"""Conversations in which everything that is read looks like the answer: only the subject tells right from wrong.
+"""Conversations with hard negatives: everything that is read resembles the answer, and only the subject differs.
 
-`HardFacts`: most references of a batch hold the asked field, of different documents. `Articles`: paragraphs of one
-article, with what people asked about them. An "I don't know." has a twin that one of the same references does answer.
+`HardFacts`: most references of a batch hold the requested field, of different documents. `Articles`: paragraphs of one
+article, with people's questions about them. An "I don't know." has a twin that one of the same references does answer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _POOLED = 20  # paragraphs of articles with fewer, which are read next to each o
 _ONE_DOCUMENT = 0.25  # share of the batches with references of one document, where it has several
 
 Unanswered = tuple[list[int], Question]
-"""References that are read (places in the batch), and a question that none answers; its answer is a wrong one."""
+"""References that are read (indices into the batch), and a question that none answers; its answer is a wrong one."""
 
 
-class AlikeConversations(Conversations):
-    """The conversations of both kinds; a subclass draws references and says what nothing answers."""
+class HardNegativeConversations(Conversations):
+    """The conversations of both kinds; a subclass draws references and unanswerable questions."""
 
     refused_share = 0.0
 
@@ -40,18 +40,19 @@ class AlikeConversations(Conversations):
         rng = self.random
         rows: list[Conversation] = []
         while len(rows) < self.sizes.conversations:
-            none = self.unanswered(written) if rng.random() < self.refused_share else None
-            if none is None:
-                read = rng.sample(self.places(written), min(self._reads(), len(self.places(written))))
+            unanswered = self.unanswered(written) if rng.random() < self.refused_share else None
+            if unanswered is None:
+                candidates = self.candidates(written)
+                read = rng.sample(candidates, min(self._reads(), len(candidates)))
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
                 continue
-            read, asked = none
-            rows.append(self._reading(written, read, [(asked.question, SENTENCE)]))
+            read, question = unanswered
+            rows.append(self._reading(written, read, [(question.question, SENTENCE)]))
             rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
 
-    def places(self, written: Sequence[Reference]) -> list[int]:
-        """References that may be read by a conversation about what is asked for."""
+    def candidates(self, written: Sequence[Reference]) -> list[int]:
+        """Indices of the references that a conversation may read."""
         return [n for n, reference in enumerate(written) if reference.questions]
 
     def _reads(self) -> int:
@@ -62,9 +63,9 @@ class AlikeConversations(Conversations):
         return self.random.randint(max(2, most - 1), most)
 
     def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
-        asked = self.random.sample([n for n in read if written[n].questions], turns)
-        answered = [(question.question, question.answer) for question in (self.ask(written[n]) for n in asked)]
-        return self._reading(written, read, answered, written[asked[0]])
+        sources = self.random.sample([n for n in read if written[n].questions], turns)
+        answered = [(question.question, question.answer) for question in (self.ask(written[n]) for n in sources)]
+        return self._reading(written, read, answered, written[sources[0]])
 
     def _reading(
         self, written: Sequence[Reference], read: Sequence[int], turns: Turns, source: Reference | None = None
@@ -75,8 +76,8 @@ class AlikeConversations(Conversations):
         return self._row(read, turns, source)
 
 
-class HardFacts(AlikeConversations, FactConversations):
-    """Facts of one field of different documents, or of one document; what is refused asks for a line that is lost."""
+class HardFacts(HardNegativeConversations, FactConversations):
+    """Facts of one field of different documents, or of one document; refused questions ask for a removed line."""
 
     task = "hard"
     on_topic = 1.0
@@ -95,7 +96,7 @@ class HardFacts(AlikeConversations, FactConversations):
         self.absent: dict[tuple[int, ...], Question] = {}
 
     def draw(self) -> list[Reference]:
-        """References that hold the topic, of different documents of a kind; a third of them lose a line.
+        """References that hold the topic, of different documents of a kind; a third of them lack a line.
 
         Or those of one document, as a search that finds its title returns them: reading many of one subject is then no
         sign that nothing answers.
@@ -106,32 +107,32 @@ class HardFacts(AlikeConversations, FactConversations):
         if len(own := self.families[lead]) > 2 and rng.random() < _ONE_DOCUMENT:
             return self._of_one([self.references[n] for n in rng.sample(own, min(size, len(own)))])
         of_family = self._holders(self.topic)
-        alike = [f for f in sorted(of_family) if 2 * len(self.held[f] & self.held[lead]) > len(self.held[lead])]
-        alike = alike if len(alike) >= size - 1 else sorted(of_family)
+        same_kind = [f for f in sorted(of_family) if 2 * len(self.held[f] & self.held[lead]) > len(self.held[lead])]
+        same_kind = same_kind if len(same_kind) >= size - 1 else sorted(of_family)
         drawn: list[Reference] = []
         self.absent = {}
-        for number, family in enumerate(rng.sample(alike, min(size - 1, len(alike)))):
+        for number, family in enumerate(rng.sample(same_kind, min(size - 1, len(same_kind)))):
             holder = self.references[of_family[family]]
-            asked = rng.choice(rng.choice([w for w in holder.questions if number or w[0].field == self.topic]))
-            less = self._without(holder, asked, 1 if number else 2) if number < size // 3 else []
+            question = rng.choice(rng.choice([w for w in holder.questions if number or w[0].field == self.topic]))
+            less = self._without(holder, question, 1 if number else 2) if number < size // 3 else []
             if less:
-                self.absent[tuple(range(len(drawn), len(drawn) + len(less)))] = asked
+                self.absent[tuple(range(len(drawn), len(drawn) + len(less)))] = question
             drawn += less or [self._varied(holder)]
         return drawn
 
     def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
-        """What a document that is read has lost, beside others that may hold it; any number is read."""
+        """A question for a line that a document lacks, next to others that may hold it; any number is read."""
         if not self.absent:
             return None
         rng = self.random
-        lacking, asked = rng.choice(list(self.absent.items()))
-        others = [n for n in range(len(written)) if n not in lacking and not refers_to(written[n].text, asked)]
+        lacking, question = rng.choice(list(self.absent.items()))
+        others = [n for n in range(len(written)) if n not in lacking and not refers_to(written[n].text, question)]
         read = rng.sample(lacking, rng.randint(1, min(len(lacking), self.sizes.memories)))
         read += rng.sample(others, min(len(others), rng.randint(0, self.sizes.memories - len(read))))
-        return rng.sample(read, len(read)), asked
+        return rng.sample(read, len(read)), question
 
-    def places(self, written: Sequence[Reference]) -> list[int]:
-        """Those that hold the topic, if there is one."""
+    def candidates(self, written: Sequence[Reference]) -> list[int]:
+        """Indices of the references that hold the topic, if there is one."""
         held = [{ways[0].field for ways in reference.questions} for reference in written]
         return [n for n, fields in enumerate(held) if self.topic in fields or (fields and not self.topic)]
 
@@ -142,34 +143,34 @@ class HardFacts(AlikeConversations, FactConversations):
     def _of_one(self, drawn: list[Reference]) -> list[Reference]:
         """References of one document, without the lines of one of their fields."""
         self.topic, self.absent = "", {}
-        asked = self.random.choice(self.random.choice(drawn[0].questions))
-        lacking = [self._less(reference, asked) for reference in drawn]
+        question = self.random.choice(self.random.choice(drawn[0].questions))
+        lacking = [self._less(reference, question) for reference in drawn]
         found = [reference for reference in lacking if reference.questions]
-        if found and not any(refers_to(reference.text, asked) for reference in found):
-            self.absent[tuple(range(len(found)))] = asked
+        if found and not any(refers_to(reference.text, question) for reference in found):
+            self.absent[tuple(range(len(found)))] = question
         return found or drawn
 
-    def _less(self, reference: Reference, asked: Question) -> Reference:
+    def _less(self, reference: Reference, question: Question) -> Reference:
         """A reference without the lines of a field."""
         title, *lines = reference.text.splitlines()
-        lines = [line for line in lines if not line.startswith(f"{asked.field}: ")]
+        lines = [line for line in lines if not line.startswith(f"{question.field}: ")]
         text = "\n".join([title, *lines])
-        asks = [ways for ways in reference.questions if ways[0].line in lines]
-        return Reference(reference.family, text, self.chat.tokenizer.encode(text), asks)
+        questions = [ways for ways in reference.questions if ways[0].line in lines]
+        return Reference(reference.family, text, self.chat.tokenizer.encode(text), questions)
 
-    def _without(self, holder: Reference, asked: Question, most: int) -> list[Reference]:
+    def _without(self, holder: Reference, question: Question, most: int) -> list[Reference]:
         """References of a document, without the lines of a field; none where they answer all the same."""
         found: list[Reference] = []
         numbers = self.families[holder.family]
         for number in self.random.sample(numbers, len(numbers)):
-            less = self._less(self.references[number], asked)
+            less = self._less(self.references[number], question)
             if less.questions and len(found) < most:
                 found.append(less)
-        return [] if any(refers_to(r.text, asked) for r in found) else found
+        return [] if any(refers_to(r.text, question) for r in found) else found
 
 
-class Articles(AlikeConversations):
-    """What people asked about paragraphs (SQuAD, XQuAD), beside other paragraphs of the same article."""
+class Articles(HardNegativeConversations):
+    """People's questions about paragraphs (SQuAD, XQuAD), next to other paragraphs of the same article."""
 
     task = "articles"
 
@@ -177,15 +178,15 @@ class Articles(AlikeConversations):
         """rows: as `split-questions` writes them. Raises InvalidInput where no article has enough of them."""
         super().__init__(chat, seed, sizes)
         self.refused_share = sizes.refused_articles
-        asked: dict[tuple[str, str], tuple[list[list[Question]], list[Question]]] = {}
+        paragraphs: dict[tuple[str, str], tuple[list[list[Question]], list[Question]]] = {}
         for row in rows:
-            answers, refused = asked.setdefault((row.title, row.knowledge), ([], []))
+            answers, refused = paragraphs.setdefault((row.title, row.knowledge), ([], []))
             if row.answerable:
                 answers.append([Question(row.question, row.right_answer, row.knowledge)])
             else:
                 refused.append(Question(row.question, row.plausible, ""))
         self.articles: dict[str, list[tuple[Reference, list[Question]]]] = {}
-        for number, ((title, text), (answers, refused)) in enumerate(asked.items()):
+        for number, ((title, text), (answers, refused)) in enumerate(paragraphs.items()):
             headed = f"{title}\n{text}"
             ids = chat.tokenizer.encode(headed)
             if answers and len(ids) <= sizes.longest:
@@ -195,7 +196,7 @@ class Articles(AlikeConversations):
         for start in range(0, len(single) - _LEAST_PARAGRAPHS + 1, _POOLED):
             self.articles[f"\0{start}"] = single[start : start + _POOLED]
         if not self.articles:
-            raise InvalidInput(f"task articles needs {_LEAST_PARAGRAPHS} paragraphs that are asked about")
+            raise InvalidInput(f"task articles needs {_LEAST_PARAGRAPHS} paragraphs with questions")
         self.refused: list[list[Question]] = []
 
     def draw(self) -> list[Reference]:
@@ -206,16 +207,16 @@ class Articles(AlikeConversations):
             held = self.articles[name]
             run = min(5, len(held), size - len(chosen))
             start = rng.randrange(len(held) - run + 1)
-            chosen |= {reference.text: (reference, asked) for reference, asked in held[start : start + run]}
+            chosen |= {reference.text: (reference, refused) for reference, refused in held[start : start + run]}
             if len(chosen) == size:
                 break
-        self.refused = [asked for _, asked in chosen.values()]
+        self.refused = [refused for _, refused in chosen.values()]
         return [reference for reference, _ in chosen.values()]
 
     def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
         """A question about a paragraph that it does not answer although it seems to; the paragraph is read."""
         rng = self.random
-        having = [n for n, asked in enumerate(self.refused) if asked]
+        having = [n for n, refused in enumerate(self.refused) if refused]
         if not having:
             return None
         number = rng.choice(having)
