@@ -30,7 +30,7 @@ PROJECT: dict[str, Any] = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 WORKSHOP = frozenset({"bench", "bench-peers", "dev", "harness", "recipe"})
 """Extras of the repository that no wheel has."""
-OF_THE_EDGE = ("encrypted", "serve", "edge-gpu", "edge-tensorrt")
+OF_THE_EDGE = ("encrypted", "mcp", "serve", "edge-gpu", "edge-tensorrt")
 """Extras of the device's wheel alone."""
 
 

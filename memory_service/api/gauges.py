@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -16,6 +17,26 @@ from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, Revision, Statistics
 
 STATES = ("ready", "damaged", "unavailable", "mismatched")
+
+
+class Families(NamedTuple):
+    """The gauges, without values."""
+
+    states: GaugeMetricFamily
+    unwritten: GaugeMetricFamily
+    use: GaugeMetricFamily
+    quota: GaugeMetricFamily
+
+
+def families() -> Families:
+    """New gauges with their names and labels."""
+    tenant = ["tenant", "quantity"]
+    return Families(
+        GaugeMetricFamily("memory_service_knowledge_bases", "Knowledge bases by state", labels=["state"]),
+        GaugeMetricFamily("memory_service_unwritten", "Documents and references without memories", labels=["what"]),
+        GaugeMetricFamily("memory_service_tenant_use", "What a tenant stores", labels=tenant),
+        GaugeMetricFamily("memory_service_tenant_quota", "What it may store", labels=tenant),
+    )
 
 
 def state_of(base: KnowledgeBase, runtime: Runtime) -> str:
@@ -37,38 +58,33 @@ class StoreGauges(Collector):
         self._counted: dict[int, tuple[Revision, Statistics]] = {}
         self._lock = threading.Lock()
 
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """See prometheus_client: the gauges without values, which asks no store."""
+        yield from families()
+
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See prometheus_client: the gauges as they are now."""
+        gauges = families()
         bases = self._runtime.store.knowledge_bases()
         with self._lock:
             counts = {base.number: self._counts(base) for base in bases}
             self._counted = {number: one for number, one in self._counted.items() if number in counts}
         found = Counter(state_of(base, self._runtime) for base in bases)
-        states = GaugeMetricFamily("memory_service_knowledge_bases", "Knowledge bases by state", labels=["state"])
         for state in STATES:
-            states.add_metric([state], found[state])
-        yield states
-        unwritten = GaugeMetricFamily(
-            "memory_service_unwritten", "Documents and references without memories", labels=["what"]
-        )
-        unwritten.add_metric(["documents"], sum(one.unwritten_documents for one in counts.values()))
-        unwritten.add_metric(["references"], sum(one.unwritten_references for one in counts.values()))
-        yield unwritten
+            gauges.states.add_metric([state], found[state])
+        gauges.unwritten.add_metric(["documents"], sum(one.unwritten_documents for one in counts.values()))
+        gauges.unwritten.add_metric(["references"], sum(one.unwritten_references for one in counts.values()))
         uses: defaultdict[str, Use] = defaultdict(Use)
         for base in bases:
             tenant = tenant_of(base.name)
             uses[tenant] = uses[tenant].plus(self._runtime.guard.use_of(base, counts[base.number]))
-        labels = ["tenant", "quantity"]
-        use = GaugeMetricFamily("memory_service_tenant_use", "What a tenant stores", labels=labels)
-        quota = GaugeMetricFamily("memory_service_tenant_quota", "What it may store", labels=labels)
         for tenant, of_tenant in sorted(uses.items()):
             limits = self._quota_of(tenant)
             for name in Use._fields:
-                use.add_metric([tenant, name], getattr(of_tenant, name))
+                gauges.use.add_metric([tenant, name], getattr(of_tenant, name))
                 if limit := getattr(limits, name):
-                    quota.add_metric([tenant, name], limit)
-        yield use
-        yield quota
+                    gauges.quota.add_metric([tenant, name], limit)
+        yield from gauges
 
     def _counts(self, base: KnowledgeBase) -> Statistics:
         revision, counts = self._counted.get(base.number, (None, Statistics(0, 0, 0, 0, 0)))

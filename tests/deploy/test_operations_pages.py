@@ -27,7 +27,7 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.kube_tools import ROOT, tool
-from memory_service.api import server
+from memory_service.api import gauges, server
 from memory_service.errors import StoreUnavailable
 from memory_service.settings import Settings
 from memory_service.telemetry import metrics
@@ -50,7 +50,7 @@ def runs(language: str, text: str) -> bool:
     return language == "sh" and _REMARK.match(text) is None
 
 
-WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity", "trust")
+WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity", "promises", "trust")
 
 
 def test_every_subject_of_operations_has_its_page() -> None:
@@ -142,6 +142,8 @@ def exported() -> dict[str, set[str]]:
         if isinstance(metric, MetricWrapperBase):
             for suffix in SUFFIXES[metric._type]:
                 found[metric._name + suffix] = set(metric._labelnames)
+    for gauge in gauges.families():
+        found[gauge.name] = set(gauge._labelnames)
     for family in REGISTRY.collect():
         for sample in family.samples:
             found.setdefault(sample.name, set(sample.labels) - ADDED)
