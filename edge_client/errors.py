@@ -100,7 +100,7 @@ class StorageError(EdgeError):
 class RetrievalError(EdgeError):
     """A call to the service failed. Generation catches it, reports it in its Recalled event and goes on.
 
-    unavailable: the service gave no answer, so it is not called again for a while and a memory pack takes its place.
+    unavailable: the service did not answer. It is not called again for a while, and a memory pack is used instead.
     retry_after_s: the service's own wish; None where it has none.
     """
 

@@ -164,7 +164,7 @@ class EdgeModel:
     def complete(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
     ) -> AnswerStream:
-        """Continue a text as it is, without the chat template; special tokens that it spells are meant.
+        """Continue a text as it is, without the chat template; special tokens in it are encoded as such.
 
         Otherwise as `generate`.
         """
@@ -245,11 +245,11 @@ class EdgeModel:
     def _session_of(self, messages: Sequence[Message], policy: RecallPolicy) -> ChatSession:
         """A session that holds all messages but the last, taken from those that are kept; else a new one.
 
-        Where the last question is repeated or changed, it takes back its own. A new one spells the answers in the
-        messages as they were generated: a text has several tokenizations, and the caches hold this one.
+        Where the last question is repeated or changed, it takes back its own. A new one keeps
+        the tokens that the answers were generated with: a text has several tokenizations, and the caches hold this one.
         """
         messages = list(messages)
-        spelled: Mapping[int, Sequence[int]] = {}
+        generated: Mapping[int, Sequence[int]] = {}
         most = 0
         with self._choosing:
             for session in self._sessions:
@@ -261,10 +261,10 @@ class EdgeModel:
                     break
                 same = common_length(held, messages)
                 if same > most:
-                    most, known = same, session.conversation.spelled.copy()
-                    spelled = {n: tokens for n, tokens in known.items() if n < same}
+                    most, known = same, session.conversation.generated.copy()
+                    generated = {n: tokens for n, tokens in known.items() if n < same}
             else:
-                return ChatSession(self.engine, messages[:-1], policy, spelled)
+                return ChatSession(self.engine, messages[:-1], policy, generated)
         if not goes_on:
             session.take_back()
         return session

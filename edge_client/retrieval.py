@@ -99,9 +99,9 @@ def merged(answers: Sequence[RetrievalResult], k: int, words: Sequence[Sequence[
         distinct = {hit.text or hit.memory_id: hit for hit in reversed(hits)}.values()
         best = _ordered(distinct, words[query] if words else ())[:k]
         # The hit that carried a memory's bytes may be another query's, or left out now.
-        for place, hit in enumerate(best):
+        for index, hit in enumerate(best):
             payload = b"" if hit.memory_id in carried else payloads.get(hit.memory_id, b"")
-            best[place] = replace(hit, payload=payload, held=not payload)
+            best[index] = replace(hit, payload=payload, held=not payload)
             carried.add(hit.memory_id)
         found.append(tuple(best))
     return RetrievalResult(tuple(found), max(a.server_ms for a in answers))
@@ -112,8 +112,8 @@ def _ordered(found: Collection[Hit], words: Sequence[int]) -> list[Hit]:
     texts = [hit.text for hit in hits if hit.text is not None]
     if not words or not hits or len(texts) < len(hits):
         return hits
-    places = order_texts(words, [hit.score for hit in hits], texts, [hit.title for hit in hits])
-    return [hits[place] for place in places]
+    order = order_texts(words, [hit.score for hit in hits], texts, [hit.title for hit in hits])
+    return [hits[index] for index in order]
 
 
 def query_vectors(embedder: Embedder, queries: Sequence[str]) -> np.ndarray:

@@ -59,12 +59,12 @@ class ChatSession:
         engine: Engine,
         messages: Sequence[Message],
         policy: RecallPolicy,
-        spelled: Mapping[int, Sequence[int]] | None = None,
+        generated: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         if messages:
             engine.bundle.chat.prompt(messages)  # refuses what is no conversation
         self._engine, self._policy = engine, policy
-        self.conversation = Conversation(engine, messages, spelled or {})
+        self.conversation = Conversation(engine, messages, generated or {})
         self._answer: weakref.ref[AnswerStream] | None = None
         self._lock = threading.RLock()  # a dropped answer may be recorded in the midst of anything
 
@@ -137,7 +137,7 @@ class ChatSession:
             self._check_free()
             talk = self.conversation
             if [m["role"] for m in talk.messages[-2:]] != ["user", "assistant"]:
-                raise InvalidInput("nothing was asked in this conversation yet")
+                raise InvalidInput("this conversation has no question yet")
             return talk.take_back()
 
     def cancel(self) -> None:
@@ -158,7 +158,7 @@ class ChatSession:
             header = {
                 "identity": asdict(self._engine.bundle.identity),
                 "messages": talk.messages,
-                "spelled": talk.spelled,
+                "spelled": talk.generated,
                 "left": talk.left,
             }
             _write(Path(path), header, talk.past.base.content() if talk.past else b"")
@@ -174,8 +174,8 @@ class ChatSession:
         if saved_with != ours:
             remedy = "open the bundle that it was saved with, or begin a new session"
             raise ModelMismatch(saved_with, ours, remedy, subject="the session was saved with")
-        spelled = {int(number): tokens for number, tokens in header["spelled"].items()}
-        session = cls(engine, header["messages"], policy, spelled)
+        generated = {int(number): tokens for number, tokens in header["spelled"].items()}
+        session = cls(engine, header["messages"], policy, generated)
         session.conversation.left = header["left"]
         if past:
             session.conversation.remembers(past)
@@ -210,13 +210,13 @@ class ChatSession:
             talk = self.conversation
             *before, last = talk.messages
             if last["role"] == "assistant":  # it was continued
-                spelled = talk.spelled.pop(len(before), None)
-                if (own := answer.token_ids) is not None and spelled is not None:
-                    talk.spelled[len(before)] = [*spelled, *own]
+                generated = talk.generated.pop(len(before), None)
+                if (own := answer.token_ids) is not None and generated is not None:
+                    talk.generated[len(before)] = [*generated, *own]
                 talk.messages = [*before, {**last, "content": last["content"] + answer.shown}]
             elif answer.began:
                 if (own := answer.token_ids) is not None:
-                    talk.spelled[len(talk.messages)] = own
+                    talk.generated[len(talk.messages)] = own
                 talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]
             else:
                 talk.messages = before

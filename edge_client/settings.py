@@ -14,8 +14,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from edge_client.decoder.providers import AUTO, provider_names
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.wire.channel import ChannelSettings
 from memory3.bundle import DEFAULT_FOLDER
+from memory3.channel import ChannelSettings
 from memory3.errors import InvalidInput
 from memory3.printable import PORT
 

@@ -131,8 +131,8 @@ class Finished:
     """The answer is complete.
 
     reason: end (the model ended its turn), stop (a stop string), length (max_tokens), context (the cache is
-    full), repetition (it said the same again and again) or cancelled. without_memory: a chunk went without memories
-    because they could not be had. refused: the answer says that the model does not know; see `memory3.refusal`.
+    full), repetition (the same passage was generated over and over) or cancelled. without_memory: a chunk has
+    no memories because they were unavailable. refused: the answer is a refusal; see `memory3.refusal`.
     """
 
     text: str

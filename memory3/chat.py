@@ -55,11 +55,11 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool = True,
-        spelled: Mapping[int, Sequence[int]] | None = None,
+        generated: Mapping[int, Sequence[int]] | None = None,
     ) -> Prompt:
         """The conversation as tokens.
 
-        spelled: by a message's number the tokens that the model itself spelled it with, which are taken as they are.
+        generated: by a message's number the tokens that the model generated for it, which are taken as they are.
         With a generation prompt a last message of the assistant is the answer's beginning: its turn stays open. Raises
         InvalidInput for messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
         """
@@ -71,7 +71,7 @@ class ChatTemplate:
         runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(pieces[0]), False)]
         for number, (message, piece) in enumerate(zip(marked, pieces[1:], strict=True)):
             content, _, scaffolding = piece.partition(_END)
-            tokens = (spelled or {}).get(number)
+            tokens = (generated or {}).get(number)
             runs.append((self.encode_content(content) if tokens is None else tokens, message["role"] != "system"))
             runs.append((self.tokenizer.encode_next(scaffolding), False))
         if begun:
@@ -80,7 +80,7 @@ class ChatTemplate:
         return Prompt(ids, [content for tokens, content in runs for _ in tokens], begun)
 
     def encode_content(self, text: str) -> list[int]:
-        """Token ids of the content of a message; spelled-out special tokens stay text."""
+        """Token ids of the content of a message; special tokens in it stay text."""
         return self.tokenizer.encode_next(text, literal=True)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:

@@ -1,4 +1,4 @@
-"""`edge-client chat`: a conversation in the terminal, its commands, and what each answer read."""
+"""`edge-client chat`: a conversation in the terminal, its commands, and the memories of each answer."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ HELP = {
     "/kb [NAME,…]": "list the knowledge bases, or read another one or several (a new conversation)",
     "/memory MODE": "overlap or exact reads memories, off does not, compare answers both ways",
     "/retry": "answer the last question again",
-    "/edit TEXT": "ask this instead of the last question",
+    "/edit TEXT": "replace the last question",
     "/continue": "go on with an answer that was cut or stopped",
-    "/system TEXT": "a new conversation in which the model is told this first",
+    "/system TEXT": "a new conversation with this system message",
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/documents": "what this device remembers, by knowledge base and key",
     "/forget KEY": "forget a document of mine, as /documents names it",
@@ -58,14 +58,14 @@ HELP = {
 }
 COMMANDS = [name.split()[0] for name in HELP]
 Typed = Callable[[], str | None]
-"""Returns what was typed next, without spaces around it; None at the end. Raises KeyboardInterrupt for Ctrl-C."""
+"""Returns the next input, stripped; None at the end. Raises KeyboardInterrupt on Ctrl-C."""
 
 
 class TerminalChat:
-    """One run of the program. Answers go to standard output; all that is around them to standard error.
+    """One run of the program. Answers go to standard output, everything else to standard error.
 
-    model: closed by `close`. memory: None for the model's setting. tables: what an answer read is shown after every
-    one, and not only where something failed.
+    model: closed by `close`. memory: None for the model's setting. tables: show the memories of
+    every answer; otherwise only if something failed.
     """
 
     def __init__(self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, tables: bool) -> None:
@@ -73,7 +73,7 @@ class TerminalChat:
         self._new(model.session())
 
     def run(self, typed: Typed) -> None:
-        """Until the end of what is typed, or /quit. Ctrl-C ends an answer, or what is being typed, and no more."""
+        """Run until the input ends or /quit. Ctrl-C ends an answer, or clears the input."""
         while True:
             try:
                 text = typed()
@@ -102,7 +102,7 @@ class TerminalChat:
     def _new(self, session: ChatSession) -> None:
         self._session = session
         self._last: Result | None = None
-        self._unanswered = ""  # a question that was stopped before the first word of its answer
+        self._unanswered = ""  # a question that was cancelled before its answer began
 
     @property
     def _mode(self) -> str | None:
@@ -125,7 +125,7 @@ class TerminalChat:
             err.print(memories_table(self._last.recalls, texts=False))
 
     def _follow(self, session: ChatSession, stream: AnswerStream) -> Result:
-        """Write an answer as it comes."""
+        """Print an answer as it is generated."""
         left: list[Remembered] = []
         with on_interrupt(session.cancel), Wrapped(sys.stdout) as shown:
             for event in stream:
@@ -135,8 +135,8 @@ class TerminalChat:
                     left.append(event)
         for one in left:
             turns = ", ".join(map(str, one.turns))
-            said = f"could not be remembered: {one.error}" if one.error else "became memories"
-            say(f"(turn{'s' if len(one.turns) > 1 else ''} {turns} {said})")
+            outcome = f"could not be remembered: {one.error}" if one.error else "became memories"
+            say(f"(turn{'s' if len(one.turns) > 1 else ''} {turns} {outcome})")
         result = stream.result()
         if result.reason == "cancelled":
             say("(stopped)")
@@ -164,7 +164,7 @@ class TerminalChat:
         say(f"memory {mode}")
 
     def _do_retry(self, _: str) -> None:
-        # Kept until there is an answer: what refuses to be asked again can be asked once more.
+        # Kept until there is an answer, so that a retry that fails can be retried.
         self._unanswered = self._unanswered or self._session.take_back()
         self._answer(self._unanswered)
 
@@ -223,8 +223,8 @@ class TerminalChat:
     def _do_history(self, words: str) -> None:
         for message in self._session.messages:
             if words.lower() in message["content"].lower():
-                said = printable(message["content"])
-                err.print(Text.assemble((f"{message['role']}> ", "bold"), said))
+                content = printable(message["content"])
+                err.print(Text.assemble((f"{message['role']}> ", "bold"), content))
 
     def _do_save(self, path: str) -> None:
         self._session.save(_typed_path("/save FILE", path))
@@ -246,7 +246,7 @@ class TerminalChat:
 
 
 def _given(command: str, argument: str) -> str:
-    """What was typed behind a command; raises InvalidInput where nothing was."""
+    """The argument of a command; raises InvalidInput if it is empty."""
     if not argument:
         name, what = command.split()
         raise InvalidInput(f"{name} needs a {what.lower()}: {command}")
@@ -264,7 +264,7 @@ def _typed_path(command: str, argument: str) -> Path:
 
 
 def typed_lines() -> str | None:
-    """From a pipe or a file: a message a line; a line that ends in a backslash goes on in the next one."""
+    """Read a message per line from a pipe or file; a trailing backslash continues the line."""
     lines: list[str] = []
     for line in iter(sys.stdin.readline, ""):
         lines.append(line.rstrip("\n"))
@@ -277,9 +277,11 @@ def typed_lines() -> str | None:
 def typed_at_terminal(
     history: Path | None = None, *, source: Input | None = None, target: Output | None = None
 ) -> Typed:
-    """From a keyboard: Enter sends, Alt-Enter (Esc, Enter) begins a line; arrow keys and Ctrl-R find what was said.
+    """Read messages from the keyboard: Enter sends, Alt-Enter (Esc, Enter) inserts a line break.
 
-    history: the file that keeps what was typed, readable by its owner alone. source, target: of prompt_toolkit; the
+    Arrow keys and Ctrl-R search the history.
+
+    history: file of the history, readable only by its owner. source, target: of prompt_toolkit; the
     terminal unless a test names others.
     """
     keys = KeyBindings()
@@ -320,7 +322,7 @@ def typed_at_terminal(
 
 @contextmanager
 def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
-    """While the block lasts, Ctrl-C runs `call` in a thread of its own, which may take locks, and raises nothing.
+    """While the block lasts, Ctrl-C runs `call` in a thread, which may take locks, and does not raise.
 
     Outside the main thread, where Python handles no signals, the block runs as it is.
     """

@@ -1,4 +1,4 @@
-"""Commands that set this device up: `doctor` says what it can run, `build` makes an engine ahead, `pull` fetches."""
+"""Commands that set up this device: `doctor` checks it, `build` makes an engine ahead of time, `pull` downloads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WHEELS = {"36.4": "jp6/cu126", "36.5": "jp6/cu126", "38": "sbsa/cu130", "39": "s
 
 @dataclass(frozen=True)
 class Check:
-    """One line of `edge-client doctor`: what was looked at and what came out.
+    """One line of `edge-client doctor`: a check and its outcome.
 
     ok: False where something does not work; None for what is there and never wrong. advice: what to install or do,
     exactly; also where things work but could be faster.
@@ -61,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Board:
-    """A Jetson. l4t: such as "36.4.3". power_mode: as nvpmodel names it, "" where it did not answer."""
+    """A Jetson. l4t: such as "36.4.3". power_mode: nvpmodel's name of it, empty if it failed."""
 
     model: str
     l4t: str
@@ -69,7 +69,7 @@ class Board:
 
     @classmethod
     def here(cls) -> Board | None:
-        """This machine's; None where it is no Jetson."""
+        """This machine as a Jetson; None if it is another device."""
         release = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", _text(TEGRA_RELEASE))
         if release is None:
             return None
@@ -86,7 +86,7 @@ class Board:
 
 
 def device_checks(wanted: str, threads: Threads) -> Iterator[Check]:
-    """What this device is and has. wanted: the provider in the settings; threads: of the decoder."""
+    """Describe this device. wanted: the provider in the settings; threads: of the decoder."""
     check_name(wanted)
     if (board := Board.here()) is not None:
         yield Check("device", None, f"{board.model}, L4T {board.l4t}")
@@ -115,7 +115,7 @@ def device_checks(wanted: str, threads: Threads) -> Iterator[Check]:
 
 
 def check(settings: EdgeSettings) -> Iterator[Check]:
-    """Run all checks, the device's first; those that need what is missing are left out."""
+    """Run all checks, the device's first; skip those whose prerequisites are missing."""
     yield from device_checks(settings.provider, settings.threads)
     try:
         bundle = Bundle.open(settings.bundle)
@@ -172,8 +172,8 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
         begun = time.perf_counter()
         found = client.describe()
         took_ms = 1e3 * (time.perf_counter() - begun)
-        said = f"{settings.service} answers in {took_ms:.0f} ms, version {found.service_version}"
-        yield Check("service", True, said)
+        detail = f"{settings.service} answers in {took_ms:.0f} ms, version {found.service_version}"
+        yield Check("service", True, detail)
         for what in ("model", "codec", "memory_format", "embedder"):
             theirs, ours = getattr(found, f"{what}_id"), getattr(manifest, f"{what}_id")
             detail = ours[:12] if theirs == ours else f"service {theirs[:12]}, bundle {ours[:12]}"
@@ -181,9 +181,9 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
             yield Check(f"{what} of the service".replace("_", " "), theirs == ours, detail, advice)
         answer = client.retrieve(bundle.embedder().embed(["What is this about?"]), k=1)
         number = len(answer.hits[0])
-        said = f"{settings.knowledge_base}: a search finds {'a' if number else 'no'} memory"
+        detail = f"{settings.knowledge_base}: a search finds {'a' if number else 'no'} memory"
         advice = "" if number else f"memory-service ingest FILES --kb {settings.knowledge_base}"
-        yield Check("knowledge base", number > 0, said, advice)
+        yield Check("knowledge base", number > 0, detail, advice)
 
 
 @with_options("bundle", "service", "knowledge_base", "provider", "model")
@@ -222,7 +222,7 @@ def build(given: dict[str, Any]) -> None:
 
 
 def _text(path: Path) -> str:
-    """A file's text, "" where there is none."""
+    """Text of a file, empty if it is missing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").rstrip("\0\n")
     except OSError:
@@ -230,7 +230,7 @@ def _text(path: Path) -> str:
 
 
 def _printed(*command: str) -> str:
-    """What a program printed, "" where it is missing, failed or took too long."""
+    """Output of a program, empty if it is missing, failed or timed out."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -256,7 +256,7 @@ def pull(
     EDGE_CLIENT_API_KEY and others (docs/edge-guide.md).
     """
     settings = EdgeSettings(**given)
-    place = settings.bundle if knowledge_base is None else path_of(settings.local, knowledge_base)
+    target = settings.bundle if knowledge_base is None else path_of(settings.local, knowledge_base)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -273,24 +273,24 @@ def pull(
     try:
         with bar:
             if knowledge_base is None:
-                manifest = pull_bundle(settings.channel, place, progress=show).manifest
+                manifest = pull_bundle(settings.channel, target, progress=show).manifest
                 size = sum(entry.bytes for entry in manifest.files.values())
-                said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
+                summary = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
                 known = _known(settings.bundle)
                 head = pull_pack(settings.channel, knowledge_base, settings.local, progress=show, **known)
-                size = place.stat().st_size
-                said = f"{counted(head.memories, 'memory')} of {knowledge_base}, revision {head.revision}"
+                size = target.stat().st_size
+                summary = f"{counted(head.memories, 'memory')} of {knowledge_base}, revision {head.revision}"
     except (KeyboardInterrupt, RetrievalError, StorageError):
-        begun = staging_of(place.absolute()).is_dir()
-        kept = "what was fetched so far is kept; the same command goes on where it stopped"
+        begun = staging_of(target.absolute()).is_dir()
+        kept = "what was fetched so far is kept; run the same command again to resume"
         say(kept if begun else "nothing was fetched")
         raise
-    out.print(f"{place}: {said}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
+    out.print(f"{target}: {summary}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
 
 
 def _known(bundle: Path) -> dict[str, Any]:
-    """What the bundle on this device can read, if there is one: another model's pack is then refused at once."""
+    """Identity of the bundle on this device, if any, so that another model's pack is refused at once."""
     try:
         manifest = Manifest.from_json((bundle / MANIFEST).read_bytes())
     except (OSError, CorruptFile):

@@ -1,4 +1,4 @@
-"""`edge-client`: ask once, chat, serve, or check this device. Standard output is the answer; all else is around it."""
+"""`edge-client`: answer a question, chat, serve, or check this device. Only answers go to standard output."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main(version: Annotated[bool, version_option("edge-client")] = False) -> Non
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Errors of ours as one line and exit code 1, Ctrl-C as 130; a traceback only for bugs."""
+    """Print a Memory3Error as one line and exit with 1, with 130 on Ctrl-C; a traceback only for bugs."""
     try:
         yield
     except Memory3Error as error:
@@ -232,7 +232,7 @@ def mcp(given: dict[str, Any]) -> None:
 
 
 def _document(file: Path) -> tuple[str, str]:
-    """Title and text of a file; one that holds several documents is their texts, each under its title."""
+    """Title and text of a file; several documents in one are joined, each under its title."""
     report = Report()
     each = (read_documents(source, report=report) for source in find_sources([file], report))
     documents = [document for found in each for document in found]
@@ -246,7 +246,7 @@ def _document(file: Path) -> tuple[str, str]:
 
 
 def _memory(given: dict[str, Any]) -> Memory | None:
-    """How memories are read; what is no mode of the model's is taken out of its settings."""
+    """The memory mode; one that is not a RecallMode is removed from the settings."""
     memory: Memory | None = given.pop("memory", None)
     if memory not in (None, Memory.compare):
         given["memory"] = memory.value
@@ -254,7 +254,7 @@ def _memory(given: dict[str, Any]) -> Memory | None:
 
 
 def _around(result: Result) -> None:
-    """What is not the answer goes to standard error: warnings, memories, statistics."""
+    """Print warnings, memories and statistics to standard error."""
     if result.without_memory:
         which = "without the memories of some chunks" if result.memories else "without memory"
         say(f"answered {which}; why:", "yellow")
@@ -270,14 +270,14 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _reachable(host: str) -> str:
-    """What a URL names to reach a server that listens there; brackets are an IPv6 address's."""
+    """The host part of a URL for a listening address; an IPv6 address gets brackets."""
     plain = host.strip("[]")
     shown = network_address() if plain in ("0.0.0.0", "::") else plain
     return f"[{shown}]" if ":" in shown else shown
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens already, so that a reader of the port file may call at once; raises InvalidInput.
+    """A listening socket, so that readers of the port file can connect at once; raises InvalidInput.
 
     All addresses (`::`) are those of IPv4 as well, where the system can.
     """

@@ -1,4 +1,4 @@
-"""What commands share: their options, which are the model's settings and an answer's, and how answers are shown."""
+"""Options shared by commands (settings of the model and of an answer), and tables of answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
 
 NARROW = 70
-"""Columns of a terminal below which tables become lines."""
+"""Terminal columns below which tables are shown as lines."""
 Command = Callable[..., None]
 
 out = Console(highlight=False)
@@ -111,7 +111,7 @@ def _option(name: str, help: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:
-    """The memories that were read, chunk by chunk: document, score, text; and why some were not."""
+    """Table of the memories read per chunk: document, score, text; and errors of recalls."""
     if err.width < NARROW:
         return _memories_list(recalls, texts)
     table = Table(title="Memories read", title_justify="left", expand=texts)
@@ -135,8 +135,8 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
         if note:
             notes.setdefault(note, []).append(label)
         for memory in recalled.recall.read:
-            said = f"refused: {memory.refused}" if memory.refused else memory.text or ""
-            row = [label, memory.name, f"{memory.score:.3f}", recalled.state, *([said] if texts else [])]
+            text = f"refused: {memory.refused}" if memory.refused else memory.text or ""
+            row = [label, memory.name, f"{memory.score:.3f}", recalled.state, *([text] if texts else [])]
             # Text: a title is no markup
             table.add_row(*(Text(printable(each)) for each in row), style="red" if memory.refused else None)
             label = ""
@@ -145,7 +145,7 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
 
 
 def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:
-    """What `memories_table` shows, on a terminal too narrow for columns: each document once."""
+    """`memories_table` for a terminal too narrow for columns: each document once."""
     lines, named = [Text("Memories read", style="italic")], set[str]()
     for recalled in recalls:
         for memory in recalled.recall.read:
@@ -161,7 +161,7 @@ def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:
 
 
 def statistics_table(result: Result) -> RenderableType:
-    """What the answer cost: speed, and the milliseconds of each stage for every chunk that recalled."""
+    """Statistics of an answer: speed, and milliseconds per stage of every recall."""
     s = result.statistics
     states = ", ".join(f"{n} {state}" for state, n in s.states.items())
     line = (

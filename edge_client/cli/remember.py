@@ -1,4 +1,4 @@
-"""`edge-client remember`, `remembered` and `forget`: this device's own files as memories that never leave it."""
+"""`edge-client remember`, `remembered` and `forget`: local files as memories, which stay on this device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from memory3.formats.naming import Naming, below
 from memory3.printable import counted, printable
 
 EVERY_S = 1.0
-"""Between two looks at the folders that are watched."""
+"""Seconds between two checks of the watched folders."""
 NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="Local knowledge base.")]
 
 
@@ -110,7 +110,7 @@ def _watch(folders: FileSync) -> None:
 
 
 def _require_paths(files: list[Path], bases: LocalKnowledgeBases, kb: str) -> None:
-    """Raise MissingFile for a path that is gone, and say what is remembered of it."""
+    """Raise MissingFile for a missing path, with what is remembered of it."""
     for path in files:
         if path.exists() or glob.has_magic(str(path)):
             continue
@@ -179,7 +179,7 @@ def forget(
 
 
 def _show(outcomes: Iterable[DocumentOutcome], total: int, report: Report | None = None) -> None:
-    """A bar of documents, a line for each that failed, the sum, and the report; exit code 1 where one failed."""
+    """Show progress, failures, a summary and the report; exit code 1 if a document failed."""
     counts: Counter[str] = Counter()
     references, dropped = 0, list[str]()
     try:
@@ -201,8 +201,8 @@ def _show(outcomes: Iterable[DocumentOutcome], total: int, report: Report | None
         raise
     for key in dropped:
         say(f"dropped {key}: it is no longer there")
-    said = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items())) or "nothing to do"
-    out.print(f"{counted(counts.total(), 'document')}: {said}; {counted(references, 'memory')}", markup=False)
+    summary = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items())) or "nothing to do"
+    out.print(f"{counted(counts.total(), 'document')}: {summary}; {counted(references, 'memory')}", markup=False)
     for line in report.lines(unreadable=False) if report is not None else ():
         say(line)
     if counts["failed"]:

@@ -76,7 +76,7 @@ def decode(
     steps: int,
     answer: Sequence[int] | None = None,
 ) -> Decoded:
-    """Read a prompt and `steps` tokens after it: those of `answer`, or always the likeliest."""
+    """Read a prompt and `steps` tokens after it: those of `answer`, or the most probable ones."""
     sequence = decoder.sequence()
     sequence.begin(ids, memory=bool(memories))
     if memories:
@@ -126,7 +126,7 @@ def compared(bundle: Bundle, steps: int, model: Path | None = None) -> list[Comp
 
 @contextmanager
 def tegrastats() -> Iterator[list[str]]:
-    """Runs tegrastats meanwhile, if there is one; its lines are in the list when the block has ended."""
+    """Run tegrastats during the block, if available; the list has its lines after the block."""
     lines: list[str] = []
     program = shutil.which("tegrastats")
     if program is None:

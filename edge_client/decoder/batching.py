@@ -62,7 +62,7 @@ class BatchingDecoder:
         self._sequences: weakref.WeakSet[CachedSequence] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._hurried = 0  # threads that wait for work in the background
-        self.scheduler = Scheduler(runner, slots, beside_steps=backend.device == "cpu")
+        self.scheduler = Scheduler(runner, slots, concurrent_steps=backend.device == "cpu")
         weakref.finalize(self, self.scheduler.stop)
 
     @classmethod

@@ -1,8 +1,8 @@
 """`Caches`: the key-values of several sequences, in static buffers that the decoder reads and writes in place.
 
-Every `CacheTensor` has two buffers [sequences, heads, rows, d], as long as the context. A sequence has one place of
-the outermost axis, so what it owns is contiguous. Its text begins behind the memory slots, or, in a sequence without
-memory, at row 0; nothing ever moves. On the CPU, memory that no row was written to is never taken.
+Every `CacheTensor` has two buffers [sequences, heads, rows, d], as long as the context. A sequence has one slot, an
+index of the outermost axis, so its rows are contiguous. Its text begins behind the memory slots, or, in a sequence
+without memory, at row 0; rows are never moved. On the CPU, pages that no row was written to are never allocated.
 
 A `Buffer` stays on its device. Runs bind it, or a part of it, by address; only rows of memories, snapshots and logits
 cross between host and device.
@@ -95,11 +95,11 @@ class Buffer:
 
         The binding holds an address: keep this Buffer as long as the binding.
         """
-        place = (self.device, 0, self.dtype.type, list(self.shape), self.pointer)
+        binding = (self.device, 0, self.dtype.type, list(self.shape), self.pointer)
         if read:
-            io.bind_input(read, *place)
+            io.bind_input(read, *binding)
         if write:
-            io.bind_output(write, *place)
+            io.bind_output(write, *binding)
 
 
 class RowCopies:
@@ -163,9 +163,9 @@ BUCKET = 64
 
 
 class Caches:
-    """Not thread-safe: nothing may touch a place while the decoder runs it.
+    """Not thread-safe: a slot must not be changed while the decoder runs it.
 
-    context: tokens of text, prefix included. parallel: places. dtype, device: float32 or float16 on the CPU or a GPU.
+    context: tokens of text, prefix included. parallel: slots. dtype, device: float32 or float16 on the CPU or a GPU.
     Raises ProviderError (OUT_OF_MEMORY) where one sequence's key-values do not fit in memory.
     """
 
@@ -174,7 +174,7 @@ class Caches:
     ) -> None:
         self.config, self.parallel, self.dtype = config, parallel, np.dtype(dtype)
         self.layout = cache_layout(config)
-        # One row more than the text: a place that a run only passes over is written to behind its text.
+        # One row more than the text: a run writes one row behind the text of a slot that it passes over.
         self.text_rows = -(-(context + 1) // BUCKET) * BUCKET
         shapes = {t: (parallel, len(t.heads), self.rows(t.layout), config.head_dim) for t in self.layout.tensors}
         self.sequence_bytes = sum(2 * int(np.prod(s[1:])) * self.dtype.itemsize for s in shapes.values())
@@ -187,7 +187,7 @@ class Caches:
             )
         self.tensors: dict[str, CacheTensor] = {n: t for t in self.layout.tensors for n in (t.keys, t.values)}
         self.buffers = {n: Buffer.zeros(shapes[t], self.dtype, device.name) for n, t in self.tensors.items()}
-        # 0 where a slot row is seen, -inf elsewhere; [places, lead, slots].
+        # 0 where a slot row is seen, -inf elsewhere; [parallel, lead, memory slots].
         self.masks = {
             n: np.zeros((parallel, self.layout.lead(n), self.layout.slots(n)), np.float32)
             for n in range(len(self.layout.layouts))
@@ -203,60 +203,60 @@ class Caches:
         """Where the text of a sequence begins."""
         return self.layout.slots(layout) if memory else 0
 
-    def clear(self, place: int, memory: bool) -> None:
-        """A sequence with or without memory takes this place; its slots hold no memories yet."""
+    def clear(self, slot: int, memory: bool) -> None:
+        """Prepare a slot for a sequence with or without memory; its memory slots are empty."""
         for mask in self.masks.values():
-            mask[place] = -np.inf if memory else 0.0
+            mask[slot] = -np.inf if memory else 0.0
 
-    def inject(self, place: int, memories: Sequence[ExplicitMemory]) -> None:
-        """Replace the memories in the slots of a sequence with memory by these, at most a chunk's.
+    def inject(self, slot: int, memories: Sequence[ExplicitMemory]) -> None:
+        """Replace the memories of a sequence by these, at most a chunk's.
 
         Slot rows that are not filled keep what they hold, which is finite, and are masked.
         """
         for number, tokens in enumerate(self.layout.layouts):
-            mask = self.masks[number][place]
+            mask = self.masks[number][slot]
             mask.fill(-np.inf)
-            for slot, m in enumerate(memories):
-                start = slot * max(tokens)
+            for index, m in enumerate(memories):
+                start = index * max(tokens)
                 for row, kept in enumerate(tokens[: len(mask)]):
                     mask[row, start : start + min(kept, m.tokens)] = 0.0
         if not memories:
             return
-        slots = np.arange(len(memories))[:, None]
+        indices = np.arange(len(memories))[:, None]
         for tensor, (targets, sources) in self._slot_rows.items():
-            rows = (targets + slots * max(tensor.tokens)).reshape(-1) + self._first(tensor, place)
+            rows = (targets + indices * max(tensor.tokens)).reshape(-1) + self._first(tensor, slot)
             keys = np.concatenate([m.keys[sources] for m in memories])
             self._copies.write(self.buffers[tensor.keys], rows, keys)
             values = np.concatenate([m.values[sources] for m in memories])
             self._copies.write(self.buffers[tensor.values], rows, values)
 
-    def read(self, place: int, memory: bool, stop: int) -> dict[str, np.ndarray]:
+    def read(self, slot: int, memory: bool, stop: int) -> dict[str, np.ndarray]:
         """Copies of the first `stop` text rows of every cache tensor."""
         found = {}
         for name, tensor in self.tensors.items():
-            rows = self._text_rows(tensor, place, memory, stop)
+            rows = self._text_rows(tensor, slot, memory, stop)
             shape = (len(tensor.heads), stop, self.config.head_dim)
             found[name] = self._copies.read(self.buffers[name], rows).reshape(shape)
         return found
 
-    def write(self, place: int, memory: bool, rows: Mapping[str, np.ndarray]) -> None:
-        """Inverse of `read`, at this or another place, in a sequence with or without memory."""
+    def write(self, slot: int, memory: bool, rows: Mapping[str, np.ndarray]) -> None:
+        """Inverse of `read`, in this slot or another one, for a sequence with or without memory."""
         for name, tensor in self.tensors.items():
-            targets = self._text_rows(tensor, place, memory, rows[name].shape[1])
+            targets = self._text_rows(tensor, slot, memory, rows[name].shape[1])
             self._copies.write(self.buffers[name], targets, rows[name].reshape(-1, self.config.head_dim))
 
-    def _first(self, tensor: CacheTensor, place: int) -> int:
-        """The first row of a place, counted over a whole buffer."""
-        return place * len(tensor.heads) * self.rows(tensor.layout)
+    def _first(self, tensor: CacheTensor, slot: int) -> int:
+        """The first row of a slot, counted over a whole buffer."""
+        return slot * len(tensor.heads) * self.rows(tensor.layout)
 
-    def _text_rows(self, tensor: CacheTensor, place: int, memory: bool, stop: int) -> np.ndarray:
+    def _text_rows(self, tensor: CacheTensor, slot: int, memory: bool, stop: int) -> np.ndarray:
         """The first text rows of every head, counted over a whole buffer."""
-        first = self._first(tensor, place) + self.first_row(tensor.layout, memory)
+        first = self._first(tensor, slot) + self.first_row(tensor.layout, memory)
         heads = np.arange(len(tensor.heads))[:, None] * self.rows(tensor.layout)
         return (first + heads + np.arange(stop)).reshape(-1)
 
     def _rows_of_memory(self, tensor: CacheTensor) -> tuple[np.ndarray, np.ndarray]:
-        """Where the rows of the first memory go, counted from a place's first row, and where they lie in it."""
+        """The target rows of the first memory, counted from a slot's first row, and its source rows."""
         heads = list(zip(tensor.tokens, tensor.first_rows, strict=True))
         rows = self.rows(tensor.layout)
         targets = np.concatenate([h * rows + np.arange(kept) for h, (kept, _) in enumerate(heads)])

@@ -37,8 +37,8 @@ def return_free_memory() -> None:
 def in_huge_pages() -> Iterator[None]:
     """Memory that is allocated meanwhile gets pages of 2 MB, where Linux has them. Never raises.
 
-    A step reads all weights, and with pages of 4 KB a fifth of it is page walks. Linux gives big pages to whoever asks
-    (`madvise`, the setting of most distributions), and the runtime does not ask.
+    A step reads all weights, and with pages of 4 KB a fifth of it is page walks. Linux gives big pages on request
+    (`madvise`, the setting of most distributions), and the runtime makes none.
     """
     before = _big_pages()
     yield

@@ -95,12 +95,12 @@ class _Ended(_Work):
 class Scheduler:
     """Runs reads of many sequences. `read` and `call` may be called from any thread but its own, and block.
 
-    beside_steps: whether background reads run at the same time as steps. batch_sizes: steps by their number of
+    concurrent_steps: whether background reads run at the same time as steps. batch_sizes: steps by their number of
     sequences; steps: all of them.
     """
 
-    def __init__(self, runner: DecoderRunner, slots: Slots, *, beside_steps: bool) -> None:
-        self._runner, self._slots, self._beside_steps = runner, slots, beside_steps
+    def __init__(self, runner: DecoderRunner, slots: Slots, *, concurrent_steps: bool) -> None:
+        self._runner, self._slots, self._concurrent_steps = runner, slots, concurrent_steps
         self.batch_sizes: Counter[int] = Counter()
         self.steps = 0
         self.step_s = 0.0
@@ -197,7 +197,7 @@ class Scheduler:
                 self._give(slot, next(r for r in self._waiting if r.sequence.slot is None))
                 return True
         for request in slotted:
-            if self._beside_steps and request.sequence.per_step is not None:
+            if self._concurrent_steps and request.sequence.per_step is not None:
                 self._waiting.remove(request)
                 request.sequence.running = True
                 self._background.submit(self._read_in_background, request)

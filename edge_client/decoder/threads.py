@@ -37,8 +37,8 @@ def physical_cores() -> int:
     siblings = set()
     for number in usable:
         with suppress(OSError):
-            place = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
-            siblings.add(place.read_text().strip())
+            file = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+            siblings.add(file.read_text().strip())
     return len(siblings) or len(usable)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation
-from edge_client.generate.prompt import asks, cut
+from edge_client.generate.prompt import cut, requests_recall
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import LocalSource, Recall, without
 from edge_client.recall.worker import Ticket
@@ -97,7 +97,7 @@ class ChunkRecalls:
         self._content.append(token)
         if self.worker is None:
             return
-        if asks(number, self.chunk_tokens, self.lead_tokens):
+        if requests_recall(number, self.chunk_tokens, self.lead_tokens):
             self._give_up("they had not come when the next chunk's were requested")
             # The fewer tokens of its own chunk a query has, the more of what came before. Without a word to search
             # for, the next chunk reads what this one reads.

@@ -40,9 +40,9 @@ KEPT_SHARE = 0.5
 PINNED = 2
 """Last turns, the one under way included, that stay while the mark has room for them."""
 CLOSE = 4
-"""Tokens that the answer may be ahead of what is read anew when that takes its place: two steps' time to read them."""
+"""Largest lead of the answer, in tokens, at which the background's sequence replaces its own: two steps' time."""
 SLOW_SHARE, SLOW_S = 1 / 16, 0.05
-"""In the last share of the context the answer waits so long at every token for what is read anew."""
+"""In the last share of the context, seconds that the answer waits per token for the background read."""
 _LOOK_S = 0.05
 
 
@@ -50,7 +50,7 @@ _LOOK_S = 0.05
 class _Eviction:
     """Turns on their way out of the cache. fewer: tokens of the sequence that the new one does not read.
 
-    ahead: of an answer, which has said nothing yet and reads its whole prompt so.
+    ahead: before the answer has a token; its whole prompt is read in the background.
     """
 
     job: Future[tuple[CachedSequence, int, str, Sequence[Recalled]]]
@@ -63,15 +63,15 @@ class _Eviction:
 class Conversation:
     """What a chat session holds. One thread at a time.
 
-    messages: all of them, the question under way included. spelled: by a message's number the tokens that the model
+    messages: all of them, the current question included. generated: by a message's number the tokens that the model
     generated for it. left: messages, behind the system's, that left the cache. past: memories of this conversation
     alone, or None. events: those that were not passed on yet.
     """
 
-    def __init__(self, engine: Engine, messages: Sequence[Message], spelled: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, engine: Engine, messages: Sequence[Message], generated: Mapping[int, Sequence[int]]) -> None:
         self._engine = engine
         self.messages: list[Message] = [dict(m) for m in messages]
-        self.spelled = dict(spelled)
+        self.generated = dict(generated)
         self.left = 0
         self.past: Past | None = None
         self.sequence = engine.sequence()
@@ -154,7 +154,7 @@ class Conversation:
     def take_back(self) -> str:
         """Drop the last turn, its memories included if it has left, and return its question."""
         *self.messages, question, _ = self.messages
-        self.spelled.pop(len(self.messages) + 1, None)
+        self.generated.pop(len(self.messages) + 1, None)
         stays = len(self.messages) - self.turns[0] if self.turns else 0
         if self.left > stays:
             self.settle(Cancellation())
@@ -232,8 +232,8 @@ class Conversation:
         """The conversation without so many messages behind the system's."""
         first = self.turns[0] if left else 0
         numbers = [n for n in range(len(self.messages)) if not first <= n < first + left]
-        spelled = {index: self.spelled[n] for index, n in enumerate(numbers) if n in self.spelled}
-        return self._engine.bundle.chat.prompt([self.messages[n] for n in numbers], spelled=spelled)
+        generated = {index: self.generated[n] for index, n in enumerate(numbers) if n in self.generated}
+        return self._engine.bundle.chat.prompt([self.messages[n] for n in numbers], generated=generated)
 
     def _write_and_read(
         self, turns: Sequence[Turn], prompt: Prompt, policy: RecallPolicy, fewer: int

@@ -170,8 +170,8 @@ class Answer:
     def token_ids(self) -> list[int] | None:
         """The generated tokens of the shown text; None where a stop string or a cancellation cut it."""
         tokens = [t for t in self._generated if t not in self._ends]
-        spelled = StreamText(self._tokenizer, begun=self._prompt.ids if self._prompt.begun else ())
-        text = "".join(map(spelled.push, tokens)) + spelled.flush(cut=self._reason in CUT)
+        stream = StreamText(self._tokenizer, begun=self._prompt.ids if self._prompt.begun else ())
+        text = "".join(map(stream.push, tokens)) + stream.flush(cut=self._reason in CUT)
         return tokens if text == self.shown else None
 
     @property

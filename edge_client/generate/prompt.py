@@ -73,7 +73,7 @@ def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit
     return Query(text, earlier) if text else Query(earlier) if earlier else None
 
 
-def asks(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
+def requests_recall(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
     """Whether the next chunk's memories are requested now, after `generated` tokens of an answer.
 
     lead_tokens: how long before the chunk's end; 0 requests at its end (paper 3.1). At least one of the chunk's own

@@ -20,7 +20,7 @@ class Repetition:
         self._needed = np.maximum((TIMES - 1) * np.arange(1, LONGEST + 1), LEAST_TOKENS - np.arange(1, LONGEST + 1))
 
     def add(self, token: int) -> bool:
-        """Add a token; True if the answer ends in a passage that it said `TIMES` times on end."""
+        """Add a token; True if the answer ends in a passage that was generated `TIMES` times in a row."""
         self._run = np.where(self._last == token, self._run + 1, 0)
         self._last = np.roll(self._last, 1)
         self._last[0] = token

@@ -251,7 +251,7 @@ class StreamText:
         """Add a token; returns new text, which may be empty. After a stop string `stopped` is True."""
         self._pending.append(token)
         piece = self._decoded()
-        # Some tokenizers spell all bytes in a row as U+FFFD while the last character is incomplete.
+        # Some tokenizers decode all bytes in a row as U+FFFD while the last character is incomplete.
         broken = len(piece) - len(piece.rstrip(_INCOMPLETE))
         if broken > 0 and min(broken, len(self._pending)) < _LONGEST_CHARACTER:
             return ""

@@ -49,7 +49,7 @@ class DocumentOutcome:
 
 
 class LocalKnowledgeBases:
-    """Those of one folder, open for one bundle: the device's own, and packs in place of a service. Thread-safe."""
+    """The knowledge bases in one folder, opened for one bundle: the device's own and memory packs. Thread-safe."""
 
     def __init__(self, folder: Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = "") -> None:
         """Opens what is there, or `only` one; raises what LocalKnowledgeBase.open raises: none is left out silently."""
@@ -143,7 +143,7 @@ class LocalKnowledgeBases:
 
 
 _File = tuple[int, int]
-"""Device and inode: a file that took the place of another one has its name alone."""
+"""Device and inode: a file that replaced another one has only its name."""
 
 
 def _file_of(path: Path) -> _File:
@@ -221,7 +221,7 @@ def readable(read: FileDocument) -> str:
 
 
 def write_anew(folder: Path, name: str, writer: MemoryWriter) -> Iterator[DocumentOutcome]:
-    """Write a knowledge base of another bundle anew from its kept texts, in place of the old one when it is whole.
+    """Write a knowledge base of another bundle anew from its kept texts, replacing the old one when it is complete.
 
     Interrupted, the next call goes on. Raises MissingFile, CorruptFile, StorageError.
     """
@@ -257,7 +257,7 @@ def _kept(path: Path) -> Iterator[FileDocument]:
 
 
 def install(made: Path, path: Path) -> None:
-    """Put a finished file in the place of another one, whose journal is merged: one of the two is always there."""
+    """Replace a file, whose journal is merged, by a finished one. The replacement is atomic."""
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     made.replace(path)

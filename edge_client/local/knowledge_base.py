@@ -132,7 +132,7 @@ class LocalKnowledgeBase:
     def add(
         self, document: LocalDocument, texts: Sequence[str], written: Written, *, first: int = 0, whole: int = 0
     ) -> None:
-        """Write a document with its references, in place of one of the same key.
+        """Write a document with its references, replacing one of the same key.
 
         A long one comes in pieces: `texts` are those from number `first` on, of `whole`. Raises InvalidInput for a
         piece that does not follow what is there.
@@ -386,4 +386,4 @@ def _by_words(
     """The same references ordered by cosine and words, without those far below the best."""
     ids = list(scores)
     best = order_texts(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids])
-    return {ids[place]: scores[ids[place]] for place in best}
+    return {ids[index]: scores[ids[index]] for index in best}

@@ -20,7 +20,7 @@ from edge_client.local.folder import install, path_of, remove
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head, Reference
 from edge_client.pull.transfer import Progress, ended, require_room, resumed, staged, stream
-from edge_client.wire.channel import ChannelSettings, open_channel
+from memory3.channel import ChannelSettings, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from protos.memory.v1 import knowledge_bases_pb2 as bases
@@ -44,7 +44,7 @@ def pull_pack(
     embedder_id: str = "",
     progress: Progress = lambda *_: None,
 ) -> Head:
-    """Fetch the memories of `knowledge_base` to the folder of local knowledge bases, in place of an older pack of it.
+    """Fetch the memories of `knowledge_base` to the folder of local knowledge bases, replacing an older pack of it.
 
     identity, embedder_id: of the bundle that will read it; the service refuses another one's. Interrupted, the next
     call goes on where it stopped. Raises RetrievalError (DAMAGED_MEMORY for a memory that came damaged), StorageError

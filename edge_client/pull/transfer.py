@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.database import disk_errors
-from edge_client.wire.channel import ChannelSettings, named_errors
+from edge_client.wire.channel import named_errors
+from memory3.channel import ChannelSettings
 
 MARGIN_BYTES = 16 << 20
 """Left free on the disk next to what is fetched."""

@@ -59,7 +59,7 @@ class Breaker:
             left_s = self._until - self._clock() if self._pause_s else 0.0
             if left_s <= 0:
                 return None
-            message = f"{self._error} (not asked again for {left_s:.1f} s)"
+            message = f"{self._error} (no new call for {left_s:.1f} s)"
             return RetrievalError(message, reason=self._error.reason, unavailable=self._error.unavailable)
 
     def begin(self) -> int:

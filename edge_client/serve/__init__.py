@@ -1,1 +1,1 @@
-"""The device's HTTP server: OpenAI's interface, memories beside it, and a page. Needs the extra `serve`."""
+"""The device's HTTP server: an OpenAI-compatible API, routes for memories, and a page. Needs the extra `serve`."""

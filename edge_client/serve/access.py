@@ -1,4 +1,4 @@
-"""How others reach this server: its settings, key, certificate, address. What it makes, it keeps on this device."""
+"""How clients reach this server: settings, API key, certificate and address. Generated ones are kept on the device."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ServeSettings(CheckedSettings):
     """Where to listen and what to permit: EDGE_CLIENT_SERVE_*, or options. How memories are recalled: EdgeSettings.
 
     host, port: port 0 takes a free one. api_key: required by every call under /v1; without one see `access_key`.
-    tls: with a certificate that the server makes. allowed_hosts: names beside this machine's names and addresses
-    under which the server may be reached. allowed_origins: other sites whose pages may call it, e.g.
+    tls: with a certificate that the server makes. allowed_hosts: further names, besides this machine's own names and
+    addresses, under which the server may be reached. allowed_origins: other sites whose pages may call it, e.g.
     http://127.0.0.1:5173; none by default. waiting: answers that may wait while EdgeSettings' `parallel` are computed;
     one more is refused.
     """
@@ -50,9 +50,9 @@ class ServeSettings(CheckedSettings):
 
 
 def access_key(settings: ServeSettings) -> tuple[str | None, bool]:
-    """What opens everything, None where nobody needs a key, and whether this server made it.
+    """The API key, or None if authentication is disabled, and whether this server generated it.
 
-    Your own key, or one that is made for those who come from a network; this machine alone needs none.
+    Without a key in the settings, one is generated if other machines can reach the server; else none is required.
     """
     if settings.api_key is not None:
         return settings.api_key.get_secret_value(), False
@@ -60,26 +60,26 @@ def access_key(settings: ServeSettings) -> tuple[str | None, bool]:
 
 
 def is_own(host: str) -> bool:
-    """Whether only this machine can reach that address."""
+    """Whether only this machine can reach the address."""
     return is_loopback(f"{host}:0")
 
 
 def own_names() -> tuple[str, str]:
-    """This machine's name, and as mDNS spells it."""
+    """This machine's host name and its mDNS name."""
     name = socket.gethostname().lower().removesuffix(".local")
     return name, f"{name}.local"
 
 
 def network_address() -> str:
-    """This machine's address in its network, or its name where there is no route out of it."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        asked.connect((FROM_MACHINE, 9))
-        return str(asked.getsockname()[0])
+    """This machine's network address; its mDNS name if it has no route."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((FROM_MACHINE, 9))
+        return str(probe.getsockname()[0])
     return own_names()[1]
 
 
 def qr_code(url: str) -> str:
-    """The URL as a picture of block characters, for the camera of a phone."""
+    """The URL as a QR code of block characters."""
     import segno
 
     drawn = io.StringIO()
@@ -138,7 +138,7 @@ def state_folder() -> Path:
 
 
 def _kept(name: str, new: str) -> str:
-    """What a file of the state folder holds; `new`, kept there if the folder can be written, where there is none."""
+    """Content of a file in the state folder; if it does not exist, `new`, which is stored if the folder is writable."""
     file = state_folder() / name
     with suppress(OSError):
         return file.read_text().strip() or new
@@ -148,7 +148,7 @@ def _kept(name: str, new: str) -> str:
 
 
 def _write_private(file: Path, content: bytes) -> None:
-    """A new file that its owner alone may read."""
+    """Write a new file that only its owner can read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
         opened.write(content)

@@ -1,4 +1,4 @@
-"""The application: the routes that are not answers, the page, and the guard around them all."""
+"""The application: routes for models, knowledge bases and local documents, the page, and the guard around all."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from memory3.formats import Report, read_documents
 PAGE = Path(__file__).parent / "page"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 STEP = ("outcome", "key", "done", "references", "message")
-"""What is told of a document that is being remembered."""
+"""Attributes reported while a document is being remembered."""
 
 
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key: str | None) -> ASGIApp:
-    """The server of a model, which is closed afterwards. key: see `access_key`."""
+    """The server application of a model, which the caller closes. key: see `access_key`."""
     answering = Answering(model, edge, Queue(edge.parallel, settings.waiting))
     app = FastAPI(title="Memory³ Edge", version=__version__, docs_url=None, redoc_url=None)
     install(app)
@@ -74,7 +74,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key:
 
 class _Page(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file; the browser keeps it and asks whether it is still the same. Comes after all routes.
+        """A file, which browsers cache and revalidate. Matched after all routes.
 
         Raises HTTPException: 405 with the methods that a route, or a file, has; 404.
         """
@@ -105,26 +105,26 @@ def model_routes(answering: Answering) -> APIRouter:
 
     @router.get("/v1/models", responses=ok(ModelList))
     async def models() -> dict[str, Any]:
-        """The one model, and the embedder."""
+        """The model and the embedder."""
         return {"object": "list", "data": [described(manifest.name), described(embedder.name)]}
 
     @router.get("/v1/models/{name:path}", responses=ok(Model))
     async def one_model(name: str) -> dict[str, Any]:
-        """The model, under whatever name a client knows it."""
+        """The model; any name is accepted."""
         return described(name)
 
     @router.post("/v1/responses", include_in_schema=False)
     async def responses() -> None:
-        """Not offered; without this the page's files would answer that the method is wrong."""
+        """Not supported; without this route the static files would answer 405."""
         raise ApiError(404, "the Responses API is not offered: use /v1/chat/completions", code="not_found")
 
     @router.post("/v1/embeddings", responses=ok(EmbeddingList))
     async def embeddings(body: EmbeddingRequest) -> dict[str, Any]:
-        """Vectors of texts, of unit length, as the service's index has them."""
+        """Unit vectors of texts, of the same embedder as the service's index."""
         if body.dimensions not in (None, embedder.dim):
             raise InvalidInput(
                 f"dimensions: vectors of {embedder.name} have {embedder.dim} numbers and cannot be shortened: "
-                "leave it out"
+                "omit the field"
             )
         vectors = (await anyio.to_thread.run_sync(embedder.embed, body.texts)).astype("<f4")
         packed = body.encoding_format == "base64"
@@ -139,7 +139,7 @@ def model_routes(answering: Answering) -> APIRouter:
 
     @router.get("/health", responses=ok(Health))
     async def health() -> dict[str, Any]:
-        """Whether answers are given, and how many; does not call the service, without which they are given too."""
+        """Model and load of this server; does not depend on the service."""
         return {
             "status": "ok",
             "model": {
@@ -157,12 +157,12 @@ def model_routes(answering: Answering) -> APIRouter:
 
 
 def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRouter:
-    """/v1/knowledge_bases: the service's, which are only read here. client: None where no service is called."""
+    """/v1/knowledge_bases: the service's knowledge bases, read-only. client: None without a service."""
     router = APIRouter()
 
     @router.get("/v1/knowledge_bases", responses=ok(KnowledgeBaseList))
     async def listed() -> dict[str, Any]:
-        """All of the service, or why it does not answer; itself always answers."""
+        """The service's knowledge bases, or the error if the service does not answer."""
         first, *also = names_of(edge.knowledge_base)
         found: dict[str, Any] = {"default": first, "also": also, "address": "", "error": "", "data": []}
         if client is not None:
@@ -182,7 +182,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
         page: str = "",
         count: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> dict[str, Any]:
-        """A page of its documents, by key."""
+        """A page of a knowledge base's documents, by key."""
         if client is None:
             return {"data": [], "next": ""}
         found, following = await anyio.to_thread.run_sync(client.documents, name, page, count)
@@ -193,7 +193,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
 
 
 def local_routes(model: EdgeModel) -> APIRouter:
-    """/v1/local: the documents that this device remembers. Nothing of them is sent to the service."""
+    """/v1/local: the documents that this device remembers. They are not sent to the service."""
     router, one_at_a_time = APIRouter(), anyio.Lock()
 
     @router.get(DOCUMENTS, responses=ok(DocumentList))
@@ -206,7 +206,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
     @router.post(DOCUMENTS, response_model=None, responses={200: EVENT_STREAM}, openapi_extra=FILE)
     async def remember(request: Request, key: Annotated[str, Query(pattern=r"^[^/\x00]{1,200}$")]) -> Response:
-        """Remember a file, the body, under its name; the answer streams how far it is, and last what was read of it."""
+        """Remember the file in the body under `key`; streams the progress, then a report of what was read."""
         body = await request.body()
 
         async def steps() -> AsyncGenerator[dict[str, Any], None]:

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions and /v1/completions: OpenAI's answers, streamed or whole, with `memory` and `timings`.
 
-request -> place in the queue -> the model over the knowledge bases it names -> its turn -> events -> JSON
+request -> admitted to the queue -> model with the requested knowledge bases -> its turn -> events -> JSON
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from memory3.bundle import Bundle
 from memory3.errors import InvalidInput
 
 MOST_KNOWLEDGE_BASES = 4
-"""Other than the server's own, whose connections are kept."""
+"""Knowledge bases, besides the server's own, whose connections stay open."""
 RETRY_AFTER_S = 2.0
 IGNORED = "X-Ignored-Fields"
-"""The response's header that names the request's fields that mean nothing here."""
+"""Response header with the names of ignored request fields."""
 MOST_IGNORED = 1024
 PING_S = 15
-"""A stream without an event for so long sends a comment, so that no proxy takes it for dead."""
+"""Seconds without an event after which a stream sends a comment, so that proxies keep it open."""
 TIMINGS = ("first_token_ms", "tokens_per_s", "decoder_ms", "overhead_ms", "recall_ms", "blocked_ms_per_chunk")
 
 
 class Queue:
-    """Lets `parallel` answers be computed at a time and `waiting` more wait, in their order. One event loop's."""
+    """Computes up to `parallel` answers at a time; up to `waiting` more wait in order. Belongs to one event loop."""
 
     def __init__(self, parallel: int, waiting: int) -> None:
         self.parallel, self._most = parallel, parallel + waiting
@@ -51,17 +51,17 @@ class Queue:
 
     @property
     def running(self) -> int:
-        """Answers that are being computed."""
+        """Number of answers being computed."""
         return self.parallel - self.turn.value
 
     @property
     def waiting(self) -> int:
-        """Answers that wait."""
+        """Number of answers that wait."""
         return self.turn.statistics().tasks_waiting
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place in the queue while the block lasts; raises ApiError where it is full."""
+    def admitted(self) -> Iterator[None]:
+        """Count a request in the queue while the block lasts; raises ApiError (429) if the queue is full."""
         if self._inside >= self._most:
             raise ApiError(
                 429,
@@ -78,17 +78,17 @@ class Queue:
 
 
 class Answering:
-    """Answers requests with one model, and with the same model over the knowledge bases they name. One event loop's."""
+    """Answers requests with one model and the knowledge bases that they name. Belongs to one event loop."""
 
     def __init__(self, model: EdgeModel, edge: EdgeSettings, queue: Queue) -> None:
         self.model, self.queue = model, queue
         self._grammars, self._usual = JsonGrammars(model.bundle), edge.knowledge_base
         self._named = "knowledge_base" in edge.model_fields_set
         self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
-        self._known: frozenset[str] = frozenset()  # that the service had, or this device, when it was looked at last
+        self._known: frozenset[str] = frozenset()  # knowledge bases found at the last check
 
     def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
-        """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
+        """Check a request and return its answer, not yet started; raises ApiError, Memory3Error."""
         options, memory, model = request.sampling(self._grammars), request.memory, self.model
         name = memory.knowledge_base or self._usual
         if (name != self._usual or self._named) and model.engine.policy_with(memory.mode).mode is not RecallMode.off:
@@ -100,7 +100,7 @@ class Answering:
         return model.generate(request.conversation(), memory=memory.mode, **options)
 
     def _check(self, names: str) -> None:
-        """Raise ApiError for a knowledge base that neither this device has nor a service that answers."""
+        """Raise ApiError (404) if neither this device nor the service has a knowledge base."""
         if not self._known.issuperset(names_of(names)):
             try:
                 self._known = self.model.engine.require_knowledge_bases(names)
@@ -108,12 +108,12 @@ class Answering:
                 raise ApiError(404, str(error), code="knowledge_base_not_found") from error
 
     async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
-        """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""
+        """The answer's events, once it is its turn. Closing the generator or cancelling its task ends the answer."""
         try:
             async with self.queue.turn:
                 async for event in stream:
                     if isinstance(event, Recalled) and event.recall.reason == "KNOWLEDGE_BASE_NOT_FOUND":
-                        self._known = frozenset()  # it was deleted: the next request looks again
+                        self._known = frozenset()  # it was deleted: the next request checks again
                     yield event
         finally:
             with anyio.CancelScope(shield=True):
@@ -121,17 +121,17 @@ class Answering:
                 await anyio.to_thread.run_sync(stream.close)
 
     async def all_events(self, stream: AnswerStream, request: Request) -> list[Event]:
-        """The whole answer; where the client hangs up, what there is of it."""
+        """All events of the answer; if the client disconnects, those until then."""
         found: list[Event] = []
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
-            async def hung_up() -> None:
+            async def cancel_on_disconnect() -> None:
                 while (await request.receive())["type"] != "http.disconnect":
                     continue
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(hung_up)
+            tasks.start_soon(cancel_on_disconnect)
             try:
                 async with aclosing(self.events(stream)) as events:
                     async for event in events:
@@ -145,13 +145,13 @@ class Answering:
 
 
 def completion_routes(answering: Answering) -> APIRouter:
-    """Both routes. A request has its place in the queue until its response is sent, whole or not."""
+    """Both routes. A request counts in the queue until its response is sent, complete or not."""
 
-    async def place() -> AsyncIterator[None]:
-        with answering.queue.place():
+    async def admitted() -> AsyncIterator[None]:
+        with answering.queue.admitted():
             yield
 
-    router = APIRouter(dependencies=[Depends(place)])
+    router = APIRouter(dependencies=[Depends(admitted)])
     bundle = answering.model.bundle
 
     async def answer(form: _Text, request: Request) -> Response:
@@ -179,7 +179,7 @@ def completion_routes(answering: Answering) -> APIRouter:
 
 
 def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceResponse:
-    """Server-sent events, each a JSON value, the last [DONE]; an error takes the place of the rest. Closes `values`."""
+    """Server-sent events, each a JSON value, the last one [DONE]; an error ends the stream early. Closes `values`."""
 
     async def sent() -> AsyncGenerator[dict[str, str], None]:
         async with aclosing(values):
@@ -194,11 +194,11 @@ def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceRes
 
 
 class _Text:
-    """How /v1/completions spells an answer, and what both routes have in common."""
+    """Formats an answer for /v1/completions; the base class of both routes."""
 
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
     opening: dict[str, Any] | None = None
-    """What the first chunk holds; None: there is no such chunk."""
+    """Content of the first chunk; None sends no such chunk."""
 
     def __init__(self, body: ChatRequest | CompletionRequest, bundle: Bundle) -> None:
         self.body, self.tokenizer = body, bundle.tokenizer
@@ -206,34 +206,35 @@ class _Text:
         self._head = {"id": self.id, "created": int(time.time()), "model": bundle.manifest.name}
 
     def piece(self, text: str | None) -> dict[str, Any]:
-        """The text of a chunk's choice; None: the chunk is about something else."""
+        """The text of a chunk's choice; None if the chunk has no text."""
         return {"text": text or ""}
 
     def last_piece(self, finished: Finished) -> dict[str, Any]:
-        """What the chunk holds that ends the answer."""
+        """Content of the last chunk."""
         return self.piece(None)
 
     def message(self, finished: Finished) -> dict[str, Any]:
-        """What a whole answer's choice holds."""
+        """Content of the choice in a complete response."""
         return {"text": finished.text}
 
     def reason(self, finished: Finished) -> str:
-        """Why the answer ended, in OpenAI's words."""
+        """OpenAI's `finish_reason`."""
         return "length" if finished.reason in ("length", "context") else "stop"
 
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        """Log-probabilities of tokens, where the request has them."""
+        """Log-probabilities of tokens if the request has `logprobs`."""
         return None
 
     async def chunks(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[dict[str, Any], None]:
-        """The values of a stream. Memories are told on chunks without text, which other clients pass over."""
+        """The chunks of a streamed response. Memories are in chunks without text, which other clients ignore."""
         if self.opening is not None:
             yield self._chunk(self.opening)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Recalled):
-                    told = event.as_json(texts=self.body.memory.texts)  # a late chunk's twice: the second one counts
-                    yield self._chunk(self.piece(None), memory={"chunks": [told]})
+                    # A late recall is reported twice: the second report replaces the first.
+                    recalled = event.as_json(texts=self.body.memory.texts)
+                    yield self._chunk(self.piece(None), memory={"chunks": [recalled]})
                 elif isinstance(event, Token):
                     logprobs = self.logprobs([event])
                     if event.text or logprobs:
@@ -245,7 +246,7 @@ class _Text:
                         yield {**self._head, "object": self.chunk_object, **usage}
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
-        """The response without a stream; empty where the client has hung up, because nobody reads it."""
+        """The response without a stream; empty if the client has disconnected."""
         finished = events[-1] if events else None
         if not isinstance(finished, Finished):
             return {}
@@ -282,16 +283,16 @@ class _Chat(_Text):
         return {"delta": {"tool_calls": calls} if calls else {"content": finished.text}}
 
     def message(self, finished: Finished) -> dict[str, Any]:
-        said: dict[str, Any] = {"role": "assistant", "content": finished.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": finished.text, "refusal": None}
         if calls := self._called(finished):
-            said |= {"content": None, "tool_calls": calls}
-        return {"message": said}
+            message |= {"content": None, "tool_calls": calls}
+        return {"message": message}
 
     def reason(self, finished: Finished) -> str:
         return "tool_calls" if self._called(finished) else super().reason(finished)
 
     def _called(self, finished: Finished) -> list[dict[str, Any]]:
-        """The function call that the answer is; none where it is text, or was cut short."""
+        """The function call in the answer; empty if the answer is text or was cut off."""
         if not self._calls or finished.reason != "end":
             return []
         call = json.loads(finished.text)
@@ -300,9 +301,9 @@ class _Chat(_Text):
 
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         def entry(token: int, logprob: float | None) -> dict[str, Any]:
-            # A token may be part of a character, which only its bytes show.
-            text, spelled = self.tokenizer.piece(token), self.tokenizer.piece_bytes(token)
-            return {"token": text, "logprob": logprob, "bytes": list(spelled)}
+            # A token may be part of a character: only its bytes are exact.
+            text, raw = self.tokenizer.piece(token), self.tokenizer.piece_bytes(token)
+            return {"token": text, "logprob": logprob, "bytes": list(raw)}
 
         ends = self.tokenizer.stop_ids
         entries = [
@@ -314,7 +315,7 @@ class _Chat(_Text):
 
 
 def _outcome(finished: Finished) -> dict[str, Any]:
-    """What memory did for the whole answer, and its statistics; times in milliseconds."""
+    """Memory outcome and timings of the answer; times in milliseconds."""
     s = finished.statistics
     timings = {name: round(getattr(s, name), 3) for name in TIMINGS}
     return {
@@ -324,7 +325,7 @@ def _outcome(finished: Finished) -> dict[str, Any]:
 
 
 def _usage(finished: Finished) -> dict[str, Any]:
-    """Token counts; the cached ones are those whose key-values were still there."""
+    """Token counts; cached tokens are those whose key-values were reused."""
     s = finished.statistics
     return {
         "prompt_tokens": s.prompt_tokens,

@@ -1,4 +1,4 @@
-"""What is refused, and how: errors as OpenAI's clients expect them, and the guard before every route.
+"""Errors in OpenAI's format, and the guard that checks requests before every route.
 
 The guard looks at host name, origin, key and the body's size. It is plain ASGI: a page of another site can reach
 127.0.0.1 through its visitor's browser, by its own name (DNS rebinding) or by ours, so both names are looked at.
@@ -43,7 +43,7 @@ _REASONS: Mapping[str, tuple[int, str]] = {
     "INCOMPATIBLE": (409, "service_error"),
     "DEADLINE_EXCEEDED": (504, "service_error"),
 }
-"""RetrievalError by its reason; of the others 503 where the service gave no answer."""
+"""Status of a RetrievalError by its reason; else 503 if the service did not answer."""
 _ROUTING = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 _TOO_LARGE = "the body is larger than {} bytes: send less"
@@ -68,7 +68,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 
 class ApiError(Exception):
-    """A refusal of the server's own."""
+    """An error response raised by this server."""
 
     def __init__(
         self, status: int, message: str, *, code: str, kind: str = INVALID, retry_after_s: float | None = None
@@ -78,7 +78,7 @@ class ApiError(Exception):
 
 
 def body_of(error: Exception) -> tuple[int, dict[str, Any], Mapping[str, str]]:
-    """Status, body and headers of an error; one that is not ours is logged and shown without its message."""
+    """Status, body and headers of an error; an unexpected one is logged and its message hidden."""
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:.0f}"}
     message, param = str(error), None
@@ -110,7 +110,7 @@ def response_of(error: Exception) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of a route leave as such a response."""
+    """Install handlers that turn every error of a route into such a response."""
 
     async def handler(_: Request, error: Exception) -> JSONResponse:
         return response_of(error)
@@ -120,7 +120,7 @@ def install(app: FastAPI) -> None:
 
 
 def _first_problem(problems: Sequence[Any], body: Any) -> tuple[str, str | None]:
-    """What is wrong, without repeating the value, which may be huge; and where. Of a union, every form it may have."""
+    """Message and field of a validation error, without the value, which may be large. A union lists all its forms."""
     problem: Mapping[str, Any] = problems[0]
     field = _field(problem, body)
     where = ".".join(str(part) for part in field)
@@ -129,7 +129,7 @@ def _first_problem(problems: Sequence[Any], body: Any) -> tuple[str, str | None]
     if not where:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
     if problem["type"] == "extra_forbidden":
-        return f"there is no field {where} here: leave it out", where
+        return f"unknown field {where}: leave it out", where
     forms: dict[str, str] = {}  # by the union's member, whose first problem says enough
     for other in problems:
         steps = _steps(other)
@@ -148,7 +148,7 @@ def _steps(problem: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _field(problem: Mapping[str, Any], body: Any) -> tuple[Any, ...]:
-    """The part of a problem's location that names a field: what follows names a member of a union and a place in it."""
+    """The field's path in a validation error's location, without the union member and the path within it."""
     steps, value = _steps(problem), body
     for number, part in enumerate(steps):
         within = part in value if isinstance(value, dict) else isinstance(part, int) and isinstance(value, list)
@@ -166,7 +166,7 @@ def _message(problem: Mapping[str, Any]) -> str:
 
 
 class Guard:
-    """Wraps the application; refuses before a byte of the body is read."""
+    """Wraps the application; refuses requests before the body is read."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, key: str | None) -> None:
         self._app, self._origins = app, settings.allowed_origins
@@ -247,7 +247,7 @@ class Guard:
 
 
 def _address(scope: Scope) -> str:
-    """At which the connection came in."""
+    """The local address of the connection."""
     return str((scope.get("server") or ("", 0))[0]).removeprefix("::ffff:")
 
 
@@ -257,7 +257,7 @@ def _check_length(headers: Headers, limit: int) -> None:
 
 
 def _counted(receive: Receive, limit: int) -> Receive:
-    """A body that comes in chunks without its length, up to the limit; raises HTTPException beyond it."""
+    """Receive a body of unknown length, up to the limit; raises HTTPException beyond it."""
     taken = 0
 
     async def counting() -> Message:

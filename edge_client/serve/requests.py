@@ -1,6 +1,6 @@
-"""What clients send: OpenAI's fields that mean something here, and ours beside them. The others are ignored by name.
+"""Request bodies: the supported fields of OpenAI's API, and `memory`. Other fields are ignored and reported by name.
 
-JSON of a schema: llguidance says at every token which ones may follow.
+Structured output: llguidance computes the permitted tokens of a JSON schema at every step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_SCHEMA_BYTES = 64 << 10
 
 
 class JsonConstraint:
-    """Permits what can still become JSON of the schema, and then only the end of the turn. One answer's."""
+    """Permits tokens that continue valid JSON of the schema, then the end of the turn. For one answer."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
@@ -82,7 +82,7 @@ class Function(BaseModel, extra="allow", frozen=True):
 
 
 class Tool(BaseModel, extra="allow", frozen=True):
-    """What may be called, was called or shall be called; only functions are understood."""
+    """A tool, or a call of one; only functions are supported."""
 
     function: Function | None = None
 
@@ -104,7 +104,7 @@ def call_schema(functions: list[Function]) -> dict[str, Any]:
 
 
 class _Tolerant(BaseModel):
-    """OpenAI's: a field that is not here is ignored, null is as if it were not given, 5.0 is a whole number."""
+    """Parsing as OpenAI's: unknown fields are ignored, null means the default, and 5.0 is accepted as an integer."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -118,7 +118,7 @@ class _Tolerant(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """With null where a field may be left out."""
+        """Optional fields accept null."""
         schema = handler(core)
         found = handler.resolve_ref_schema(schema)
         for name, field in found.get("properties", {}).items():
@@ -127,7 +127,7 @@ class _Tolerant(BaseModel):
         return schema
 
     def ignored(self) -> list[str]:
-        """Names of the fields that mean nothing here, such as `store` or `messages.name`."""
+        """Names of the ignored fields, such as `store` or `messages.name`."""
         found = [*(self.model_extra or {})]
         for name in type(self).model_fields:
             value = getattr(self, name)
@@ -142,7 +142,7 @@ TokenLimit = Literal[-1] | Annotated[int, Field(ge=1)]
 
 
 class MemoryOptions(BaseModel, extra="forbid", frozen=True):
-    """What is read beside the weights.
+    """Which memories an answer reads.
 
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
     holds the texts of the references that it read.
@@ -154,7 +154,7 @@ class MemoryOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class TextPart(_Tolerant):
-    """A piece of a message; only text is understood."""
+    """A part of a message; only text is supported."""
 
     type: Literal["text"]
     text: str
@@ -168,7 +168,7 @@ class ChatMessage(_Tolerant):
     tool_calls: list[Tool] = []
 
     def plain(self) -> dict[str, str]:
-        """As the chat template takes it."""
+        """The message as the chat template expects it."""
         content = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
         called = [call.function for call in self.tool_calls if call.function]
         calls = [f'{{"name": {json.dumps(f.name)}, "arguments": {f.arguments}}}' for f in called]
@@ -212,7 +212,7 @@ class _Sampled(_Tolerant):
     memory: MemoryOptions = MemoryOptions()
 
     def sampling(self, grammars: JsonGrammars) -> SamplingOptions:
-        """As the SDK takes it, which checks the values; raises InvalidInput for a schema that cannot be used."""
+        """Options of the SDK, which checks the values; raises InvalidInput for an unsupported schema."""
         known = _Sampled.model_fields.keys() & SamplingOptions.__annotations__.keys()
         options = cast(SamplingOptions, self.model_dump(include=known, exclude_none=True))
         options["top_k"] = max(self.top_k, 0)
@@ -225,7 +225,7 @@ class _Sampled(_Tolerant):
         return options
 
     def schema_of_answer(self) -> dict[str, Any] | None:
-        """What the answer must satisfy as JSON; None for any text."""
+        """The JSON schema of the answer; None for free text."""
         form = self.response_format
         schemas = {"text": None, "json_object": {"type": "object"}, "json_schema": form.json_schema.get("schema")}
         return schemas[form.type]
@@ -234,8 +234,8 @@ class _Sampled(_Tolerant):
 class ChatRequest(_Sampled):
     """POST /v1/chat/completions.
 
-    tools: the model was not tuned to choose among them, so it calls one only where `tool_choice` makes it: `required`
-    or the name of a function. Otherwise it answers in text.
+    tools: the model calls a function only if `tool_choice` is `required` or names one, because it was not tuned to
+    choose among them. Otherwise it answers in text.
     """
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -246,12 +246,12 @@ class ChatRequest(_Sampled):
     tool_choice: str | Tool = "auto"
 
     def ignored(self) -> list[str]:
-        """As in the base class; tools that cannot be called are ignored."""
+        """See the base class; tools that cannot be called are ignored."""
         unused = ["tools"] if self.tools and not self.callable_tools() else []
         return [*super().ignored(), *unused]
 
     def callable_tools(self) -> list[Function]:
-        """The functions of which the answer must call one; empty where it is text. Raises InvalidInput."""
+        """The functions of which the answer must call one; empty for a text answer. Raises InvalidInput."""
         choice = self.tool_choice
         named = choice.function.name if isinstance(choice, Tool) and choice.function else ""
         if not named and choice not in ("required", "any"):
@@ -259,16 +259,16 @@ class ChatRequest(_Sampled):
         functions = [tool.function for tool in self.tools if tool.function]
         found = [f for f in functions if f.name and named in ("", f.name)]
         if not found:
-            raise InvalidInput(f"tool_choice wants {named or 'a function'}: give it in tools")
+            raise InvalidInput(f"tool_choice requires {named or 'a function'}, which tools does not have")
         return found
 
     def schema_of_answer(self) -> dict[str, Any] | None:
-        """A call where one is wanted."""
+        """The schema of a function call if one is required."""
         functions = self.callable_tools()
         return call_schema(functions) if functions else super().schema_of_answer()
 
     def sampling(self, grammars: JsonGrammars) -> SamplingOptions:
-        """As in the base class. The newer name of max_tokens counts."""
+        """See the base class; `max_completion_tokens` overrides `max_tokens`."""
         if self.top_logprobs and not self.logprobs:
             raise InvalidInput("top_logprobs needs logprobs: true")
         options = super().sampling(grammars)
@@ -278,17 +278,17 @@ class ChatRequest(_Sampled):
         return options
 
     def conversation(self) -> list[dict[str, str]]:
-        """The messages as the chat template takes them; the assistant's last one is the answer's beginning."""
+        """The messages as the chat template expects them; a last assistant message is continued."""
         messages = [m.plain() for m in self.messages]
         if functions := self.callable_tools():
             shown = json.dumps([f.model_dump(exclude_unset=True) for f in functions])
-            told = f"Call one of these functions, in JSON with name and arguments: {shown}"
-            messages.insert(0, {"role": "system", "content": told})
+            instruction = f"Call one of these functions, in JSON with name and arguments: {shown}"
+            messages.insert(0, {"role": "system", "content": instruction})
         return messages
 
 
 class CompletionRequest(_Sampled):
-    """POST /v1/completions: a text that is continued as it is."""
+    """POST /v1/completions: continues a text without the chat template."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)]
 
@@ -305,7 +305,7 @@ class EmbeddingRequest(_Tolerant):
     input: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1)
-    """That of the embedder, if given: its vectors cannot be shortened."""
+    """Must equal the embedder's dimension if given: vectors cannot be shortened."""
 
     @property
     def texts(self) -> list[str]:

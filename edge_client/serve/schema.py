@@ -1,4 +1,4 @@
-"""What responses hold, for `GET /openapi.json`: nothing is validated by it, the tests compare."""
+"""Response schemas for `GET /openapi.json`; not used for validation, tests compare them with responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE: dict[str, Any] = {
 
 
 class Problem(BaseModel):
-    """What is wrong. code: a name for programs; param: the request's field."""
+    """An error. code: a stable name; param: the request's field."""
 
     message: str
     type: str
@@ -25,13 +25,13 @@ class Problem(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Every response that is no success."""
+    """The body of every error response."""
 
     error: Problem
 
 
 class Usage(BaseModel):
-    """Token counts. prompt_tokens_details: `cached_tokens` kept their key-values from an earlier answer."""
+    """Token counts. prompt_tokens_details: `cached_tokens` reused key-values of an earlier answer."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -40,7 +40,7 @@ class Usage(BaseModel):
 
 
 class MemoryUse(BaseModel):
-    """chunks: per chunk of the text what was recalled. without_memory: memories could not be had."""
+    """Memories of an answer. chunks: recalls per chunk; without_memory: memories were unavailable."""
 
     without_memory: bool
     refused: bool
@@ -66,7 +66,7 @@ class ReplyMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """The one answer."""
+    """The answer; there is always one."""
 
     index: Literal[0]
     message: ReplyMessage
@@ -75,14 +75,14 @@ class ChatChoice(BaseModel):
 
 
 class ChatCompletion(_Answer):
-    """Of /v1/chat/completions."""
+    """Response of /v1/chat/completions."""
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
 
 
 class TextChoice(BaseModel):
-    """The one continuation."""
+    """The continuation; there is always one."""
 
     index: Literal[0]
     text: str
@@ -91,14 +91,14 @@ class TextChoice(BaseModel):
 
 
 class TextCompletion(_Answer):
-    """Of /v1/completions."""
+    """Response of /v1/completions."""
 
     object: Literal["text_completion"]
     choices: list[TextChoice]
 
 
 class Model(BaseModel):
-    """A model that answers, or embeds."""
+    """A language model or an embedder."""
 
     id: str
     object: Literal["model"]
@@ -107,7 +107,7 @@ class Model(BaseModel):
 
 
 class ModelList(BaseModel):
-    """Of /v1/models."""
+    """Response of /v1/models."""
 
     object: Literal["list"]
     data: list[Model]
@@ -122,7 +122,7 @@ class Embedding(BaseModel):
 
 
 class EmbeddingList(BaseModel):
-    """Of /v1/embeddings."""
+    """Response of /v1/embeddings."""
 
     object: Literal["list"]
     model: str
@@ -131,7 +131,7 @@ class EmbeddingList(BaseModel):
 
 
 class Health(BaseModel):
-    """Of /health."""
+    """Response of /health."""
 
     status: Literal["ok"]
     model: dict[str, Any]
@@ -148,7 +148,7 @@ class KnowledgeBaseItem(BaseModel):
 
 
 class KnowledgeBaseList(BaseModel):
-    """address: of the service, empty where none is called; error: why it does not answer."""
+    """Knowledge bases. address: of the service, empty without one; error: why it does not answer."""
 
     default: str
     also: list[str]
@@ -158,7 +158,7 @@ class KnowledgeBaseList(BaseModel):
 
 
 class DocumentItem(BaseModel):
-    """references: memories of the document."""
+    """A document. references: its number of memories."""
 
     key: str
     title: str
@@ -167,7 +167,7 @@ class DocumentItem(BaseModel):
 
 
 class DocumentPage(BaseModel):
-    """next: of the following page, empty at the end."""
+    """A page of documents. next: token of the next page, empty on the last."""
 
     data: list[DocumentItem]
     next: str
@@ -186,12 +186,12 @@ class Deleted(BaseModel):
 
 
 def ok(model: type[BaseModel], *, streams: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route. streams: it may answer with events instead."""
+    """The `responses` of a route. streams: whether it may answer with events."""
     return {200: {"model": model, **({"content": {_EVENTS: {}}} if streams else {})}}
 
 
 def describe(app: FastAPI) -> None:
-    """Let the application describe itself: errors are ours, and 400 where FastAPI has 422."""
+    """Install the OpenAPI schema: errors have the format of `ErrorBody`, with 400 instead of FastAPI's 422."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -1,6 +1,6 @@
-"""gRPC's errors as the device's: `named_errors` raises RetrievalError with the status and what to do about it.
+"""Maps gRPC's errors to RetrievalError, with the reason and a remedy (`named_errors`).
 
-The channel itself, its settings and the details of errors are `memory3.channel`'s.
+Channels, their settings and error details are in `memory3.channel`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import Any
 import grpc
 
 from edge_client.errors import RetrievalError
-from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, call_details, open_channel
-
-__all__ = ["RECEIVE_LIMIT_BYTES", "ChannelSettings", "call_error", "named_errors", "open_channel"]
+from memory3.channel import call_details
 
 _Code = grpc.StatusCode
 BY_STATUS = {
@@ -30,9 +28,9 @@ BY_STATUS = {
     _Code.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
     _Code.RESOURCE_EXHAUSTED: "OVERLOADED",
 }
-"""The reason of an error to which the service gives none itself."""
+"""The reason of an error for which the service reports none."""
 UNAVAILABLE = frozenset({_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE})
-"""The service gave no answer: it is left alone for a while, and a pack may answer instead."""
+"""Status codes without an answer: the client backs off, and a memory pack may be used instead."""
 _HELP = {
     "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --kb, or ingest into it first",
     "KNOWLEDGE_BASE_DAMAGED": "its operator restores a backup (`memory-service kb show` has the problem)",
@@ -41,44 +39,44 @@ _HELP = {
         "fetch the bundle that this service offers with `edge-client pull`",
     ),
     "BUNDLE_NOT_CONFIGURED": "copy a bundle made with `memory-model export`",
-    "OVERLOADED": "ask again a little later",
+    "OVERLOADED": "try again a little later",
     _Code.UNAUTHENTICATED: "give the API key with EDGE_CLIENT_API_KEY",
     _Code.PERMISSION_DENIED: "ask the service's operator to permit it for this API key",
     _Code.UNIMPLEMENTED: "the service is older than this client: update it",
     _Code.INTERNAL: "the service's log has the cause",
 }
-"""What to do, by the service's reason or else by status."""
+"""Remedy by the service's reason, else by status."""
 _NAME_CA = "name the authority's file (EDGE_CLIENT_CA)"
-# What BoringSSL and gRPC say (a pattern) in the details of UNAVAILABLE when a handshake fails, and what it means.
+# Pattern in the details of UNAVAILABLE (from BoringSSL and gRPC) for a failed handshake, meaning, remedy.
 _HANDSHAKES = (
     ("certificate has expired", "its certificate has expired", "have it renewed, or set this device's clock"),
     ("certificate is not yet valid", "its certificate is not valid yet", "set this device's clock"),
     (
         "Hostname Verification",
         "its certificate is for another name",
-        "use a name that the certificate has, or say it (EDGE_CLIENT_SERVER_NAME)",
+        "use a name that the certificate has, or set it (EDGE_CLIENT_SERVER_NAME)",
     ),
     ("unable to get local issuer|self.signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not accepted", _NAME_CA),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS there", "leave TLS off, or name its TLS port"),
-    ("CERTIFICATE_REQUIRED", "it asks for this device's certificate", "set EDGE_CLIENT_CERTIFICATE, EDGE_CLIENT_KEY"),
+    ("CERTIFICATE_REQUIRED", "it requires this device's certificate", "set EDGE_CLIENT_CERTIFICATE, EDGE_CLIENT_KEY"),
     ("handshake failed", "the TLS handshake failed", "see `edge-client doctor`"),
 )
 
 
 @contextmanager
 def named_errors(address: str, timeout_s: float) -> Iterator[None]:
-    """Raises what gRPC raises in the block as a RetrievalError. address, timeout_s: of the calls in the block."""
+    """Raise gRPC errors of the block as RetrievalError. address, timeout_s: of the calls in the block."""
     try:
         yield
     except grpc.RpcError as error:
         raise call_error(error, address, timeout_s) from error
-    except ValueError as error:  # what gRPC raises for a channel that is closed
+    except ValueError as error:  # raised by gRPC for a closed channel
         raise _unanswered("UNREACHABLE", f"the connection to {address} was closed here") from error
 
 
 def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> RetrievalError:
-    """The error of a call to `address` that had `timeout_s` seconds."""
+    """The error of a call to `address` with a timeout of `timeout_s` seconds."""
     call: Any = error
     # A call raises itself, so it would hold the frames it was raised in, and these hold it: everything that the recall
     # had in hand, the embedder's session too, would wait for the next run of Python's collector.
@@ -111,7 +109,7 @@ def _unreachable(address: str, details: str) -> RetrievalError:
     help = "start it with `memory-service serve`, or name another with --service"
     if "Socket closed" in details:
         help = (
-            "it closed the connection at once, as one does that requires TLS (EDGE_CLIENT_TLS=1) or this device's"
+            "it closed the connection at once: it may require TLS (EDGE_CLIENT_TLS=1) or this device's"
             f" certificate; otherwise {help}"
         )
     return _unanswered("UNREACHABLE", f"no service at {address} ({details})", help)

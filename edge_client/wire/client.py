@@ -7,7 +7,7 @@ the service orders those of one (`memory3.words`), so that the k best of all are
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import grpc
@@ -15,7 +15,8 @@ import numpy as np
 
 from edge_client.errors import Cancellation, RetrievalError
 from edge_client.retrieval import Hit, RetrievalResult, merged, names_of
-from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, named_errors, open_channel
+from edge_client.wire.channel import named_errors
+from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput
 from memory3.words import LARGEST_DROP
@@ -39,8 +40,19 @@ _STATES = {state: name.rpartition("_")[2].lower() for name, state in knowledge_b
 
 
 @dataclass(frozen=True)
+class ServiceInfo:
+    """A service: its version, and what it writes memories with. Ids are empty where it has none."""
+
+    service_version: str
+    model_id: str
+    codec_id: str
+    memory_format_id: str
+    embedder_id: str
+
+
+@dataclass(frozen=True)
 class KnowledgeBaseInfo:
-    """A knowledge base of a service. state: such as "ready"; problem: why it cannot be used, or ""."""
+    """A knowledge base of a service. state: such as "ready"; problem: why it cannot be used, else empty."""
 
     name: str
     description: str
@@ -147,12 +159,13 @@ class MemoryClient:
             times_us[name] += response.server_times.total_us
         return merged([RetrievalResult(tuple(hits[name]), times_us[name] / 1000) for name in self._names], k, words)
 
-    def describe(self) -> models_pb2.DescribeResponse:
-        """What the service runs; raises a RetrievalError."""
-        return self._call(models_pb2_grpc.ModelsStub(self._channel).Describe, models_pb2.DescribeRequest())
+    def describe(self) -> ServiceInfo:
+        """Version of the service and ids of its model; raises a RetrievalError."""
+        found = self._call(models_pb2_grpc.ModelsStub(self._channel).Describe, models_pb2.DescribeRequest())
+        return ServiceInfo(**{field.name: getattr(found, field.name) for field in fields(ServiceInfo)})
 
     def knowledge_bases(self) -> list[KnowledgeBaseInfo]:
-        """Those that the service has, by name; raises a RetrievalError."""
+        """The service's knowledge bases, by name; raises a RetrievalError."""
         stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self._channel)
         listed = self._call(stub.ListKnowledgeBases, knowledge_bases_pb2.ListKnowledgeBasesRequest())
         found = (
@@ -169,7 +182,7 @@ class MemoryClient:
         return sorted(found, key=lambda base: base.name)
 
     def documents(self, knowledge_base: str, page_token: str = "", count: int = 20) -> tuple[list[DocumentInfo], str]:
-        """A page of documents by key, and where the next one begins ("" on the last); raises a RetrievalError."""
+        """A page of documents by key, and the token of the next page (empty on the last); raises a RetrievalError."""
         stub = ingestion_pb2_grpc.IngestionStub(self._channel)
         page = self._call(
             stub.ListDocuments,

@@ -143,7 +143,7 @@ def test_a_saved_session_goes_on_where_it_was_and_is_refused_by_name(
     assert loaded.messages == session.messages
     again = finished(list(loaded.send("And Rome?", max_tokens=2, **MANY)))
     read = loaded.conversation.sequence.tokens
-    said = session.conversation.spelled[1]
+    said = session.conversation.generated[1]
     assert said == read[first.statistics.prompt_tokens :][: len(said)], "read as it was generated"
     assert again.statistics.generated_tokens == 2
     whole = path.read_bytes()

@@ -141,7 +141,7 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
     assert (finished(events).reason, len(tokens_of(events))) == ("length", 280)
     assert 0 < evicted_after < 280
     said = talked.sequence.tokens[-200:]
-    assert said == talked.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
+    assert said == talked.generated[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
 
 
 @pytest.mark.parametrize("until", ["forty tokens", "the cache is full"])
@@ -171,7 +171,7 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
     assert (finished(events).reason, len(tokens_of(events))) == ("length", 280), "it was not ended"
     assert next(e for e in events if isinstance(e, Remembered)).references
     assert sum(aside) >= len(talked._prompt.ids) + 40 - CLOSE, "what was said meanwhile too"
-    assert talked.sequence.tokens[-200:] == talked.spelled[len(session.messages) - 1][-201:-1]
+    assert talked.sequence.tokens[-200:] == talked.generated[len(session.messages) - 1][-201:-1]
 
 
 def test_turns_are_written_ahead_between_answers_once_and_read_when_they_left(
@@ -339,7 +339,7 @@ def test_a_character_that_was_cut_is_whole_when_the_answer_goes_on(model: EdgeMo
     session = model.session(memory="off")
     cut = session.send("hi", max_tokens=2, logit_bias={first: 100.0}).result()
     assert "\ufffd" not in cut.text
-    session.conversation.spelled[1] = [first]
+    session.conversation.generated[1] = [first]
     for byte in rest:
         session.go_on(max_tokens=1, logit_bias={byte: 100.0}).result()
     assert session.messages[-1]["content"] == cut.text + "🎉"

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from pydantic import SecretStr
 
-from edge_client.wire.channel import ChannelSettings, open_channel
+from memory3.channel import ChannelSettings, open_channel
 from memory3.errors import CorruptFile, InvalidInput
 from memory_service.access.tls import Security
 from memory_service.settings import Settings

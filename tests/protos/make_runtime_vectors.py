@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_client.generate.prompt import asks, cut
+from edge_client.generate.prompt import cut, requests_recall
 from edge_client.generate.sampling import StreamText
 from edge_client.retrieval import OWN_SHARE
 from memory3.chat import ChatTemplate, prefix_ids, text_start
@@ -187,7 +187,7 @@ def answered(case: Case) -> dict[str, Any]:
             break
         said.append(token)
         swap: dict[str, Any] = {}
-        if case.memory and asks(len(tokens), size):
+        if case.memory and requests_recall(len(tokens), size):
             found = recalled.pop(0)
             read = read if found is None else found
             text = tokenizer.decode(said[-size:]).strip()
@@ -233,7 +233,11 @@ def contents() -> dict[str, Any]:
         "memories": memories,
         "mixing": {"own": own.tolist(), "both": both.tolist(), "vector": _rounded(mixed.tolist())},
         "asking": [
-            {"chunk_tokens": 16, "lead_tokens": lead, "after_tokens": [n for n in range(1, 65) if asks(n, 16, lead)]}
+            {
+                "chunk_tokens": 16,
+                "lead_tokens": lead,
+                "after_tokens": [n for n in range(1, 65) if requests_recall(n, 16, lead)],
+            }
             for lead in (0, 4, 15, 16, 40)
         ],
         "cases": [answered(case) for case in CASES],

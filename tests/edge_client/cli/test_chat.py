@@ -115,7 +115,7 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object]
         "stored: ",
         "/add needs a file: /add FILE",
         "a new conversation",
-        "nothing was asked in this conversation yet",
+        "this conversation has no question yet",
         "there is no answer to continue",
         "mine: note",
         f"mine: {note}, ",

@@ -240,7 +240,7 @@ def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: 
     np.testing.assert_array_equal(sequence.read([6]), other.read([6]))
 
 
-def test_what_is_read_in_the_background_runs_beside_steps_that_pass_over_its_place(
+def test_what_is_read_in_the_background_runs_next_to_steps_that_pass_over_its_slot(
     graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
     decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=3)

@@ -20,8 +20,8 @@ import pytest
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.pull import transfer
 from edge_client.pull.bundle import checked_manifest, pull_bundle
-from edge_client.wire.channel import ChannelSettings
 from memory3.bundle import MANIFEST, Bundle
+from memory3.channel import ChannelSettings
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from protos.memory.v1 import models_pb2, models_pb2_grpc
@@ -120,7 +120,7 @@ def test_ctrl_c_leaves_what_the_next_run_goes_on_with(address: str, offered: Pat
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "goes on where it stopped" in said
+    assert "run the same command again to resume" in said
     assert "Traceback" not in said
     assert "checksums right" in ran(*command, address)
     assert same(place, offered)

@@ -16,9 +16,9 @@ from edge_client.local.records import Head
 from edge_client.pull import transfer
 from edge_client.pull.pack import pull_pack
 from edge_client.retrieval import Hit
-from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import MemoryClient
 from memory3.bundle import Bundle
+from memory3.channel import ChannelSettings
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput, ModelMismatch
 from memory3.words import query_words

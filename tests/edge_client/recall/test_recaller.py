@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from edge_client.errors import Cancellation, RetrievalError
 from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
 from edge_client.recall.recaller import CachedMemory, MemoryCache, Recall, Recaller
-from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import MemoryClient
 from memory3.bundle import Bundle
+from memory3.channel import ChannelSettings
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from protos.memory.v1 import retrieval_pb2
@@ -174,7 +174,7 @@ def test_an_outage_costs_one_call_until_its_pause_is_over(tiny: Bundle, service:
     failed, skipped = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
     assert (failed.state, skipped.state) == ("failed", "skipped")
     assert failed.error.startswith("OVERLOADED")
-    assert "not asked again for 1.0 s" in skipped.error
+    assert "no new call for 1.0 s" in skipped.error
     assert len(service.requests) == 1
     now[0] += 1
     service.abort = None
@@ -237,7 +237,7 @@ def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
     first, second = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
     assert (first.state, second.state, first.error, len(second.memories)) == ("offline", "offline", "", 5)
     assert first.service_error.startswith("UNREACHABLE: no service at")
-    assert "not asked again" in second.service_error
+    assert "no new call" in second.service_error
 
 
 def test_a_refusal_is_not_hidden_by_the_pack(tiny: Bundle, service: FakeService) -> None:
@@ -324,5 +324,5 @@ def test_the_service_names_a_longer_pause_up_to_the_longest() -> None:
         breaker.failed(breaker.begin(), busy)
         error = breaker.open_error()
         assert error is not None
-        assert (error.reason, str(error)) == ("OVERLOADED", f"busy (not asked again for {expected:.1f} s)")
+        assert (error.reason, str(error)) == ("OVERLOADED", f"busy (no new call for {expected:.1f} s)")
         assert pause_s(breaker, clock) == expected
