@@ -27,7 +27,7 @@ from memory3.codec.payload import ExplicitMemory
 from memory_model import terminal
 from memory_model.data import factbook
 from memory_model.data.factbook import FACTBOOK
-from memory_model.data.rows import Row, open_rows
+from memory_model.data.rows import QuestionRow, open_rows
 from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores
 from memory_model.eval.subject import Subject
 from memory_model.export.bundle import export_bundle
@@ -107,7 +107,7 @@ def ingest_held_out(address: str, folder: Path) -> None:
     subprocess.run([PROGRAMS / "memory-service", "ingest", str(documents), "--address", address], check=True)
 
 
-def in_every_mode(model: EdgeModel, rows: Sequence[Row]) -> dict[str, Scores]:
+def in_every_mode(model: EdgeModel, rows: Sequence[QuestionRow]) -> dict[str, Scores]:
     """Every question in every mode, one mode after the other for each."""
     scores = {mode: Scores() for mode in MODES}
     with progress_bar("recall modes: questions", len(rows)) as advance:

@@ -25,7 +25,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from memory3.errors import InvalidInput
 from memory_model.data.factbook import FACTBOOK
 from memory_model.eval.report import open_knowledge_base
-from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, query_of
+from memory_model.eval.retrieval import CANDIDATES, ReferenceIndex, query_of
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
@@ -81,7 +81,7 @@ class Memory3LM(LM):
         self.max_tokens, self.candidates = max_tokens, candidates
         self.chunk = self.loaded.config.memory.chunk_tokens
         self.reads = self.loaded.config.memory.memories_per_chunk
-        self.base: KnowledgeBase | None = None
+        self.base: ReferenceIndex | None = None
         self.fixed: list[str] = []
         if memory == "retrieved":
             searching = open_embedder(opened, ModelFolder.open(folder).embedder)

@@ -20,7 +20,7 @@ from memory3.errors import InvalidInput
 from memory3.references import split
 from memory3.words import LARGEST_DROP
 from memory_model import terminal
-from memory_model.eval.retrieval import KnowledgeBase, query_of
+from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.export.embedder_cache import open_embedder
@@ -130,7 +130,7 @@ def professional(
     texts = dict.fromkeys(text for row in rows for text in row.texts)
     references = [r for t in texts for r in split(t, "", loaded.tokenizer.count, memory.reference_tokens)]
     with progress_bar("embedding", len(references)) as advance:
-        base = KnowledgeBase.of(references, open_embedder(embedder, ModelFolder.open(model).embedder), advance)
+        base = ReferenceIndex.of(references, open_embedder(embedder, ModelFolder.open(model).embedder), advance)
     rows = rows[:limit]
     queries = [query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows]
     found = base.nearest(queries, max(REFERENCES), drop=LARGEST_DROP if dropping else None)

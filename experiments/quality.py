@@ -25,7 +25,7 @@ from memory3.errors import CorruptFile, InvalidInput
 from memory3.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 from memory_model import terminal
 from memory_model.data import factbook
-from memory_model.data.rows import Row, open_rows
+from memory_model.data.rows import QuestionRow, open_rows
 from memory_model.eval.conditions import EVALUATOR, PAIRS, Evaluation, Scores, compared, result_of
 from memory_model.eval.report import open_knowledge_base, scored, show
 from memory_model.eval.retrieval import CANDIDATES
@@ -71,7 +71,7 @@ class Section:
         folder = published if self.published else data
         return folder / self.file if folder else None
 
-    def read(self, path: Path, limit: int | None = None) -> list[Row]:
+    def read(self, path: Path, limit: int | None = None) -> list[QuestionRow]:
         """Its rows in the file; raises MissingFile, CorruptFile, InvalidInput."""
         rows = [r for r in open_rows(path) if self.answerable in (None, r.answerable)]
         return rows[: min(self.rows, limit or self.rows)]

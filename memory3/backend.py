@@ -80,7 +80,7 @@ class DecoderBackend(ABC):
     """The weights of a decoder, opened for one provider. Thread-safe: any number of runners may share it.
 
     config: shape of the model. precision: of the weights. provider: name in the table of providers. device: where
-    caches lie, such as "cpu" or "cuda". threads: of its products on the CPU. warning: why it is not a better provider,
+    caches are, such as "cpu" or "cuda". threads: of its products on the CPU. warning: why it is not a better provider,
     or "".
     """
 

@@ -51,7 +51,7 @@ REQUIRED = (
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What the manifest says about a file."""
+    """The manifest's entry for a file."""
 
     sha256: str
     bytes: int
@@ -59,7 +59,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle says about itself. precision: of the decoder's weights. Ids are hex SHA-256 strings."""
+    """The manifest of a bundle. precision: of the decoder's weights. Ids are hex SHA-256 strings."""
 
     name: str
     model_id: str
@@ -196,7 +196,7 @@ class Bundle:
 def write_bundle(folder: str | Path, staging: Path, manifest: Manifest) -> Bundle:
     """Describe the files in `staging` by a manifest, given without them, and move them to `folder` in one step.
 
-    It must lie on the same file system. An older bundle at `folder` is replaced; nobody ever sees half of one. Raises
+    It must be on the same file system. An older bundle at `folder` is replaced; a partial one is never visible. Raises
     InvalidInput if files are missing.
     """
     folder = Path(folder)
@@ -228,7 +228,7 @@ def check_place(folder: str | Path) -> None:
 
 
 def replace_folder(staging: Path, folder: Path) -> None:
-    """Move `staging` to `folder`, on the same file system; what was there goes once the new one has replaced it."""
+    """Move `staging` to `folder`, on the same file system; the old one is removed once it is replaced."""
     old = None
     if folder.exists():
         old = staging.with_name(staging.name + ".old")

@@ -95,7 +95,7 @@ class ChannelSettings:
             raise InvalidInput("the API key must be printable ASCII without spaces around it, and not empty")
         if not self.encrypted and not self.insecure and not is_loopback(self.address):
             raise InvalidInput(
-                f"an API key would travel to {self.address} in plain text: switch TLS on ({self.variables}TLS=1), or"
+                f"an API key would be sent to {self.address} in plain text: switch TLS on ({self.variables}TLS=1), or"
                 f" permit it on a network that you trust ({self.variables}INSECURE=1)"
             )
 
@@ -106,7 +106,7 @@ class ChannelSettings:
 
     @property
     def metadata(self) -> Metadata:
-        """What every call carries."""
+        """The metadata of every call."""
         if self.api_key is None:
             return ()
         return (("authorization", f"Bearer {self.api_key.get_secret_value()}"),)
@@ -135,7 +135,7 @@ def channel_options(settings: ChannelSettings, retries: Retries = IDEMPOTENT) ->
     """Options for gRPC."""
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", RECEIVE_LIMIT_BYTES),
-        ("grpc.max_send_message_length", -1),  # the service says what it takes (Limits.request_bytes)
+        ("grpc.max_send_message_length", -1),  # the service reports its limit (Limits.request_bytes)
         ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),  # an idle connection must outlive the NATs on its way
@@ -180,7 +180,7 @@ def _service_config(attempts: int, retries: Retries) -> str:
 
 
 def _credentials(settings: ChannelSettings) -> grpc.ChannelCredentials:
-    """TLS credentials of files that were looked at first: gRPC itself only says that a handshake failed."""
+    """TLS credentials of files that are checked first: gRPC itself only reports a failed handshake."""
     authorities = _read(settings.ca) if settings.ca else _system_authorities()
     certificate = _read(settings.certificate) if settings.certificate else None
     key = _read(settings.key) if settings.key else None
@@ -201,7 +201,7 @@ def _credentials(settings: ChannelSettings) -> grpc.ChannelCredentials:
 
 
 def _system_authorities() -> bytes | None:
-    """The system's authorities, which an administrator may have added to; None: those that gRPC carries."""
+    """The system's authorities, which an administrator may have added to; None: those packaged with gRPC."""
     file = ssl.get_default_verify_paths().cafile
     return Path(file).read_bytes() if file and Path(file).is_file() else None
 

@@ -80,7 +80,7 @@ class ChatTemplate:
         return Prompt(ids, [content for tokens, content in runs for _ in tokens], begun)
 
     def encode_content(self, text: str) -> list[int]:
-        """Token ids of the content of a message; special tokens in it stay text."""
+        """Token ids of the content of a message; special tokens written as text stay text."""
         return self.tokenizer.encode_next(text, literal=True)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
@@ -94,7 +94,7 @@ class ChatTemplate:
 
 
 def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
-    """Token ids of the modified BOS `<bos>Reference:` that stands before memories and text (paper 3.2)."""
+    """Token ids of the modified BOS `<bos>Reference:` before memories and text (paper 3.2)."""
     return [tokenizer.bos_id, *tokenizer.encode(memory.prefix)]
 
 
@@ -134,7 +134,7 @@ def _compiled(template: str) -> Template:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the model says, for training elsewhere; here its body stands as it is."""
+    """`{% generation %}` marks generated text for training; here its body is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
 

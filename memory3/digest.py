@@ -1,4 +1,4 @@
-"""SHA-256 of files, read in blocks: models are larger than what one wants in memory twice."""
+"""SHA-256 of files, read in blocks: models are too large to hold in memory twice."""
 
 from __future__ import annotations
 

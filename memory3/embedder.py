@@ -1,4 +1,4 @@
-"""Text to query vectors on ONNX Runtime: what the service indexes references by and a device asks with.
+"""Text to query vectors on ONNX Runtime: the service indexes references by them and a device sends them.
 
     embedder.onnx(.data), embedder_tokenizer.json, embedder.json
 
@@ -41,7 +41,7 @@ class EmbedderConfig:
     """Content of `embedder.json`.
 
     embedder_id: SHA-256 (hex) of the source weights, tokenizer and pooling, not of precision and max_tokens: a device
-    with int8 weights asks a service that indexed with float32. max_tokens: longer texts are cut. dim: width of a
+    with int8 weights queries a service that indexed with float32. max_tokens: longer texts are cut. dim: width of a
     vector. precision: of the weights, float32 or int8. source: the files that were read.
     """
 
@@ -113,7 +113,7 @@ class Embedder:
         path, outputs = self.folder / MODEL, {o.name: o.shape for o in self._session.get_outputs()}
         name = next((n for n in (*SENTENCE_OUTPUTS, *TOKEN_OUTPUTS) if n in outputs), "")
         if not name or (isinstance(outputs[name][-1], int) and outputs[name][-1] != self.dim):
-            raise CorruptFile(f"{path} returns {outputs}, not vectors of {self.dim} as {CONFIG} says: {_REMEDY}")
+            raise CorruptFile(f"{path} returns {outputs}, not vectors of {self.dim} as in {CONFIG}: {_REMEDY}")
         return name
 
     def _read_tokenizer(self) -> Tokenizer:

@@ -6,7 +6,7 @@ Memory3Error                 root of everything this project raises on purpose
     EmptyConversation        there is no message to answer
     UnknownRole              a message is of nobody: not of system, user or assistant
   MissingFile                a file that a command would make is not there; the message names the command
-  CorruptFile                bytes are not what their format or manifest says (truncated, changed)
+  CorruptFile                bytes do not match their format or manifest (truncated, changed)
   IdentityMismatch           written by something else than what would read it; the message names both
     ModelMismatch            ... by another model or tokenizer
     CodecMismatch            ... by another codec
@@ -33,7 +33,7 @@ class Memory3Error(Exception):
 
 
 class InvalidInput(Memory3Error, ValueError):
-    """A caller's value is wrong; the message says what was expected and what came."""
+    """A caller's value is wrong; the message gives the expected and the actual value."""
 
     reason = "INVALID_VALUE"
 
@@ -51,11 +51,11 @@ class UnknownRole(InvalidInput):
 
 
 class MissingFile(Memory3Error, FileNotFoundError):
-    """A needed file does not exist; the message says which command makes it."""
+    """A required file does not exist; the message names the command that makes it."""
 
 
 class CorruptFile(Memory3Error):
-    """A file's or a payload's bytes are not what its format or manifest says."""
+    """A file's or a payload's bytes do not match its format or manifest."""
 
 
 class IdentityMismatch(Memory3Error):
@@ -64,7 +64,7 @@ class IdentityMismatch(Memory3Error):
     subject, what = "memory was written by", "identity"
 
     def __init__(self, found: str, expected: str, remedy: str, *, subject: str = "") -> None:
-        """Say which identity was `found`, which one was `expected` and what to do (`remedy`).
+        """The error that names the `found` and the `expected` identity and the `remedy`.
 
         subject: what was read, instead of "memory was written by".
         """

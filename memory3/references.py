@@ -70,7 +70,7 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
 def turn_references(
     turns: Sequence[tuple[str, str]], count_tokens: Callable[[str], int], limit: int = 128
 ) -> list[str]:
-    """References of (role, content), at most `limit` tokens each; a line is `User: My sister is Anna.` or alike.
+    """References of (role, content), at most `limit` tokens each; a line has the form `User: My sister is Anna.`.
 
     A reference holds as many whole turns as fit. A longer turn is split at sentences, its speaker before each part.
     """

@@ -1,4 +1,4 @@
-"""How a model says that nothing it read answers: its sentence, how readily it says it, and how to recognise it.
+"""The refusal of a model where nothing it read answers: its sentence, its bias, and how to recognise it.
 
 Torch-free and standalone.
 """
@@ -25,7 +25,7 @@ _REFUSAL = re.compile(
 
 
 def is_refusal(answer: str) -> bool:
-    """Whether an answer begins by saying that it does not know, in one of a few usual ways."""
+    """Whether an answer begins with a refusal in one of a few usual wordings."""
     return _REFUSAL.match(" ".join(answer.lower().translate(PUNCTUATION).split())) is not None
 
 

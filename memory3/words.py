@@ -1,12 +1,12 @@
 """Words in addition to vectors: which candidates share the query's rare words (BM25 over the candidates alone).
 
 A reference of eight facts has one vector, which is near every question about its subject; the words of the
-question say which fact is meant. The nearest references by vector are therefore ordered anew by
+question tell which fact is meant. The nearest references by vector are therefore ordered anew by
 
     cosine + 0.02 * BM25 + 0.2 if the query has all words of the document's title
 
 where a word is rare or common among the candidates themselves. What scores far below the best is not read: a small
-model that is given the same fact of five subjects takes any of them. Words travel as hashes of their first letters.
+model that is given the same fact of five subjects takes any of them. Words are sent as hashes of their first letters.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from memory_model.models.tensor_files import read_json
 from memory_model.terminal import console
 
 RowData = dict[str, Any]
-"""A row of an evaluation file (`memory_model.data.rows.Row`)."""
+"""A row of an evaluation file (`memory_model.data.rows.QuestionRow`)."""
 PARTS = ("training", "dev", "test")
 _DISTRACTORS = 4  # distractors of a row: with the knowledge, what a chunk reads
 _PART_TOKENS = 110  # of a paragraph's part, so that it fits a reference of 128 tokens with its title

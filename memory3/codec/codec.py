@@ -50,18 +50,18 @@ class MemoryCodec(ABC):
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """float32 vectors [n, together * head_dim] of codes uint8 [n, code_bytes]."""
 
-    def decode_rows(self, codes: np.ndarray, places: np.ndarray, count: int) -> Any:
-        """Read-only float32 [count, head_dim], zero but for rows `places` int64 [n * together]: the vectors of n codes.
+    def decode_rows(self, codes: np.ndarray, indices: np.ndarray, count: int) -> Any:
+        """Read-only float32 [count, head_dim], zero except rows `indices` int64 [n * together]: the vectors of n codes.
 
         An array, or a tensor where `memory_model.nn.decompression` decodes.
         """
-        rows = (np.empty if len(places) == count else np.zeros)((count, self.head_dim), np.float32)
-        self._decode_into(codes, places, rows)
+        rows = (np.empty if len(indices) == count else np.zeros)((count, self.head_dim), np.float32)
+        self._decode_into(codes, indices, rows)
         rows.flags.writeable = False
         return rows
 
-    def _decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
-        rows[places] = self.decode(codes).reshape(-1, self.head_dim)
+    def _decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
+        rows[indices] = self.decode(codes).reshape(-1, self.head_dim)
 
     def prepare(self) -> None:  # noqa: B027  # most codecs have nothing to prepare
         """Make what decoding needs of the tables, so that no later call waits for it."""
@@ -174,14 +174,14 @@ class ProductCodec(MemoryCodec):
         self._decode_into(codes, np.arange(len(rows)), rows)
         return rows.reshape(len(codes), self.together * self.head_dim)
 
-    def _decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
+    def _decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
         codes = np.ascontiguousarray(codes, np.uint8)
         if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
             raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
         if self.native is not None:
-            self.native.decode_into(codes, places, rows)
+            self.native.decode_into(codes, indices, rows)
         else:
-            rows[places] = self._decode_by_numpy(codes).reshape(-1, self.head_dim)
+            rows[indices] = self._decode_by_numpy(codes).reshape(-1, self.head_dim)
 
     def _decode_by_numpy(self, codes: np.ndarray) -> np.ndarray:
         """float32 [n, d]: one gather over all codes, then one matrix product."""

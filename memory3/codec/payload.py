@@ -84,7 +84,7 @@ class MemoryFormat:
 
     def payload_bytes(self, tokens: int) -> int:
         """Size in bytes of the payload of a reference of `tokens` tokens."""
-        return HEADER.size + len(self._places(tokens)) // self.codec.together * self.codec.code_bytes
+        return HEADER.size + len(self._indices(tokens)) // self.codec.together * self.codec.code_bytes
 
     @property
     def full_bytes(self) -> int:
@@ -101,7 +101,7 @@ class MemoryFormat:
                 raise InvalidInput("a memory holds NaN or infinity; the model that wrote it is broken")
         if not memories:
             return []
-        vectors = [np.concatenate((m.keys, m.values))[self._places(m.tokens)] for m in memories]
+        vectors = [np.concatenate((m.keys, m.values))[self._indices(m.tokens)] for m in memories]
         width = self.codec.together * self.config.head_dim
         codes = self.codec.encode(np.concatenate(vectors).reshape(-1, width))
         ends = np.cumsum([len(own) // self.codec.together for own in vectors])[:-1]
@@ -116,9 +116,9 @@ class MemoryFormat:
 
     def _decoded(self, payload: bytes | memoryview) -> ExplicitMemory:
         tokens, budget = self.check(payload), self.config.memory.budget
-        places = self._places(tokens)
+        indices = self._indices(tokens)
         codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
-        rows = self.codec.decode_rows(codes, places, 2 * budget)
+        rows = self.codec.decode_rows(codes, indices, 2 * budget)
         return ExplicitMemory(rows[:budget], rows[budget:], tokens)
 
     def check(self, payload: bytes | memoryview) -> int:
@@ -143,7 +143,7 @@ class MemoryFormat:
             raise CorruptFile(f"a payload has {len(payload)} bytes, {tokens} tokens need {self.payload_bytes(tokens)}")
         return int(tokens)
 
-    def _places(self, tokens: int) -> np.ndarray:
+    def _indices(self, tokens: int) -> np.ndarray:
         """See `vector_rows`; kept by length."""
         if tokens not in self._rows:
             self._rows[tokens] = vector_rows(self.config.memory, tokens, self.codec.together)

@@ -106,14 +106,14 @@ class ScalarCodec(MemoryCodec):
         self._decode_into(codes, np.arange(len(rows)), rows)
         return rows.reshape(len(codes), self.together * self.head_dim)
 
-    def _decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
+    def _decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
         codes = np.ascontiguousarray(codes, np.uint8)
         if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
             raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
         if self.native is not None:
-            self.native.decode_into(codes, places, rows)
+            self.native.decode_into(codes, indices, rows)
         else:
-            rows[places] = self._decode_by_numpy(codes).reshape(-1, self.head_dim)
+            rows[indices] = self._decode_by_numpy(codes).reshape(-1, self.head_dim)
 
     def _decode_by_numpy(self, codes: np.ndarray) -> np.ndarray:
         tables = self.tables

@@ -162,7 +162,7 @@ def _require_hub() -> None:
         raise MissingFile("HF_HUB_OFFLINE is set")
     address = urlsplit(constants.ENDPOINT)
     if urllib.request.getproxies().get(address.scheme):
-        return  # only the proxy can tell
+        return  # only the proxy can check it
     try:
         port = address.port or (443 if address.scheme == "https" else 80)
         socket.create_connection((address.hostname or "", port), timeout=_CONNECT_S).close()

@@ -29,7 +29,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class Packages:
-    """Python packages that carry the file: name with {} for the number of the part, from 1.
+    """Python packages that contain the file: name with {} for the number of the part, from 1.
 
     The largest file of each wheel is a part of the model; joined in order they are the whole.
     """

@@ -28,7 +28,7 @@ app = typer.Typer(
     To convert a model, run new, adapt, rank-heads, adapt, fit-codec, eval and export (docs/guides/your-own-model.md).
     The packaged model only needs export.
 
-    Exit codes: 0 success, 1 error (the message says what to do), 2 wrong arguments, 130 interrupted.
+    Exit codes: 0 success, 1 error (the message gives the remedy), 2 wrong arguments, 130 interrupted.
     """,
 )
 

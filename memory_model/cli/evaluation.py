@@ -91,7 +91,7 @@ def calibrate(
     device: terminal.DeviceOption = "cpu",
     threads: terminal.ThreadsOption = 0,
 ) -> None:
-    """Set how readily a model answers "I don't know.", with a limit on wrong refusals.
+    """Set the bias of a model's answer "I don't know.", with a limit on wrong refusals.
 
     A bias is added to the first token of the refusal, at the beginning of answers that read memories: `bias` where
     several are read; `bias_alone` where one is, which is measured without distractors. Unanswerable questions have

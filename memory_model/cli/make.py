@@ -13,7 +13,7 @@ from memory_model.terminal import ModelOption, console, count
 BUNDLE = Path("build/bundle")
 _CALIBRATION_TEXTS = 16
 _TUNED_HEADS = 8
-"""What a tuned model of this size reads with; said where all heads are read."""
+"""What a tuned model of this size reads with; printed if all heads are read."""
 
 
 def new(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memory3.tokenizer import Tokenizer
     from memory_model.data.mixture import TrainingFiles
     from memory_model.data.retrieved import RetrievedSequences
-    from memory_model.data.rows import Row
+    from memory_model.data.rows import QuestionRow
 
 CACHE = Path("build/continual")
 
@@ -26,7 +26,7 @@ def training_files(
     *,
     questions: Path = QUESTIONS,
     sequences: Callable[[], RetrievedSequences] | None = None,
-    unread: Callable[[Sequence[Row]], Mapping[str, str]] = lambda _: {},
+    unread: Callable[[Sequence[QuestionRow]], Mapping[str, str]] = lambda _: {},
 ) -> TrainingFiles:
     """The files of a mixture; what is read is reported on the console."""
     from memory_model.data.mixture import TrainingFiles

@@ -156,7 +156,7 @@ def adapt(
         return
     console.print(f"adapter in {run / 'adapter.safetensors'}, metrics in {run / 'metrics.jsonl'}")
     if not tuner.finished:
-        console.print(f"stopped at step {tuner.step} of {steps}: the same command goes on")
+        console.print(f"stopped at step {tuner.step} of {steps}: the same command continues")
     elif out is None:
         install(tuner.adapter(), folder)
 

@@ -81,7 +81,7 @@ def _codewords(points: np.ndarray, bits: int, iterations: int, seed: int) -> np.
     kmeans = faiss.Kmeans(k, words, niter=iterations, seed=seed + 1, **limits)
     start = None
     if k == 1:
-        # On a line the best codewords lie as densely as the cube root of the points' density; for normal
+        # On a line the best codewords are as dense as the cube root of the points' density; for normal
         # points these are the quantiles of a normal distribution sqrt(3) as wide.
         normal = NormalDist(float(points.mean()), float(points.std()) * 3**0.5 + 1e-12)
         start = np.array([[normal.inv_cdf((i + 0.5) / words)] for i in range(words)], np.float32)

@@ -29,7 +29,7 @@ class Batch:
     labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into the references, -1 for an empty slot;
     chunks [B, T] which of the C chunks a token belongs to. kept [K, 2]: (row, column) where the prediction should be
     that of the model without its adapter: at the same token, or, for distillation, at taught [K, 2] of teacher_ids
-    [S, U], texts that read no memory because the references stand in them. preferences: rows 2n and 2n + 1 end in two
+    [S, U], texts that read no memory because they contain the references. preferences: rows 2n and 2n + 1 end in two
     answers to the same, of which the first is preferred.
     """
 

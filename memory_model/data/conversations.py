@@ -33,7 +33,7 @@ _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
 
 
 @dataclass(frozen=True)
-class Reference:
+class TrainingReference:
     """A reference of the training knowledge base with its questions, each in several wordings."""
 
     family: int
@@ -67,8 +67,8 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Conversation:
-    """One conversation: its tokens, what is learned of them, and the references that it reads, -1 for none.
+class Example:
+    """One training example: tokens, labels and the references that the conversation reads, -1 for none.
 
     teacher: ids and labels of the same answer after the right reference as text; None: nothing is distilled.
     """
@@ -89,10 +89,10 @@ class Conversations(ABC):
         self.random, self.drawn = random.Random(seed), 0
 
     @abstractmethod
-    def draw(self) -> list[Reference]:
+    def draw(self) -> list[TrainingReference]:
         """The references of one batch, each with at least one question."""
 
-    def ask(self, reference: Reference) -> Question:
+    def ask(self, reference: TrainingReference) -> Question:
         """One of the questions that a reference of the batch answers, in one of its wordings."""
         return self.random.choice(self.random.choice(reference.questions))
 
@@ -129,11 +129,11 @@ class Conversations(ABC):
         self.random.setstate(state["random"])
         self.drawn = state["drawn"]
 
-    def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
+    def conversations(self, written: Sequence[TrainingReference]) -> list[Example]:
         """The conversations of one batch."""
         return [self._conversation(written) for _ in range(self.sizes.conversations)]
 
-    def _conversation(self, written: Sequence[Reference]) -> Conversation:
+    def _conversation(self, written: Sequence[TrainingReference]) -> Example:
         rng, sizes = self.random, self.sizes
         count = sizes.memories if rng.random() < 0.8 else rng.randint(1, sizes.memories)
         read = rng.sample(range(len(written)), min(count, len(written)))
@@ -142,20 +142,20 @@ class Conversations(ABC):
         turns = [(question.question, question.answer) for question in (self.ask(written[n]) for n in sources)]
         return self._as_text(written, sources, turns[0]) if as_text else self._row(read, turns, written[sources[0]])
 
-    def _as_text(self, written: Sequence[Reference], shown: Sequence[int], turn: tuple[str, str]) -> Conversation:
-        """One question that reads no memory: the references stand in front of it."""
+    def _as_text(self, written: Sequence[TrainingReference], shown: Sequence[int], turn: tuple[str, str]) -> Example:
+        """One question that reads no memory: the references precede it."""
         texts = [written[number].text for number in shown]
         ids, labels = conversation_tokens(self.chat, [("\n\n".join([*texts, turn[0]]), turn[1])])
-        return Conversation(ids, labels, [-1] * self.sizes.memories)
+        return Example(ids, labels, [-1] * self.sizes.memories)
 
-    def _row(self, read: Sequence[int], turns: Turns, source: Reference | None = None) -> Conversation:
+    def _row(self, read: Sequence[int], turns: Turns, source: TrainingReference | None = None) -> Example:
         """A conversation that reads memories. source: the reference that answers its first question."""
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
         ids, labels = conversation_tokens(self.chat, turns)
         teacher = None
         if source is not None and len(turns) == 1 and self.random.random() < self.sizes.distilled:
             teacher = conversation_tokens(self.chat, [(f"{source.text}\n\n{turns[0][0]}\n{BRIEFLY}", turns[0][1])])
-        return Conversation(ids, labels, slots, teacher)
+        return Example(ids, labels, slots, teacher)
 
 
 def _predicting(labels: Sequence[int]) -> list[int]:
@@ -163,13 +163,15 @@ def _predicting(labels: Sequence[int]) -> list[int]:
     return [column - 1 for column, label in enumerate(labels) if label != IGNORE]
 
 
-def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128) -> list[Reference]:
+def references_of(
+    documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128
+) -> list[TrainingReference]:
     """All references of documents of facts (`data/factbook.jsonl`), with their questions."""
     result = []
     for family, document in enumerate(documents):
         for text in split(document["text"], document["title"], tokenizer.count, limit):
             questions = factbook.questions(document["title"], text)
-            result.append(Reference(family, text, tokenizer.encode(text), questions))
+            result.append(TrainingReference(family, text, tokenizer.encode(text), questions))
     return result
 
 
@@ -186,7 +188,7 @@ class FactConversations(Conversations):
     """Share of the questions that ask for the batch's field, where the reference holds it."""
 
     def __init__(
-        self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes, whole: float = 0.7
+        self, references: Sequence[TrainingReference], chat: ChatTemplate, seed: int, sizes: Sizes, whole: float = 0.7
     ) -> None:
         super().__init__(chat, seed, sizes)
         self.references, self.whole = [r for r in references if r.questions], whole
@@ -199,7 +201,7 @@ class FactConversations(Conversations):
         self.topic = ""
         self.topics = {f for f, numbers in self.fields.items() if len(numbers) >= 4}
 
-    def draw(self) -> list[Reference]:
+    def draw(self) -> list[TrainingReference]:
         """References of one field, two others of each of two of their documents, the rest at random."""
         rng, size = self.random, self.sizes.written
         families = sorted(self.families)
@@ -213,7 +215,7 @@ class FactConversations(Conversations):
             chosen[rng.choice(self.families[rng.choice(families)])] = None
         return [self._varied(self.references[n]) for n in sorted(chosen)]
 
-    def ask(self, reference: Reference) -> Question:
+    def ask(self, reference: TrainingReference) -> Question:
         """Mostly for the batch's topic, where the reference holds it."""
         held = [ways for ways in reference.questions if ways[0].field == self.topic]
         if held and self.random.random() < self.on_topic:
@@ -227,7 +229,7 @@ class FactConversations(Conversations):
         self.topic = self.random.choice(held) if held else ""
         return lead.family if held else None
 
-    def _varied(self, reference: Reference) -> Reference:
+    def _varied(self, reference: TrainingReference) -> TrainingReference:
         rng = self.random
         if rng.random() < self.whole:
             return reference
@@ -247,7 +249,7 @@ class FactConversations(Conversations):
         else:
             text = " ".join(factbook.sentence(title, line, rng) for line in kept)
         ids = self.chat.tokenizer.encode(text)
-        return reference if len(ids) > self.sizes.longest else Reference(reference.family, text, ids, questions)
+        return reference if len(ids) > self.sizes.longest else TrainingReference(reference.family, text, ids, questions)
 
 
 class PassageConversations(Conversations):
@@ -260,15 +262,15 @@ class PassageConversations(Conversations):
         by_text: dict[str, list[PassageQuestion]] = {}
         for row in rows:
             by_text.setdefault(row.text, []).append(row)
-        self.references: list[Reference] = []
+        self.references: list[TrainingReference] = []
         for number, (text, own) in enumerate(by_text.items()):
             ids = chat.tokenizer.encode(text)
             if len(ids) <= sizes.longest:
                 questions = [[Question(r.question, r.answer, text)] for r in own]
-                self.references.append(Reference(number, text, ids, questions))
+                self.references.append(TrainingReference(number, text, ids, questions))
         if not self.references:
             raise InvalidInput("the corpus has no passage for any question: prepare it with more sources")
 
-    def draw(self) -> list[Reference]:
+    def draw(self) -> list[TrainingReference]:
         """Random references."""
         return self.random.sample(self.references, min(self.sizes.written, len(self.references)))

@@ -16,7 +16,7 @@ from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
 from memory3.references import turn_references
 from memory_model.data import factbook
-from memory_model.data.conversations import Reference, Sizes
+from memory_model.data.conversations import Sizes, TrainingReference
 from memory_model.data.factbook import Question
 from memory_model.data.hard_negatives import HardNegativeConversations, Unanswered
 
@@ -102,7 +102,7 @@ class Dialogues(HardNegativeConversations):
         if not self.values:
             raise InvalidInput("task dialogue needs a field with 12 short values: drop it from --mixture")
 
-    def draw(self) -> list[Reference]:
+    def draw(self) -> list[TrainingReference]:
         """Runs of turns about one field of different people, and some in which the assistant answered."""
         rng, size = self.random, self.sizes.written
         self.topic = rng.choice(sorted(self.values))
@@ -114,14 +114,14 @@ class Dialogues(HardNegativeConversations):
         ]
         return [reference for reference in drawn if reference.questions]
 
-    def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
+    def unanswered(self, written: Sequence[TrainingReference]) -> Unanswered | None:
         """A question for the topic of a person whom no reference names."""
         rng = self.random
         person = next(p for p in _people(4 * len(self.people), rng) if p not in self.people)
         read = rng.sample(range(len(written)), min(self.sizes.memories, len(written)))
         return read, Question(rng.choice(_ASKING).format(q=_question(self.topic, person)), "", "")
 
-    def _stated(self, number: int, person: str, value: str) -> Reference:
+    def _stated(self, number: int, person: str, value: str) -> TrainingReference:
         """Turns in which a user states a person's topic, and at times another field before or after it."""
         rng = self.random
         facts = [(self.topic, value)]
@@ -139,7 +139,7 @@ class Dialogues(HardNegativeConversations):
             questions.append([Question(way.format(q=question), value, statement) for way in dict.fromkeys(_ASKING)])
         return self._reference(number, turns[: len(turns) - rng.randint(0, 1)], questions)
 
-    def _answered(self, number: int) -> Reference:
+    def _answered(self, number: int) -> TrainingReference:
         """A user's question about a country, and the assistant's answer."""
         rng = self.random
         document = rng.choice(self.documents)
@@ -148,10 +148,12 @@ class Dialogues(HardNegativeConversations):
         questions = [Question(way.format(q=question.question), question.answer, answer) for way in _ASKING_BACK]
         return self._reference(number, [("user", question.question), ("assistant", answer)], [questions])
 
-    def _reference(self, number: int, turns: Sequence[tuple[str, str]], questions: list[list[Question]]) -> Reference:
+    def _reference(
+        self, number: int, turns: Sequence[tuple[str, str]], questions: list[list[Question]]
+    ) -> TrainingReference:
         text = turn_references(turns, self.chat.tokenizer.count, self.sizes.longest)[0]
         held = [ways for ways in questions if ways[0].line in text]
-        return Reference(number, text, self.chat.tokenizer.encode(text), held)
+        return TrainingReference(number, text, self.chat.tokenizer.encode(text), held)
 
 
 def _people(count: int, rng: random.Random) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
 from memory3.refusal import SENTENCE
-from memory_model.data.conversations import Conversation, Conversations, FactConversations, Reference, Sizes, Turns
+from memory_model.data.conversations import Conversations, Example, FactConversations, Sizes, TrainingReference, Turns
 from memory_model.data.factbook import Question, refers_to
-from memory_model.data.rows import Row
+from memory_model.data.rows import QuestionRow
 
 _WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
@@ -32,13 +32,13 @@ class HardNegativeConversations(Conversations):
     refused_share = 0.0
 
     @abstractmethod
-    def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
+    def unanswered(self, written: Sequence[TrainingReference]) -> Unanswered | None:
         """A question that nothing read answers, if the batch has one."""
 
-    def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
+    def conversations(self, written: Sequence[TrainingReference]) -> list[Example]:
         """The batch's conversations: refusals with their twins, and questions about what is read."""
         rng = self.random
-        rows: list[Conversation] = []
+        rows: list[Example] = []
         while len(rows) < self.sizes.conversations:
             unanswered = self.unanswered(written) if rng.random() < self.refused_share else None
             if unanswered is None:
@@ -51,7 +51,7 @@ class HardNegativeConversations(Conversations):
             rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
 
-    def candidates(self, written: Sequence[Reference]) -> list[int]:
+    def candidates(self, written: Sequence[TrainingReference]) -> list[int]:
         """Indices of the references that a conversation may read."""
         return [n for n, reference in enumerate(written) if reference.questions]
 
@@ -62,14 +62,18 @@ class HardNegativeConversations(Conversations):
             most = min(most, 2 + self.drawn * (most - 1) // self.sizes.ramp)
         return self.random.randint(max(2, most - 1), most)
 
-    def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
+    def _asking(self, written: Sequence[TrainingReference], read: Sequence[int], turns: int) -> Example:
         sources = self.random.sample([n for n in read if written[n].questions], turns)
         answered = [(question.question, question.answer) for question in (self.ask(written[n]) for n in sources)]
         return self._reading(written, read, answered, written[sources[0]])
 
     def _reading(
-        self, written: Sequence[Reference], read: Sequence[int], turns: Turns, source: Reference | None = None
-    ) -> Conversation:
+        self,
+        written: Sequence[TrainingReference],
+        read: Sequence[int],
+        turns: Turns,
+        source: TrainingReference | None = None,
+    ) -> Example:
         """Turns that read the references as memories, or a share of them as text."""
         if self.random.random() < self.sizes.all_as_text:
             return self._as_text(written, read, turns[0])
@@ -82,7 +86,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
     task = "hard"
     on_topic = 1.0
 
-    def __init__(self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
+    def __init__(self, references: Sequence[TrainingReference], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
         """As FactConversations. Raises InvalidInput where no field is held by a dozen documents."""
         super().__init__(references, chat, seed, sizes, _WHOLE)
         if sizes.written < 4:
@@ -95,7 +99,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
         self.held = {family: set().union(*(fields[n] for n in own)) for family, own in self.families.items()}
         self.absent: dict[tuple[int, ...], Question] = {}
 
-    def draw(self) -> list[Reference]:
+    def draw(self) -> list[TrainingReference]:
         """References that hold the topic, of different documents of a kind; a third of them lack a line.
 
         Or those of one document, as a search that finds its title returns them: reading many of one subject is then no
@@ -109,7 +113,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
         of_family = self._holders(self.topic)
         same_kind = [f for f in sorted(of_family) if 2 * len(self.held[f] & self.held[lead]) > len(self.held[lead])]
         same_kind = same_kind if len(same_kind) >= size - 1 else sorted(of_family)
-        drawn: list[Reference] = []
+        drawn: list[TrainingReference] = []
         self.absent = {}
         for number, family in enumerate(rng.sample(same_kind, min(size - 1, len(same_kind)))):
             holder = self.references[of_family[family]]
@@ -120,7 +124,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
             drawn += less or [self._varied(holder)]
         return drawn
 
-    def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
+    def unanswered(self, written: Sequence[TrainingReference]) -> Unanswered | None:
         """A question for a line that a document lacks, next to others that may hold it; any number is read."""
         if not self.absent:
             return None
@@ -131,7 +135,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
         read += rng.sample(others, min(len(others), rng.randint(0, self.sizes.memories - len(read))))
         return rng.sample(read, len(read)), question
 
-    def candidates(self, written: Sequence[Reference]) -> list[int]:
+    def candidates(self, written: Sequence[TrainingReference]) -> list[int]:
         """Indices of the references that hold the topic, if there is one."""
         held = [{ways[0].field for ways in reference.questions} for reference in written]
         return [n for n, fields in enumerate(held) if self.topic in fields or (fields and not self.topic)]
@@ -140,7 +144,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
         """One reference of each document that holds a field."""
         return {self.references[n].family: n for n in self.fields[topic]}
 
-    def _of_one(self, drawn: list[Reference]) -> list[Reference]:
+    def _of_one(self, drawn: list[TrainingReference]) -> list[TrainingReference]:
         """References of one document, without the lines of one of their fields."""
         self.topic, self.absent = "", {}
         question = self.random.choice(self.random.choice(drawn[0].questions))
@@ -150,17 +154,17 @@ class HardFacts(HardNegativeConversations, FactConversations):
             self.absent[tuple(range(len(found)))] = question
         return found or drawn
 
-    def _less(self, reference: Reference, question: Question) -> Reference:
+    def _less(self, reference: TrainingReference, question: Question) -> TrainingReference:
         """A reference without the lines of a field."""
         title, *lines = reference.text.splitlines()
         lines = [line for line in lines if not line.startswith(f"{question.field}: ")]
         text = "\n".join([title, *lines])
         questions = [ways for ways in reference.questions if ways[0].line in lines]
-        return Reference(reference.family, text, self.chat.tokenizer.encode(text), questions)
+        return TrainingReference(reference.family, text, self.chat.tokenizer.encode(text), questions)
 
-    def _without(self, holder: Reference, question: Question, most: int) -> list[Reference]:
+    def _without(self, holder: TrainingReference, question: Question, most: int) -> list[TrainingReference]:
         """References of a document, without the lines of a field; none where they answer all the same."""
-        found: list[Reference] = []
+        found: list[TrainingReference] = []
         numbers = self.families[holder.family]
         for number in self.random.sample(numbers, len(numbers)):
             less = self._less(self.references[number], question)
@@ -174,7 +178,7 @@ class Articles(HardNegativeConversations):
 
     task = "articles"
 
-    def __init__(self, rows: Sequence[Row], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
+    def __init__(self, rows: Sequence[QuestionRow], chat: ChatTemplate, seed: int, sizes: Sizes) -> None:
         """rows: as `split-questions` writes them. Raises InvalidInput where no article has enough of them."""
         super().__init__(chat, seed, sizes)
         self.refused_share = sizes.refused_articles
@@ -185,12 +189,12 @@ class Articles(HardNegativeConversations):
                 answers.append([Question(row.question, row.right_answer, row.knowledge)])
             else:
                 refused.append(Question(row.question, row.plausible, ""))
-        self.articles: dict[str, list[tuple[Reference, list[Question]]]] = {}
+        self.articles: dict[str, list[tuple[TrainingReference, list[Question]]]] = {}
         for number, ((title, text), (answers, refused)) in enumerate(paragraphs.items()):
             headed = f"{title}\n{text}"
             ids = chat.tokenizer.encode(headed)
             if answers and len(ids) <= sizes.longest:
-                self.articles.setdefault(title, []).append((Reference(number, headed, ids, answers), refused))
+                self.articles.setdefault(title, []).append((TrainingReference(number, headed, ids, answers), refused))
         single = [one for held in self.articles.values() if len(held) < _LEAST_PARAGRAPHS for one in held]
         self.articles = {name: held for name, held in self.articles.items() if len(held) >= _LEAST_PARAGRAPHS}
         for start in range(0, len(single) - _LEAST_PARAGRAPHS + 1, _POOLED):
@@ -199,10 +203,10 @@ class Articles(HardNegativeConversations):
             raise InvalidInput(f"task articles needs {_LEAST_PARAGRAPHS} paragraphs with questions")
         self.refused: list[list[Question]] = []
 
-    def draw(self) -> list[Reference]:
+    def draw(self) -> list[TrainingReference]:
         """Runs of up to five paragraphs of an article."""
         rng, size = self.random, self.sizes.written
-        chosen: dict[str, tuple[Reference, list[Question]]] = {}
+        chosen: dict[str, tuple[TrainingReference, list[Question]]] = {}
         for name in rng.sample(sorted(self.articles), min(size, len(self.articles))):
             held = self.articles[name]
             run = min(5, len(held), size - len(chosen))
@@ -213,7 +217,7 @@ class Articles(HardNegativeConversations):
         self.refused = [refused for _, refused in chosen.values()]
         return [reference for reference, _ in chosen.values()]
 
-    def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
+    def unanswered(self, written: Sequence[TrainingReference]) -> Unanswered | None:
         """A question about a paragraph that it does not answer although it seems to; the paragraph is read."""
         rng = self.random
         having = [n for n, refused in enumerate(self.refused) if refused]

@@ -23,7 +23,7 @@ from memory_model.data.hard_negatives import Articles, HardFacts
 from memory_model.data.passages import PASSAGE_QUESTIONS, PassageFiles, PassageQuestion, corpus_files, read_rows
 from memory_model.data.preferences import Preferences
 from memory_model.data.retrieved import RetrievedSequences
-from memory_model.data.rows import Row, open_rows
+from memory_model.data.rows import QuestionRow, open_rows
 from memory_model.data.running_text import ContinualBatches, KeepingBatches
 from memory_model.data.tasks import INTRODUCTIONS, QUESTIONS, REQUESTS, TASKS
 
@@ -57,7 +57,7 @@ class TrainingFiles:
     corpus: Path | None = None
     questions: Path = QUESTIONS
     sequences: Callable[[], RetrievedSequences] | None = None
-    unread: Callable[[Sequence[Row]], Mapping[str, str]] = lambda _: {}
+    unread: Callable[[Sequence[QuestionRow]], Mapping[str, str]] = lambda _: {}
     report: Callable[[str], None] = lambda _: None
 
     @cached_property
@@ -77,7 +77,7 @@ class TrainingFiles:
         return passages
 
     @cached_property
-    def question_rows(self) -> list[Row]:
+    def question_rows(self) -> list[QuestionRow]:
         """People's questions about paragraphs."""
         return open_rows(self.questions, advice="`python -m experiments split-questions` makes it")
 
@@ -159,7 +159,7 @@ def codec_texts(reader: Reader, files: TrainingFiles, references: int, seed: int
     facts_source = mixture.sources["facts"][1]
     assert isinstance(facts_source, FactConversations)
     rng, facts = random.Random(seed), [r.text for r in facts_source.references]
-    # Prose is less alike than facts and loses more.
+    # Prose is more diverse than facts and loses more.
     chosen = rng.sample(facts, min(references // 3 if corpus else references, len(facts)))
     if corpus is None:
         return mixture, chosen

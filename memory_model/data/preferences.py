@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from memory3.refusal import SENTENCE
 from memory_model.data.batches import Batch
-from memory_model.data.conversations import Conversation, Conversations, Reference
+from memory_model.data.conversations import Conversations, Example, TrainingReference
 from memory_model.data.factbook import Question, refers_to
 from memory_model.data.hard_negatives import Articles, HardFacts, HardNegativeConversations
 
@@ -36,7 +36,7 @@ class Preferences(Conversations):
         for source in self.sources:
             source.random = self.random  # one state for all
 
-    def draw(self) -> list[Reference]:
+    def draw(self) -> list[TrainingReference]:
         """The references of a batch of one source."""
         self.source = self.random.choice(self.sources)
         return self.source.draw()
@@ -45,12 +45,12 @@ class Preferences(Conversations):
         """One batch, of two rows for each pair."""
         return replace(super().next(), preferences=True)
 
-    def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
+    def conversations(self, written: Sequence[TrainingReference]) -> list[Example]:
         """Both rows of every pair."""
         pairs = self.pairs(written)
         return [self._row(read, [(q, answer)]) for read, q, *answers in pairs for answer in answers]
 
-    def pairs(self, written: Sequence[Reference]) -> list[Pair]:
+    def pairs(self, written: Sequence[TrainingReference]) -> list[Pair]:
         """A batch's pairs; one in which the refusal wins is followed by one in which it loses, with the same read."""
         rng, found, candidates = self.random, list[Pair](), self.source.candidates(written)
         while len(found) < self.sizes.conversations:
@@ -67,7 +67,7 @@ class Preferences(Conversations):
         return found[: self.sizes.conversations]
 
     def _another(
-        self, written: Sequence[Reference], read: Sequence[int], question: Question, own: int = -1
+        self, written: Sequence[TrainingReference], read: Sequence[int], question: Question, own: int = -1
     ) -> str | None:
         """The answer of another reference that is read to the same field; of paragraphs, to any of its questions."""
         others = [ways[0] for n in read if n != own for ways in written[n].questions]

@@ -13,7 +13,7 @@ from memory_model.models.tensor_files import read_json
 
 
 @dataclass(frozen=True)
-class Row:
+class QuestionRow:
     """One question with the text that answers it.
 
     title: of the document that knowledge and distractors are from, put before each reference. answers: other right
@@ -37,12 +37,12 @@ class Row:
         return (self.right_answer, *self.answers)
 
 
-def read_rows(data: Any, limit: int | None = None, name: str = "an evaluation file") -> list[Row]:
+def read_rows(data: Any, limit: int | None = None, name: str = "an evaluation file") -> list[QuestionRow]:
     """Rows of a parsed data file; other fields are ignored. Raises InvalidInput naming the row and what is wrong."""
     if not isinstance(data, list) or not data:
         raise InvalidInput(f"{name} is no JSON list of {{knowledge, question, right_answer}}")
     try:
-        rows = TypeAdapter(list[Row]).validate_python(data[:limit])
+        rows = TypeAdapter(list[QuestionRow]).validate_python(data[:limit])
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in wrong["loc"][1:]) or "the whole"
@@ -53,7 +53,9 @@ def read_rows(data: Any, limit: int | None = None, name: str = "an evaluation fi
     return rows
 
 
-def open_rows(path: Path, limit: int | None = None, advice: str = "an evaluation file is a JSON list") -> list[Row]:
+def open_rows(
+    path: Path, limit: int | None = None, advice: str = "an evaluation file is a JSON list"
+) -> list[QuestionRow]:
     """Rows of a file; raises MissingFile with the advice, CorruptFile or InvalidInput."""
     if path.suffix == ".jsonl":
         raise InvalidInput(f"{path} is JSON Lines by its name: {advice}")

@@ -23,8 +23,8 @@ from typing import Any
 from memory3.errors import InvalidInput
 from memory3.references import split
 from memory3.refusal import is_refusal
-from memory_model.data.rows import Row
-from memory_model.eval.retrieval import KnowledgeBase, query_of
+from memory_model.data.rows import QuestionRow
+from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean, Paired, exact_match, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.decoder import MemoryBatch
@@ -47,9 +47,9 @@ PAIRS = (
 class Scores:
     """What was measured under one condition: one number a row, or none where a score does not apply.
 
-    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. refused: says that it does not
-    know; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the right
-    reference was retrieved.
+    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. refused: is a
+    refusal; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the
+    right reference was retrieved.
     """
 
     nll: list[float] = field(default_factory=list)
@@ -62,14 +62,14 @@ class Scores:
     answers: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rows: Sequence[Row], answers: Sequence[str]) -> Scores:
+    def of(cls, rows: Sequence[QuestionRow], answers: Sequence[str]) -> Scores:
         """All scores that follow from the answers' texts."""
         scores = cls()
         for row, answer in zip(rows, answers, strict=True):
             scores.add(row, answer)
         return scores
 
-    def add(self, row: Row, answer: str) -> None:
+    def add(self, row: QuestionRow, answer: str) -> None:
         """Score one answer."""
         self.answers.append(answer)
         self.exact_match.append(max(exact_match(answer, right) for right in row.right_answers))
@@ -112,13 +112,13 @@ class Evaluation:
     def __init__(
         self,
         subject: Subject,
-        rows: Sequence[Row],
+        rows: Sequence[QuestionRow],
         conditions: Sequence[str],
         *,
         distractors: int = 4,
         seed: int = 0,
         batch: int = 20,
-        knowledge_base: KnowledgeBase | None = None,
+        knowledge_base: ReferenceIndex | None = None,
     ) -> None:
         parse_conditions(",".join(conditions), plain=not subject.prefix)
         if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
@@ -183,7 +183,7 @@ class Evaluation:
                 scores.recall_at_5 = [float(any(_holds(t, row) for t in texts)) for row, texts in found]
         return result
 
-    def batches(self, condition: str) -> Iterator[tuple[list[Row], list[list[int]], MemoryBatch | None]]:
+    def batches(self, condition: str) -> Iterator[tuple[list[QuestionRow], list[list[int]], MemoryBatch | None]]:
         """Rows, their prompts as token ids, and the memories that they read."""
         every = self.reads(condition)
         for start in range(0, len(self.rows), self.batch):
@@ -196,7 +196,7 @@ class Evaluation:
             yield rows, prompts, memories
 
     def _score(
-        self, rows: Sequence[Row], prompts: Sequence[list[int]], memories: MemoryBatch | None, scores: Scores
+        self, rows: Sequence[QuestionRow], prompts: Sequence[list[int]], memories: MemoryBatch | None, scores: Scores
     ) -> None:
         model, tokenizer, prefix = self.loaded.model, self.loaded.tokenizer, self.subject.prefix
         refusal = self.subject.refusal
@@ -219,7 +219,7 @@ def parse_conditions(text: str, plain: bool = False) -> list[str]:
     return names
 
 
-def _holds(reference: str, row: Row) -> bool:
+def _holds(reference: str, row: QuestionRow) -> bool:
     """Whether a reference is the row's knowledge, or the part of it with a right answer."""
     body = " ".join(reference.partition("\n")[2].split())
     whole, knowledge = " ".join(reference.split()), " ".join(row.knowledge.split())
@@ -228,7 +228,7 @@ def _holds(reference: str, row: Row) -> bool:
     return bool(body) and body in knowledge and any(right in body for right in row.right_answers)
 
 
-def result_of(scores: Mapping[str, Scores], rows: Sequence[Row]) -> dict[str, Any]:
+def result_of(scores: Mapping[str, Scores], rows: Sequence[QuestionRow]) -> dict[str, Any]:
     """What `eval --json` writes of them: means and errors by condition, pairs, and every answer."""
     answers = [
         {

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from memory3.embedder import Embedder
 from memory_model.eval.conditions import Evaluation, Scores
-from memory_model.eval.retrieval import KnowledgeBase, references_of
+from memory_model.eval.retrieval import ReferenceIndex, references_of
 from memory_model.eval.subject import Subject
 from memory_model.terminal import progress_bar
 
@@ -21,11 +21,11 @@ def scored(run: Evaluation, name: str) -> dict[str, Scores]:
         return run.run(advance)
 
 
-def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> KnowledgeBase:
+def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> ReferenceIndex:
     """Embed all references of a JSONL file of documents, with a progress bar."""
     references = references_of(documents, subject.loaded.tokenizer, subject.loaded.config.memory.reference_tokens)
     with progress_bar(f"embedding {documents.name}", len(references)) as advance:
-        return KnowledgeBase.of(references, embedder, advance)
+        return ReferenceIndex.of(references, embedder, advance)
 
 
 def show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:

@@ -1,4 +1,4 @@
-"""A whole knowledge base in memory, searched by question: what the service would find, without the service."""
+"""References in memory, searched by question as the service searches them, without the service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANDIDATES = 50
 _BLOCK_REFERENCES = 256
 
 
-class KnowledgeBase:
+class ReferenceIndex:
     """References and their unit vectors float32 [n, dim]."""
 
     def __init__(self, references: Sequence[str], vectors: np.ndarray, embedder: Embedder) -> None:
@@ -28,7 +28,7 @@ class KnowledgeBase:
     @classmethod
     def of(
         cls, references: Sequence[str], embedder: Embedder, progress: Callable[[int], None] = lambda _: None
-    ) -> KnowledgeBase:
+    ) -> ReferenceIndex:
         """Embed all references; progress: called with the number that are done since its last call."""
         if not references:
             raise InvalidInput("a knowledge base of no references")
@@ -43,7 +43,7 @@ class KnowledgeBase:
     ) -> list[list[int]]:
         """For each query the numbers of the k best references, best first, found as the service finds them.
 
-        candidates: that many nearest by cosine are put in order by their words too; 0 goes by cosine alone. drop: how
+        candidates: that many nearest by cosine are put in order by their words too; 0 ranks by cosine alone. drop: how
         far one may score below the best; None: always k.
         """
         found: list[list[int]] = []
@@ -54,7 +54,7 @@ class KnowledgeBase:
                 texts = [text_words(self.references[n]) for n in numbers]
                 titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
                 best = ranked(query_words(query), cosines[numbers].tolist(), texts, titles, drop)
-                numbers = [numbers[place] for place, _ in best]
+                numbers = [numbers[index] for index, _ in best]
             found.append(numbers[:k])
         return found
 
@@ -66,5 +66,5 @@ def references_of(documents: Path, tokenizer: Tokenizer, limit: int) -> list[str
 
 
 def query_of(question: str, tokenizer: Tokenizer, chunk_tokens: int) -> str:
-    """What a device asks with: the text of the last `chunk_tokens` content tokens (decision 0005)."""
+    """The query of a device: the text of the last `chunk_tokens` content tokens (decision 0005)."""
     return tokenizer.decode(tokenizer.encode(question)[-chunk_tokens:]).strip()

@@ -1,4 +1,4 @@
-"""What is measured: a model, the memories that it wrote, and what stands before its prompts."""
+"""The subject of an evaluation: a model, the memories that it wrote, and the prefix of its prompts."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from memory3.errors import InvalidInput
-from memory_model.data.rows import Row
+from memory_model.data.rows import QuestionRow
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.subject import Subject
 from memory_model.models.folder import ModelFolder
@@ -20,7 +20,9 @@ QUESTIONS = 600
 WRONG_F1 = 0.3
 
 
-def unread_answers(folder: ModelFolder, start: Path | None, file: Path, rows: Sequence[Row]) -> Mapping[str, str]:
+def unread_answers(
+    folder: ModelFolder, start: Path | None, file: Path, rows: Sequence[QuestionRow]
+) -> Mapping[str, str]:
     """Wrong answers without memory of the model with the adapter `start`, by question; kept in `file`.
 
     Raises InvalidInput without a start, because preferences come after tuning.

@@ -1,1 +1,1 @@
-"""Model to ONNX: the graphs that a device runs, and the bundle that carries them."""
+"""Model to ONNX: the graphs that a device runs, and the bundle that holds them."""

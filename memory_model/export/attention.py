@@ -145,7 +145,7 @@ class StandardAttention(AttentionNodes):
 
 
 def normed(g: Graph, x: str, weight: np.ndarray, epsilon: float) -> str:
-    """RMSNorm over the last dimension of x float32, spelled as the runtime's fusion expects it.
+    """RMSNorm over the last dimension of x float32, in the form that the runtime's fusion expects.
 
     weight: [D] of hidden states [N, D], [heads, d] of queries and keys [B, S, heads, d].
     """

@@ -15,7 +15,7 @@ Inputs:  token_ids, position_ids int64 [B, S], positions that follow one another
 Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`.
 
 A cache's input and output are bound to the same memory. A token sees the rows up to its own, and of the slots what the
-mask leaves; the mask of a sequence without memory, whose text lies there, is zero. The fused variant reads several
+mask leaves; the mask of a sequence without memory, whose text is there, is zero. The fused variant reads several
 tokens of one sequence, or one token of several.
 """
 

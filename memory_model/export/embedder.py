@@ -27,7 +27,7 @@ from memory_model.models.encoder import (
     POSITIONS,
     TYPES,
     WORDS,
-    Encoder,
+    EncoderModel,
     first_position,
     fitting_tokenizer,
     pooling_of,
@@ -93,7 +93,7 @@ def _export_weights(called: str, source: Path, folder: Path, precision: str) -> 
     return config
 
 
-def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
+def encoder_graph(encoder: EncoderModel, precision: str, max_tokens: int) -> Graph:
     """input_ids, attention_mask int64 [texts, tokens] -> sentence_embedding float32 [texts, dim].
 
     Tokens up to max_tokens. Linear layers run on [texts * tokens, dim].
@@ -201,7 +201,7 @@ def _copy_graph(source: Path, model: Path, folder: Path, precision: str) -> Embe
         dim, rows = int(shape["hidden_size"]), int(shape["vocab_size"])
         positions = int(shape["max_position_embeddings"]) - first_position(shape)
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFile(f"the config.json of {model} does not say the model's shape: {error!r}") from error
+        raise CorruptFile(f"the config.json of {model} lacks the model's shape: {error!r}") from error
     tokenizer = fitting_tokenizer((source, parent), rows)
     pooling = pooling_of(source, str(shape["model_type"]))
     folder.mkdir(parents=True, exist_ok=True)
@@ -221,12 +221,12 @@ def _copy_graph(source: Path, model: Path, folder: Path, precision: str) -> Embe
 
 
 def _external_files(graph: onnx.GraphProto, folder: Path) -> list[Path]:
-    """Files that a graph's tensors lie in; raises MissingFile, CorruptFile for one that is shorter than its tensors."""
+    """Files that hold a graph's tensors; raises MissingFile, CorruptFile for one that is shorter than its tensors."""
     attributes = (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
     ends: dict[str, int] = {}
     for tensor in filter(uses_external_data, (*graph.initializer, *attributes)):
-        place = ExternalDataInfo(tensor)
-        ends[place.location] = max(ends.get(place.location, 0), (place.offset or 0) + (place.length or 0))
+        extent = ExternalDataInfo(tensor)
+        ends[extent.location] = max(ends.get(extent.location, 0), (extent.offset or 0) + (extent.length or 0))
     for name, end in ends.items():
         if Path(name).name != name or not (folder / name).is_file():
             raise MissingFile(f"{folder} lacks the graph's weights {name!r}: download them again")

@@ -1,6 +1,6 @@
 """An ONNX graph under construction: named constants, nodes that return the names of their outputs, a file.
 
-Nodes are laid one by one, never traced, so that the file holds standard operators only and the same
+Nodes are added one by one, never traced, so that the file holds standard operators only and the same
 weights give the same bytes: the identity of an embedder is the hash of its file.
 """
 
@@ -42,7 +42,7 @@ class ExternalData:
         if digest not in self._known:
             self._file.write(b"\0" * (-self._file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
             self._known[digest] = start, size = self._file.tell(), len(raw)
-            # TensorRT takes two tensors of one address for one, so whoever shares bytes puts an empty page in front
+            # TensorRT merges tensors of one address, so a tensor that shares bytes has an empty page in front
             # of one of them.
             if not raw[:PAGE_BYTES].any():
                 rest = hashlib.sha256(raw[PAGE_BYTES:].data).hexdigest()
@@ -166,14 +166,14 @@ def _kind(dtype: type[np.generic] | np.dtype[Any]) -> int:
 
 def _place(tensor: TensorProto, data: ExternalData, raw: np.ndarray) -> None:
     """Write a tensor's bytes to the file and have it refer to them."""
-    place = data.add(raw)
+    extent = data.add(raw)
     tensor.raw_data = b""  # the function below requires the field
-    set_external_data(tensor, data.path.name, *place)
+    set_external_data(tensor, data.path.name, *extent)
     tensor.ClearField("raw_data")
 
 
 def save_together(graphs: Mapping[Path, Graph], data: ExternalData) -> list[Path]:
-    """Write models whose weights lie in one file next to them; return the files written.
+    """Write models whose weights are in one file next to them; return the files written.
 
     What several of them read is written once. Each file appears whole or not at all.
     """

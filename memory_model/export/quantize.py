@@ -95,7 +95,7 @@ def _calibrated(weight: np.ndarray, bits: int, block: int, moment: np.ndarray) -
 
 
 def _best_scale(rows: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:
-    """Scale [outputs] of a block [inputs, outputs]; importance [inputs]: weights of squared errors, else all alike."""
+    """Scale [outputs] of a block [inputs, outputs]; importance [inputs]: weights of squared errors, or equal."""
     if bits == 8:
         return _positive(np.abs(rows).max(axis=0) / 127)
     # Codes reach from -8 to 7, so the covering scale depends on the side of the largest weight.

@@ -1,4 +1,4 @@
-"""How weights lie in the exported file: float32, float16, int8 or int4, and one token table for input and head.
+"""Storage of weights in the exported file: float32, float16, int8 or int4, and one token table for input and head.
 
 A quantized linear layer is DequantizeLinear + MatMul, which the runtime fuses. A table that is tied is
 stored once, whatever its precision: the head multiplies by it, the input gathers its rows.
@@ -87,7 +87,7 @@ class WeightNodes:
     def for_graph(self, graph: Graph, weights: str = "") -> WeightNodes:
         """The same for another graph that shares this one's constants: each is rounded once.
 
-        weights: how those that are not of the token table are rounded, by default alike.
+        weights: how those that are not of the token table are rounded, by default the same.
         """
         precision = replace(self.precision, weights=weights or self.precision.weights, table=self._table)
         twin = WeightNodes(graph, precision, self._moments)
@@ -132,13 +132,13 @@ class WeightNodes:
         rows = g.op("Cast", rows, to=TensorProto.FLOAT) if bits == 16 else rows
 
         def head(x: str, out: str) -> None:
-            # Gemm reads the table as it lies, so it is stored once.
+            # Gemm reads the table as it is stored, so one copy is enough.
             self._logits(g.op("Gemm", x, self._computed(stored, bits), transB=1), out)
 
         return rows, head
 
     def _code_table(self, ids: str, table: Callable[[], np.ndarray], bits: int) -> tuple[str, AddHead]:
-        """A quantized table lies as the head reads it, [D, V]; V is padded to whole words.
+        """A quantized table is stored as the head reads it, [D, V]; V is padded to whole words.
 
         TensorRT takes int8 and int4 constants for nothing but matrix weights, so the input reads the same
         bytes as int32 words and takes them apart with integer arithmetic.
@@ -148,14 +148,14 @@ class WeightNodes:
             self._shared["table"] = self._store_table(table(), bits, ahead)
         words, scales, (vocabulary, padded, width) = self._shared["table"]
         word = g.op("Div", ids, in_word)
-        place = g.op("Sub", ids, g.op("Mul", word, in_word))
+        index = g.op("Sub", ids, g.op("Mul", word, in_word))
         first = g.constant(np.arange(width) * (padded // in_word) + ahead)
         found = g.op("Gather", words, g.op("Add", g.op("Unsqueeze", word, [1]), first), axis=0)
-        # Field number `place` of a word, from -half to half - 1. The word is made positive by 2^31, which
+        # Field number `index` of a word, from -half to half - 1. The word is made positive by 2^31, which
         # already moves its last field by half; the others are moved before the modulus.
         half, field = 1 << (bits - 1), np.arange(in_word)
-        divisor = g.op("Gather", 1 << (bits * field)[:, None], place, axis=0)
-        move = g.op("Gather", np.where(field < in_word - 1, half, 0)[:, None], place, axis=0)
+        divisor = g.op("Gather", 1 << (bits * field)[:, None], index, axis=0)
+        move = g.op("Gather", np.where(field < in_word - 1, half, 0)[:, None], index, axis=0)
         found = g.op("Add", g.op("Cast", found, to=TensorProto.INT64), 1 << 31)
         found = g.op("Mod", g.op("Add", g.op("Div", found, divisor), move), 2 * half)
         codes = g.op("Sub", g.op("Cast", found, to=TensorProto.FLOAT), float(half))

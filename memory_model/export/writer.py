@@ -41,7 +41,7 @@ def mlp_bits(decoder: Precision, config: ModelConfig) -> int:
 
 
 class WritingAttention:
-    """Causal attention of whole references, laid layer by layer; keeps the sparse tokens of each head with memory."""
+    """Causal attention of whole references, added layer by layer; keeps the sparse tokens of each head with memory."""
 
     def __init__(self, g: Graph, nodes: WeightNodes, config: ModelConfig) -> None:
         self.g, self.nodes, self.config = g, nodes, config
@@ -51,15 +51,15 @@ class WritingAttention:
         S = g.op("Slice", self._shape, [1], [2])
         longest = g.op("ReduceMax", lengths, [0], keepdims=1)
         self._prefix, self._longest = g.op("Sub", S, longest), longest
-        places = np.arange(config.memory.reference_tokens + LONGEST_PREFIX)
-        angles = np.outer(places, np.tile(config.frequencies, 2))
+        positions = np.arange(config.memory.reference_tokens + LONGEST_PREFIX)
+        angles = np.outer(positions, np.tile(config.frequencies, 2))
         # [S, 1, d], for tensors [N, S, heads, d]
         self._cos, self._sin = (
             g.op("Slice", turn.astype(np.float32)[:, None], [0], S, [0]) for turn in (np.cos(angles), np.sin(angles))
         )
-        causal = np.where(places[:, None] >= places, np.float32(0), np.float32(-np.inf))
+        causal = np.where(positions[:, None] >= positions, np.float32(0), np.float32(-np.inf))
         self._causal = g.op("Slice", causal, [0, 0], g.op("Concat", S, S, axis=0), [0, 1])  # [S, S]
-        own = g.op("Slice", places, [0], longest)
+        own = g.op("Slice", positions, [0], longest)
         real = g.op("Less", own, g.op("Unsqueeze", lengths, [1]))  # [N, R]
         # Padding neither gives nor receives attention.
         self._receives = g.op("Where", real, 0.0, float("-inf"))

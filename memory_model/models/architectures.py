@@ -1,4 +1,4 @@
-"""What a Hugging Face `config.json` says, as a `ModelConfig`; whatever the decoder cannot compute is refused by name.
+"""A Hugging Face `config.json` as a `ModelConfig`; whatever the decoder cannot compute is refused by name.
 
 One decoder expresses all of them: Llama 2 and 3.x, SmolLM2 and the paper's own shape (`llama`), Mistral, Qwen2 and
 Qwen2.5 (biases), Qwen3 (normed queries and keys), SmolLM3 (layers without rotary embedding).

@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Encoder:
-    """An encoder's shape, as config.json says, and its tensors, read when they are needed.
+class EncoderModel:
+    """An encoder's shape, as in config.json, and its tensors, read when they are needed.
 
     positions: tokens of the longest text. first_position: row of the position table of its first token, 2 for XLM-R, 0
     for BERT. prefix: what the files put before every name ("roberta."). digests: SHA-256 of each tensor that was read.
@@ -70,7 +70,7 @@ class Encoder:
         return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
 
 
-def read_encoder(folder: str | Path, called: str) -> Encoder:
+def read_encoder(folder: str | Path, called: str) -> EncoderModel:
     """Shape and tensors of a Hugging Face folder, checked against each other; no tensor is read. called: its name.
 
     Raises MissingFile, CorruptFile, InvalidInput.
@@ -92,7 +92,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
         if dim % heads:
             raise ValueError(f"{heads} heads do not share {dim} numbers evenly")
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise CorruptFile(f"{folder}/config.json does not say the model's shape: {error!r}") from error
+        raise CorruptFile(f"{folder}/config.json lacks the model's shape: {error!r}") from error
     tensors = open_tensors(folder)
     prefixes = [n.removesuffix(WORDS) for n in tensors.shapes if n.endswith(WORDS)]
     if len(prefixes) != 1:
@@ -101,7 +101,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     every = expected.items() | _layer_shapes(layers, dim, inner).items()
     tensors.require({prefixes[0] + name: shape for name, shape in sorted(every)}, folder)
     lengths, pooling = positions - first, pooling_of(folder, str(kind))
-    return Encoder(called, tensors, prefixes[0], vocabulary, dim, lengths, layers, heads, epsilon, first, pooling)
+    return EncoderModel(called, tensors, prefixes[0], vocabulary, dim, lengths, layers, heads, epsilon, first, pooling)
 
 
 def first_position(config: dict[str, Any]) -> int:
@@ -126,7 +126,7 @@ def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...
 
 
 def pooling_of(folder: Path, kind: str) -> str:
-    """Cls or mean, as sentence-transformers' files say; raises InvalidInput for another pooling or module."""
+    """Cls or mean, as in sentence-transformers' files; raises InvalidInput for another pooling or module."""
     if (folder / "modules.json").is_file():
         modules = read_json(folder / "modules.json", list)
         types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
@@ -142,7 +142,7 @@ def pooling_of(folder: Path, kind: str) -> str:
     modes = [flags.get(k, k) for k, v in config.items() if k.startswith("pooling_mode_") and v]
     modes = modes or [str(config.get("pooling_mode"))]
     if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise InvalidInput(f"{path} says {', '.join(modes)}, supported: {' or '.join(POOLINGS)}")
+        raise InvalidInput(f"{path} has {', '.join(modes)}, supported: {' or '.join(POOLINGS)}")
     return modes[0]
 
 

@@ -120,8 +120,8 @@ class ModelFolder:
         sizes = {file.name: file.stat().st_size for file in checkpoint.files}
         base_id = _hashed(checkpoint, progress)
         near = out.resolve().parent
-        place = base.resolve()
-        shown = f"../{place.relative_to(near)}" if place.is_relative_to(near) else str(place)
+        resolved = base.resolve()
+        shown = f"../{resolved.relative_to(near)}" if resolved.is_relative_to(near) else str(resolved)
         shown = f"{PREFIX}{named.name}" if named else shown
         out.mkdir(parents=True, exist_ok=True)
         if chat_template:

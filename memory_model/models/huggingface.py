@@ -19,7 +19,7 @@ from memory_model.models.tensor_files import Weights, open_tensors, read_json, w
 
 _PREFIX = "model."
 _UNUSED = ("rotary_emb.inv_freq",)
-"""Tensors that old files carry in addition to the weights: they follow from the config."""
+"""Tensors that old files have in addition to the weights: they follow from the config."""
 _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 

@@ -39,7 +39,7 @@ class Weights:
             if name not in self.shapes:
                 raise CorruptFile(f"{path} has no weight {name}: a shard is missing, or its config is of another model")
             if self.shapes[name] != shape:
-                raise CorruptFile(f"{path}: {name} has the shape {self.shapes[name]}, its config says {shape}")
+                raise CorruptFile(f"{path}: {name} has the shape {self.shapes[name]}, its config gives {shape}")
 
     def check(self, config: ModelConfig, path: Path) -> Weights:
         """These weights; raises CorruptFile or InvalidInput where they are not those of the shape."""
@@ -95,8 +95,8 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 def found_layout(folder: Path) -> Path | None:
     """The first of LAYOUTS that is there, or its index."""
-    places = (folder / f"{name}{index}" for name in LAYOUTS for index in ("", ".index.json"))
-    return next((path for path in places if path.is_file()), None)
+    candidates = (folder / f"{name}{index}" for name in LAYOUTS for index in ("", ".index.json"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _safetensors(path: Path) -> Weights:

@@ -25,7 +25,7 @@ from memory_model.nn import fused
 
 @dataclass
 class MemoryBatch:
-    """Memories as tensors, laid out by the budget table.
+    """Memories as tensors, in the layout of the budget table.
 
     keys, values: [..., budget, d]; valid: bool [..., budget], False for rows that hold nothing.
     Leading dimensions are [N] after writing and [B, C, m] when read: m memories for each of C chunks.
@@ -56,7 +56,7 @@ class MemoryBatch:
 class PackedRows:
     """Rows of one length in a packed batch: `count` rows of `length` tokens, one after the other.
 
-    shared: of the tokens in front, so many are computed with another row that begins alike.
+    shared: of the tokens in front, computed with another row that has the same prefix.
     memory: leading dimensions [count, C, m]; chunk_BT [count, length], as in `Decoder.hidden`; where there are
     several chunks they are runs of tokens, the same in every row.
     """
@@ -112,7 +112,7 @@ class Attention(nn.Module):
         """Take this layer's part of the budget: its KV heads and their rows in a memory.
 
         Heads of one layer are computed together, padded to the longest of them: `rows_Ht` are rows of the layer's
-        part of a memory, `filled_Ht` says which of them a shorter head really owns.
+        part of a memory, `filled_Ht` marks those that a shorter head owns.
         """
         self.config = config
         heads = config.memory.heads_of(layer)
@@ -198,10 +198,10 @@ class Attention(nn.Module):
     ) -> Tensor:
         """All memory heads h of this layer over one chunk's memories and the context in one softmax (paper eq. 4)."""
         B, h, G, T, _ = q_BhGTd.shape
-        alike = self.rows_Ht.numel() == memory.valid.shape[-1]
+        same_rows = self.rows_Ht.numel() == memory.valid.shape[-1]
 
         def rows(x: Tensor) -> Tensor:  # [B, 1, m, rows of the layer, ...] -> [B, h, m * t, ...]
-            by_head = x.unflatten(3, (h, -1)) if alike else x[:, :, :, self.rows_Ht]
+            by_head = x.unflatten(3, (h, -1)) if same_rows else x[:, :, :, self.rows_Ht]
             return by_head.movedim(3, 1).flatten(2, 4)
 
         keys = torch.cat((rows(memory.keys).to(k_BhSd.dtype), k_BhSd), dim=2)
@@ -292,8 +292,8 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Normed hidden states [N, D] of rows of different lengths, packed without padding.
 
-        Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
-        What rows begin with alike is computed once, up to the first layer in which they read memories.
+        Each row is causal and sees itself and its memories only; `parts` give the counts and lengths of the rows in
+        order. A common prefix of rows is computed once, up to the first layer in which they read memories.
         needed: int64 [K], the tokens whose states are returned, [K, D].
         """
         lower, kept, spread = _shared_once(ids_N, positions_N, parts)
@@ -335,8 +335,8 @@ def _shared_once(
     length_R = [part.length for part in parts for _ in range(part.count)]
     tokens = (ids_N << 32 | positions_N).split(length_R)
     token_RC = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=-1)
-    alike = [(token_RC[:r] == token_RC[r]).long().cumprod(1).sum(1).max(0) for r in range(1, len(length_R))]
-    most_R = [[0, 0], *(torch.stack([torch.stack(x) for x in alike]).tolist() if alike else [])]
+    common = [(token_RC[:r] == token_RC[r]).long().cumprod(1).sum(1).max(0) for r in range(1, len(length_R))]
+    most_R = [[0, 0], *(torch.stack([torch.stack(x) for x in common]).tolist() if common else [])]
     lower: list[PackedRows] = []
     kept: list[Tensor] = []
     spread: list[Tensor] = []

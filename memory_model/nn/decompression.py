@@ -35,14 +35,14 @@ class TorchCodec(ProductCodec):
         return tuple(map(self._here, arrays))
 
     @torch.inference_mode()
-    def decode_rows(self, codes: np.ndarray, places: np.ndarray, count: int) -> Tensor:
+    def decode_rows(self, codes: np.ndarray, indices: np.ndarray, count: int) -> Tensor:
         """See MemoryCodec; a tensor of the device."""
         # Two bytes more: a number of up to 16 bits is read from three, whatever its first bit.
         bytes_ = self._here(np.pad(codes, ((0, 0), (0, 2)))).int()
         words = torch.zeros(len(codes), len(self._rows), device=self.device)
-        for codewords, place, shift, mask, first in self._parts:
-            low, middle, high = (bytes_[:, place + offset] for offset in range(3))
+        for codewords, start, shift, mask, first in self._parts:
+            low, middle, high = (bytes_[:, start + offset] for offset in range(3))
             words += codewords[((low | middle << 8 | high << 16) >> shift & mask) + first].flatten(1)
         rows = torch.zeros(count, self.head_dim, device=self.device)
-        rows[self._here(places)] = torch.addmm(self._mean, words, self._rows).view(-1, self.head_dim)
+        rows[self._here(indices)] = torch.addmm(self._mean, words, self._rows).view(-1, self.head_dim)
         return rows

@@ -173,14 +173,14 @@ class BatchedDecoder:
         the other sequences hold is kept, but not their `length`: a caller of `run` keeps lengths itself.
         """
         ids, start = (torch.tensor(x, device=self.device) for x in (ids_nT, lengths))
-        places, seen = slice(first, first + len(ids)), self._seen(max(lengths) + ids.shape[1])
+        sequences, seen = slice(first, first + len(ids)), self._seen(max(lengths) + ids.shape[1])
         if self._graphs and ids.shape[1] == 1:
             self._tokens.fill_(-1)
             self.length.fill_(self.capacity)  # others write to the spare row
-            self._tokens[places], self.length[places] = ids[:, 0], start
-            return self._replayed(seen)[places]
+            self._tokens[sequences], self.length[sequences] = ids[:, 0], start
+            return self._replayed(seen)[sequences]
         rows = start[:, None] + torch.arange(ids.shape[1], device=self.device)
-        hidden = self._hidden(ids, rows, places, seen)
+        hidden = self._hidden(ids, rows, sequences, seen)
         return self.model.head(hidden if every else hidden[:, -1:]).float().flatten(0, 1)
 
     @torch.inference_mode()

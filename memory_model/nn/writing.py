@@ -45,8 +45,8 @@ def sparsify(
 ) -> MemoryBatch:
     """The sparse tokens of all memory heads of one layer, flat as the budget table lists them: [N, rows, d].
 
-    filled_ht says how many of the t rows each head owns. Rows go in order of position; those that the reference is too
-    short to fill come last and are not valid.
+    filled_ht marks those of the t rows that each head owns. Rows are in order of position; those that the reference is
+    too short to fill come last and are not valid.
     """
     R, most = k_NhRd.shape[2], filled_ht.shape[1]
     keep = min(most, R)
@@ -80,8 +80,8 @@ def write_memories(
     rows = [PackedRows(len(ids), P + ids.shape[1], shared=P) for ids, _ in own]
     real = [torch.arange(ids.shape[1], device=device)[None] < lengths[:, None] for ids, lengths in own]
     ids = torch.cat((torch.tensor(prefix, dtype=torch.long, device=device), *(ids.flatten() for ids, _ in own)))
-    places = torch.arange(P, len(ids)).split([mask.numel() for mask in real])
-    whole = [F.pad(x.view(mask.shape), (P, 0)) for x, mask in zip(places, real, strict=True)]
+    columns = torch.arange(P, len(ids)).split([mask.numel() for mask in real])
+    whole = [F.pad(x.view(mask.shape), (P, 0)) for x, mask in zip(columns, real, strict=True)]
     for x in whole:
         x[:, :P] = torch.arange(P)
     spread = torch.cat([torch.arange(P), *(x.flatten() for x in whole)]).to(device)
@@ -132,12 +132,12 @@ class MemoryWriter:
     def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
         """One memory for each reference text, in order; see `passes`."""
         memories: dict[int, ExplicitMemory] = {}
-        for places, written in self.passes(references):
-            memories.update(zip(places, written, strict=True))
-        return [memories[place] for place in range(len(references))]
+        for indices, written in self.passes(references):
+            memories.update(zip(indices, written, strict=True))
+        return [memories[index] for index in range(len(references))]
 
     def passes(self, references: Sequence[str]) -> Iterator[tuple[list[int], list[ExplicitMemory]]]:
-        """The places in `references` that one forward pass wrote, and their memories, short ones first.
+        """The indices into `references` that one forward pass wrote, and their memories, short ones first.
 
         Raises InvalidInput for an empty reference or one longer than the configured number of tokens.
         """

@@ -144,7 +144,7 @@ def written_vectors(
         progress(len(written))
     vectors = np.empty((sum(map(len, found)), found[0].shape[1]), np.float32)
     end = len(vectors)
-    while found:  # each part goes once it is copied: a gigabyte is not held twice
+    while found:  # each part is freed once it is copied: a gigabyte is not held twice
         own = found.pop()
         vectors[end - len(own) : end] = own
         end -= len(own)
@@ -190,20 +190,20 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
             own = q[:, head.head * group : (head.head + 1) * group]
             chosen = fused.rotate(own, cos, sin).transpose(1, 2)[predicts].flatten(0, 1).double()
             moments[head] += chosen.T @ chosen
-            place = slice(start, start + head.tokens)
-            valid = written.valid[:, place]
+            rows_of_head = slice(start, start + head.tokens)
+            valid = written.valid[:, rows_of_head]
             for side, written_side in enumerate((written.keys, written.values)):
-                vectors = written_side[:, place][valid].double()
+                vectors = written_side[:, rows_of_head][valid].double()
                 spreads[head, side] += (vectors - vectors.mean(0)).T @ (vectors - vectors.mean(0))
             rows[head] += len(vectors)
     metrics = []
     for head in heads:
         out = model.blocks[head.layer].self_attn.o_proj.weight.double().unflatten(1, (config.query_heads, d))
         own_out = out[:, head.head * group : (head.head + 1) * group].flatten(0, 1)
-        asked, felt = moments[head] / max(counts, 1) / d, own_out.T @ own_out
+        query_metric, output_metric = moments[head] / max(counts, 1) / d, own_out.T @ own_out
         scores, spread = (
             float((metric * spreads[head, side]).sum() / max(rows[head], 1))
-            for side, metric in enumerate((asked, felt))
+            for side, metric in enumerate((query_metric, output_metric))
         )
-        metrics += [(asked / max(scores, 1e-12) ** 0.5).numpy(), (felt / max(spread, 1e-12)).numpy()]
+        metrics += [(query_metric / max(scores, 1e-12) ** 0.5).numpy(), (output_metric / max(spread, 1e-12)).numpy()]
     return metrics

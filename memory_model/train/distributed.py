@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 8 -m memory_model.cli adapt --device cuda --accumulate 8 …
 
 All processes draw the same batches and hold the same adapter and moments; only gradients are exchanged, so a run
-goes on with another number of processes. Without torchrun there is one process and nothing here does anything.
+continues with another number of processes. Without torchrun there is one process and these functions have no effect.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(summed.view_as(tensor))
 
 
-def first_says(answer: bool) -> bool:
-    """What the first process answers: for decisions by the clock, which all must take alike."""
+def first_decides(answer: bool) -> bool:
+    """The first process' value: for decisions by the clock, which must be the same in all."""
     if processes() == 1:
         return answer
     shared = torch.tensor([float(answer and rank() == 0)])

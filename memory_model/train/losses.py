@@ -1,8 +1,8 @@
-"""The losses of a batch and their gradients, computed in passes over rows of like lengths.
+"""The losses of a batch and their gradients, computed in passes over rows of similar lengths.
 
-A batch's references are written once, with the model itself. Its texts are read packed, rows of like lengths beside
-each other, in as many passes as memory asks for; each pass leaves its gradient in the memories, and at the end that
-gradient goes back through writing. The result is that of one pass over the padded batch, in less time and memory.
+A batch's references are written once, with the model itself. Its texts are read packed, rows of similar lengths next
+to each other, in as many passes as memory requires; each pass adds to the gradient of the memories, which is
+propagated through writing at the end. The result is that of one pass over the padded batch, in less time and memory.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def batch_gradients(
     if batch.kept is not None:
         with original(model):
             seen = _seen(model, *_teaching(batch, batch.kept), prefix, done, most_tokens, threads)
-    row, column, target, kept = _wanted(batch)
+    row, column, target, kept = _predictions(batch)
     labels, same = int((target >= 0).sum()), 0 if batch.kept is None else len(batch.kept)
     answer_weight_B = torch.full((len(batch.ids),), weight / max(1, labels), device=batch.ids.device)
     if start_B is not None:
@@ -153,8 +153,8 @@ def batch_gradients(
                 with own.timed("backward"):
                     found: list[Tensor | None] = [*torch.autograd.grad(states, inputs, gradient, allow_unused=True)]
                     if head is not None:
-                        place = next(n for n, p in enumerate(parameters) if p is model.head_weight)
-                        found[place] = _added([head, found[place]])
+                        index = next(n for n, p in enumerate(parameters) if p is model.head_weight)
+                        found[index] = _added([head, found[index]])
                     sums = [_added(pair) for pair in zip(sums, found, strict=True)]
         return sums
 
@@ -171,8 +171,8 @@ def batch_gradients(
                 return list(torch.autograd.grad(sides, parameters, at, allow_unused=True))
 
         gradients += _each(back, written, done)
-    for place, parameter in enumerate(parameters):
-        parameter.grad = _added([parameter.grad, *(found[place] for found in gradients)])
+    for index, parameter in enumerate(parameters):
+        parameter.grad = _added([parameter.grad, *(found[index] for found in gradients)])
     done.real += done.tokens
     if start_B is not None:
         done.answers = float(-F.logsigmoid(beta * margin_P).mean())
@@ -187,15 +187,15 @@ def _teaching(batch: Batch, kept_K2: Tensor) -> tuple[Batch, Tensor]:
     return replace(batch, ids=ids, memories=batch.memories.new_full((len(ids), 1, 1), -1)), batch.taught
 
 
-def _wanted(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the K tokens that predict something: row, column, learned next token, place in `batch.kept`; -1: none."""
+def _predictions(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the K tokens that predict something: row, column, learned next token, index into `batch.kept`; -1: none."""
     length = batch.ids.shape[1]
     row, column = (batch.labels[:, 1:] != IGNORE).nonzero().T
-    asked = row * length + column
-    same = asked[:0] if batch.kept is None else batch.kept[:, 0] * length + batch.kept[:, 1]
-    tokens = torch.cat((asked, same)).unique()
+    learned = row * length + column
+    same = learned[:0] if batch.kept is None else batch.kept[:, 0] * length + batch.kept[:, 1]
+    tokens = torch.cat((learned, same)).unique()
     target, kept = torch.full_like(tokens, -1), torch.full_like(tokens, -1)
-    target[torch.searchsorted(tokens, asked)] = batch.labels[row, column + 1]
+    target[torch.searchsorted(tokens, learned)] = batch.labels[row, column + 1]
     kept[torch.searchsorted(tokens, same)] = torch.arange(len(same), device=same.device)
     return tokens // length, tokens % length, target, kept
 
@@ -221,15 +221,15 @@ def _head_gradient(
     split = (x.split(_HEAD_ROWS) for x in (states_KD, target_K, kept_K, answer_weight_K))
     for states, target, kept, answer_weight in zip(*split, strict=True):
         log_p = model.head(states).float().log_softmax(-1)
-        asked, same = (target >= 0).nonzero()[:, 0], (kept >= 0).nonzero()[:, 0]
-        answers -= float(log_p[asked, target[asked]].sum())
+        learned, same = (target >= 0).nonzero()[:, 0], (kept >= 0).nonzero()[:, 0]
+        answers -= float(log_p[learned, target[learned]].sum())
         right = None
         if len(same) and seen_MD is not None:
             right = model.head(seen_MD[kept[same]]).float().log_softmax(-1)
             difference = right - (log_p if len(same) == len(log_p) else log_p[same])
             divergence += float(torch.linalg.vecdot(right.exp_(), difference).sum())
         gradient = log_p.exp_().mul_((answer_weight * (target >= 0) + kept_weight * (kept >= 0))[:, None])
-        gradient[asked, target[asked]] -= answer_weight[asked]
+        gradient[learned, target[learned]] -= answer_weight[learned]
         if right is not None:
             gradient.index_add_(0, same, right, alpha=-kept_weight)
         gradients.append(gradient.to(model.head_weight.dtype) @ model.head_weight)
@@ -342,7 +342,7 @@ def _log_likelihoods(
     threads: int,
 ) -> Tensor:
     """Log likelihood [B] (nats, float32) of each row's labels."""
-    row, column, target, _ = _wanted(batch)
+    row, column, target, _ = _predictions(batch)
     states = _seen(model, batch, torch.stack((row, column), 1), prefix, done, most_tokens, threads, memory)
     found = torch.zeros(len(batch.ids), device=batch.ids.device)
     for part, answer, number in zip(*(x.split(_HEAD_ROWS) for x in (states, target, row)), strict=True):
@@ -382,7 +382,7 @@ def _read_packed(
     done: Pass,
     memory: MemoryBatch | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Which of the tokens at (row, column) of a batch stand in these rows, bool [K], and their normed hidden states.
+    """Which of the tokens at (row, column) of a batch are in these rows, bool [K], and their normed hidden states.
 
     parts: the rows of each length; each token reads its chunk's memories, where any of a part's do.
     """
@@ -441,16 +441,16 @@ def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
 
 @torch.no_grad()
 def through_codec(memory: MemoryBatch, table: MemoryConfig, codec: MemoryCodec) -> MemoryBatch:
-    """Memories [N, budget, d] as readers get them, so that both sides learn to live with the codec's own errors."""
+    """Memories [N, budget, d] as readers get them, so that both sides adapt to the codec's errors."""
     sides = torch.cat((memory.keys, memory.values), dim=1).float().cpu().numpy()
     longest = max(range(len(table.heads)), key=lambda n: table.heads[n].tokens)
     first = table.offsets[longest]
     tokens = memory.valid[:, first : first + table.heads[longest].tokens].sum(1).tolist()
     rows = [vector_rows(table, count, codec.together) for count in tokens]
-    vectors = np.concatenate([own[places] for own, places in zip(sides, rows, strict=True)])
+    vectors = np.concatenate([own[kept_rows] for own, kept_rows in zip(sides, rows, strict=True)])
     codes = codec.encode(vectors.reshape(-1, codec.together * codec.head_dim))
     read = codec.decode(codes).reshape(-1, codec.head_dim)
-    for own, places, coded in zip(sides, rows, np.split(read, np.cumsum([len(r) for r in rows])[:-1]), strict=True):
-        own[places] = coded
+    for own, kept_rows, coded in zip(sides, rows, np.split(read, np.cumsum([len(r) for r in rows])[:-1]), strict=True):
+        own[kept_rows] = coded
     keys, values = torch.from_numpy(sides).to(memory.keys).split(table.budget, dim=1)
     return MemoryBatch(keys, values, memory.valid)

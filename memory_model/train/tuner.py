@@ -25,7 +25,7 @@ from memory3.errors import InvalidInput
 from memory_model.data.batches import BatchSource
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.train.distributed import add_up, first_says, locked, processes, rank
+from memory_model.train.distributed import add_up, first_decides, locked, processes, rank
 from memory_model.train.losses import Pass, batch_gradients, through_codec, with_codec_noise
 
 
@@ -171,7 +171,7 @@ class Tuner:
         _keep_freed_memory()
         began = time.monotonic()
         with locked(self.folder) if rank() == 0 else nullcontext(), self.metrics.open("a") as metrics:
-            while not self.finished and first_says(time.monotonic() - began < limit_s):
+            while not self.finished and first_decides(time.monotonic() - began < limit_s):
                 done = self.one_step()
                 metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
@@ -198,7 +198,7 @@ class Tuner:
         parts: list[Pass] = []
         with self.computing():
             for number in range(rank(), len(drawn), processes()):
-                # The noise of a batch is the same whoever computes it, and again after a resume.
+                # The noise of a batch does not depend on the process, and is the same after a resume.
                 torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
                 parts.append(
                     batch_gradients(
@@ -242,7 +242,7 @@ class Tuner:
         )
 
     def adapter(self) -> Adapter:
-        """The adapter as it stands."""
+        """The current adapter."""
         details: dict[str, Any] = {"plan": asdict(self.plan), "steps_done": self.step}
         return collect(self.model, self.model.config.memory, self.base, details)
 

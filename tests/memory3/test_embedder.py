@@ -82,7 +82,7 @@ def test_missing_and_damaged_files_are_named(embedder: Embedder, tmp_path: Path)
     ("change", "message"),
     [
         ({"embedder_id": "00" * 32}, "of another embedder"),
-        ({"dim": 8}, "vectors of 8 as embedder.json says"),
+        ({"dim": 8}, "vectors of 8 as in embedder.json"),
         ({"pooling": "max"}, "pooling must be"),
         ({"normalize": True}, "export the embedder again"),
     ],

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from experiments.__main__ import app as experiments
 from memory3.errors import InvalidInput
 from memory3.refusal import SENTENCE, Refusal, is_refusal
-from memory_model.data.rows import Row
+from memory_model.data.rows import QuestionRow
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.refusing import Margin, chosen, curve, margins
 from memory_model.eval.subject import Subject
@@ -72,7 +72,7 @@ def test_the_curve_of_every_file_is_drawn(files: list[str], code: int, tmp_path:
 
 def test_a_question_is_refused_from_its_margin_on() -> None:
     loaded = tiny_loaded()
-    rows = [Row(f"Land{n}\nArea: {n} km", f"Area of Land{n}?", f"{n} km") for n in range(4)]
+    rows = [QuestionRow(f"Land{n}\nArea: {n} km", f"Area of Land{n}?", f"{n} km") for n in range(4)]
     for key, distractors in (("bias", 3), ("bias_alone", 0)):
         run = Evaluation(Subject.of(loaded), rows, ["memory"], distractors=distractors)
         for number, question in enumerate(margins(run)):

@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parent
 SOURCES = (FOLDER / "decode.c", FOLDER / "search.c")
 """The first includes the loops of decode_rows.h."""
 LIBRARY = "_decode.so"
-"""The same for every Python: it is loaded by ctypes and knows nothing of Python's own interface."""
+"""The same for every Python: it is loaded by ctypes and does not use Python's C interface."""
 # Not for this machine's processor: they have a loop for each instruction set, chosen when it is called.
 # No C library is needed to compile, link or load, so a library made with glibc also loads with musl.
 FLAGS = ("-std=gnu11", "-O3", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-shared", "-nostdlib")

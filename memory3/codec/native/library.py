@@ -38,7 +38,7 @@ _WRONG = {
 }
 _CODES = 256  # compared with numpy
 _MOST_BYTES = 16 << 20
-"""Folded tables above this are not made: they lie in no cache, and a matrix product reads less."""
+"""Folded tables above this are not made: they fit no cache, and a matrix product reads less."""
 _MOST_TABLES, _MOST_WIDTH, _ADDED, _PADDING = 64, 1024, 4, 16  # as in decode.c
 _TILE, _COLUMNS = 8, 48  # as in decode.c
 _GROUPS = 4
@@ -111,7 +111,7 @@ class Library:
 
 
 class Loop(ABC):
-    """Tables laid out for a loop of decode.c. Thread-safe: nothing changes after it is made.
+    """Tables in the layout of a loop of decode.c. Thread-safe: nothing changes after it is made.
 
     numbers, arrays: the fields of the loop's struct, numbers first.
     """
@@ -135,8 +135,8 @@ class Loop(ABC):
     def _call(self, head: tuple[int, ...], rows: int) -> int:
         """The loop's answer: 0, or a key of _WRONG."""
 
-    def decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
-        """Vectors of n codes to rows `places` int64 [n * together] of `rows` float32 [m, head_dim]; all C-contiguous.
+    def decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
+        """Vectors of n codes to rows `indices` int64 [n * together] of `rows` float32 [m, head_dim]; all C-contiguous.
 
         Raises InvalidInput for a row that is not there.
         """
@@ -146,7 +146,7 @@ class Loop(ABC):
             self._struct.ctypes.data,
             _address("codes", codes, np.uint8, n, code_bytes),
             n,
-            _address("places", places, np.int64, n * together),
+            _address("indices", indices, np.int64, n * together),
             _address("rows", rows, np.float32, len(rows), self._head_dim),
         )
         if wrong := self._call(head, len(rows)):
@@ -316,7 +316,7 @@ def why_missing() -> str:
 
 
 def _address(name: str, array: np.ndarray, kind: Any, *shape: int) -> int:
-    """Where an array lies, when it is what the library reads."""
+    """The address of an array, checked to be what the library reads."""
     if array.dtype != kind or array.shape != shape or not array.flags.c_contiguous:
         raise InvalidInput(f"{name} are {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} {shape}")
     return int(array.ctypes.data)
@@ -340,7 +340,7 @@ def _fold(
     """Rows int16 [rows, width], scales float32 [groups, width] and mean float32 [width].
 
     Every table is centred, what that takes away goes to the mean, and a group's scale is such that no sum of its rows
-    leaves int16, whatever the codes say.
+    leaves int16 for any codes.
     """
     rows, scales, moved = [], [], mean.astype(np.float64)
     for group in groups:
@@ -371,8 +371,8 @@ def _paired(rows: np.ndarray) -> np.ndarray:
 def _on_large_pages(shape: tuple[int, ...]) -> np.ndarray:
     """int16 zeros in memory of their own, on pages of 2 MiB where the system has them.
 
-    Rows are read from everywhere: on pages of 4 KiB most of the time goes into finding pages. Where numpy's own arrays
-    come to lie depends on what was freed before.
+    Rows are read from everywhere: on pages of 4 KiB most of the time goes into finding pages. The addresses of
+    numpy's own arrays depend on what was freed before.
     """
     size = 2 * math.prod(shape)
     memory = mmap.mmap(-1, size + _LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

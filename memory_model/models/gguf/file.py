@@ -110,7 +110,7 @@ def half_rotation(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _same_table(one: StoredTensor, other: StoredTensor, path: Path) -> bool:
-    """Whether rows spread over both tables are alike."""
+    """Whether rows spread over both tables are equal."""
     if one.shape != other.shape:
         raise CorruptFile(f"{path}: {one.name} has the shape {one.shape}, {other.name} {other.shape}")
     for tensor in (one, other):
@@ -126,5 +126,5 @@ def _same_table(one: StoredTensor, other: StoredTensor, path: Path) -> bool:
 def _architecture_number(name: str) -> MODEL_ARCH:
     found = [number for number, own in MODEL_ARCH_NAMES.items() if own == name]
     if not found:
-        raise InvalidInput(f"the installed package gguf does not know {name}: install a newer one")
+        raise InvalidInput(f"the installed package gguf does not support {name}: install a newer one")
     return found[0]

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata and where each tensor is; knows nothing about models.
+"""The header of a GGUF file: metadata and the offset of each tensor; independent of models.
 
 gguf's own reader makes a numpy view of every string of a vocabulary (300 MB and many seconds for 150,000 tokens).
 """

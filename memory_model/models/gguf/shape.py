@@ -20,7 +20,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 _OTHER_PARTS = ("v.", "a.", "mm.", "resampler.")
 """How the names of a vision or audio part's tensors begin."""
 _PLAIN_EVERY = 4
-"""Every fourth layer of SmolLM3 has no rotary embedding; the file does not say so, llama.cpp's graph does."""
+"""Every fourth layer of SmolLM3 has no rotary embedding; not from the file but from llama.cpp's graph."""
 
 
 def shape_of(header: Header, path: object, name: str, *, tied: bool) -> ModelConfig:

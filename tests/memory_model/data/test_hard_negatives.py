@@ -16,7 +16,7 @@ from memory_model.data.dialogue import Dialogues
 from memory_model.data.hard_negatives import Articles, HardFacts
 from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
 from memory_model.data.passages import PASSAGE_QUESTIONS, PassageQuestion
-from memory_model.data.rows import Row
+from memory_model.data.rows import QuestionRow
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import PASSAGES
 
@@ -26,7 +26,7 @@ TOWNS = [{**d, "text": f"Capital - name: C{chr(97 + n)}ton\nLanguages: {d['title
 SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0)
 REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
-    Row(
+    QuestionRow(
         f"Mill {n} of A{a} was built by B{n}.",
         f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
         f"B{n}" if answerable else SENTENCE,

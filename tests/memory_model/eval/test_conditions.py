@@ -11,16 +11,16 @@ import pytest
 
 from memory3.errors import InvalidInput
 from memory3.refusal import SENTENCE
-from memory_model.data.rows import Row, read_rows
+from memory_model.data.rows import QuestionRow, read_rows
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
-from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
+from memory_model.eval.retrieval import ReferenceIndex, query_of, references_of
 from memory_model.eval.scores import exact_match, token_f1
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 TEXTS = [f"Land{n}\nArea: {n} km" for n in range(8)]
-ROWS = [Row(text, f"Area of Land{n}?", f"{n} km") for n, text in enumerate(TEXTS[:6])]
+ROWS = [QuestionRow(text, f"Area of Land{n}?", f"{n} km") for n, text in enumerate(TEXTS[:6])]
 
 
 class LetterEmbedder:
@@ -37,13 +37,13 @@ def loaded() -> LoadedModel:
 
 
 def evaluation(
-    loaded: LoadedModel, conditions: Sequence[str], rows: Sequence[Row] = ROWS, **options: object
+    loaded: LoadedModel, conditions: Sequence[str], rows: Sequence[QuestionRow] = ROWS, **options: object
 ) -> Evaluation:
     return Evaluation(Subject.of(loaded), rows, conditions, batch=4, **options)  # type: ignore[arg-type]
 
 
-def knowledge_base(texts: Sequence[str] = TEXTS) -> KnowledgeBase:
-    return KnowledgeBase.of(texts, LetterEmbedder())  # type: ignore[arg-type]
+def knowledge_base(texts: Sequence[str] = TEXTS) -> ReferenceIndex:
+    return ReferenceIndex.of(texts, LetterEmbedder())  # type: ignore[arg-type]
 
 
 def test_all_conditions_are_scored_for_every_row(loaded: LoadedModel) -> None:
@@ -61,7 +61,7 @@ def test_all_conditions_are_scored_for_every_row(loaded: LoadedModel) -> None:
 def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(loaded: LoadedModel) -> None:
     base = knowledge_base(TEXTS[:5])
     base.nearest = partial(base.nearest, candidates=0)  # type: ignore[method-assign]
-    rows = [Row(TEXTS[0], "Land0?", "0 km", distractors=tuple(TEXTS[1:5]))]
+    rows = [QuestionRow(TEXTS[0], "Land0?", "0 km", distractors=tuple(TEXTS[1:5]))]
     run = evaluation(loaded, ("memory", "memory_retrieved"), rows, knowledge_base=base)
     result = run.run()
     assert sorted(run.retrieved[0]) == sorted(run.given[0])
@@ -71,14 +71,14 @@ def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(l
 
 
 def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(loaded: LoadedModel) -> None:
-    row = Row("One. Two is 7. Three.", "Two?", "7", title="T")
+    row = QuestionRow("One. Two is 7. Three.", "Two?", "7", title="T")
     for text, found in (("T\nTwo is 7.", 1.0), ("T\nThree.", 0.0), ("T\nOne. Two is 7. Three. Four.", 1.0)):
         scores = evaluation(loaded, ("rag_retrieved",), [row], knowledge_base=knowledge_base([text])).run()
         assert scores["rag_retrieved"].recall_at_5 == [found]
 
 
 def test_text_conditions_prompt_with_what_memory_reads(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
+    rows = [QuestionRow("body", "Q?", "A", title="T", distractors=("other", "third"))]
     run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
     monkeypatch.setattr(Subject, "prompt", lambda _, text: prompts.append(text) or loaded.tokenizer.encode(text))
     run.run()
@@ -88,7 +88,7 @@ def test_text_conditions_prompt_with_what_memory_reads(loaded: LoadedModel, monk
 
 
 def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel) -> None:
-    rows = [Row("First part here is.\nSecond part is here.", "Q?", "A", title="T", distractors=("x", "y"))]
+    rows = [QuestionRow("First part here is.\nSecond part is here.", "Q?", "A", title="T", distractors=("x", "y"))]
     assert sorted(evaluation(loaded, (), rows).given[0]) == [
         "T\nFirst part here is.",
         "T\nSecond part is here.",
@@ -98,7 +98,7 @@ def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel)
 
 
 def test_any_of_several_right_answers_counts() -> None:
-    rows = [Row("k", "Q?", "ten", answers=("10 men",)), Row("k", "Q?", SENTENCE, answerable=False)]
+    rows = [QuestionRow("k", "Q?", "ten", answers=("10 men",)), QuestionRow("k", "Q?", SENTENCE, answerable=False)]
     scores = Scores.of(rows, ["10 men", "I don't know."])
     assert scores.exact_match == [1.0, 1.0]
     assert scores.summary()["refused_rightly"] == 1.0
@@ -106,7 +106,7 @@ def test_any_of_several_right_answers_counts() -> None:
 
 
 def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
-    rows = [Row("k", f"q{n}", "Paris") for n in range(4)]
+    rows = [QuestionRow("k", f"q{n}", "Paris") for n in range(4)]
     said = {"memory": ["Paris", "Rome", "Rome", "Paris"], "rag_five": ["Paris"] * 3 + ["Rome"]}
     told = {name: Scores.of(rows, answers) for name, answers in said.items()}
     assert told["memory"].summary()["f1"] == 0.5

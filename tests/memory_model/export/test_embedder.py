@@ -145,7 +145,7 @@ def test_what_cannot_be_exported_is_refused_at_once(what: str, tmp_path: Path, m
     layout, damage, error, message = BAD[what]
     source = save(xlm_r(), tmp_path / "tiny", layout)
     damage(source)
-    monkeypatch.setattr("memory_model.models.encoder.Encoder.read", None)
+    monkeypatch.setattr("memory_model.models.encoder.EncoderModel.read", None)
     with pytest.raises(error, match=message):
         export_embedder(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
