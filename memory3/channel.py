@@ -140,14 +140,14 @@ def channel_options(settings: ChannelSettings, retries: Retries = IDEMPOTENT) ->
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),  # an idle connection must outlive the NATs on its way
         ("grpc.http2.max_pings_without_data", 0),
-        # gRPC keeps a diary of every channel, and of many that are closed: tens of kilobytes each that nobody reads.
+        # gRPC traces every channel, and many that are closed: tens of kilobytes each that are never read.
         ("grpc.enable_channelz", 0),
         ("grpc.max_channel_trace_event_memory_per_node", 0),
         ("grpc.initial_reconnect_backoff_ms", FIRST_BACKOFF_MS),
         ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # by its name, but it bounds the attempt
         ("grpc.max_reconnect_backoff_ms", LONGEST_BACKOFF_MS),
         ("grpc.service_config", _service_config(settings.attempts, retries)),
-        ("grpc.service_config_disable_resolution", 1),  # no TXT look-ups, and nobody else's settings
+        ("grpc.service_config_disable_resolution", 1),  # no TXT look-ups, and no settings of others
     ]
     if is_loopback(settings.address):
         options.append(("grpc.enable_http_proxy", 0))

@@ -4,7 +4,7 @@ Memory3Error                 root of everything this project raises on purpose
   InvalidInput               a caller's value is wrong: shape, NaN, empty, too large
     UnknownTemplate          the chat template is none, or cannot spell the conversation
     EmptyConversation        there is no message to answer
-    UnknownRole              a message is of nobody: not of system, user or assistant
+    UnknownRole              the role of a message is not system, user or assistant
   MissingFile                a file that a command would make is not there; the message names the command
   CorruptFile                bytes do not match their format or manifest (truncated, changed)
   IdentityMismatch           written by something else than what would read it; the message names both

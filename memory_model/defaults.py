@@ -1,4 +1,4 @@
-"""What commands use when nothing else is named: one model, one embedder."""
+"""Defaults of the commands: one model, one embedder."""
 
 from __future__ import annotations
 

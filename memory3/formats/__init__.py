@@ -6,7 +6,7 @@
     office       Word, PowerPoint, Excel, OpenDocument, RTF, EPUB
     mail         EML                      code         text, source code, logs, notebooks
 
-A reader yields documents one at a time; what cannot be read comes as a failed one that says where, and nothing is
+A reader yields documents one at a time; what cannot be read comes as a failed one with its position, and nothing is
 raised for it. A `Report` has what was read, skipped and assumed. Some kinds need the extra `formats` or `ocr`.
 """
 

@@ -13,7 +13,7 @@ NO_TEXT = "it has no text"
 
 @dataclass(frozen=True)
 class FileDocument:
-    """One document of a file. source, place: the file and where in it, for people, such as "line 3".
+    """One document of a file. source, place: the file and the position in it, such as "line 3".
 
     key: names the document; the file, where it is the document, or the file, `#` and where in it. unreadable: why it
     cannot be read, else empty. notes: what was assumed, changed or left out while reading, for people.
@@ -30,12 +30,12 @@ class FileDocument:
 
     @property
     def where(self) -> str:
-        """For people: the file, the place in it, and the key where it is another name."""
+        """For messages: the file, the position in it, and the key if it differs from the file."""
         return where(self.source, self.place, self.key)
 
     @classmethod
     def failed(cls, source: Path, error: Exception | str, place: str = "") -> FileDocument:
-        """What cannot be read; the error says why."""
+        """A document that cannot be read, with the reason."""
         message = str(error) or type(error).__name__
         if isinstance(error, UnicodeDecodeError):
             message = f"not valid {error.encoding.upper()} at byte {error.start}: convert the file"
@@ -54,7 +54,7 @@ class FileDocument:
 
 
 def where(source: str, place: str, key: str) -> str:
-    """For people: a file, the place in it, and the key where it is another name."""
+    """For messages: a file, the position in it, and the key if it differs from the file."""
     parts = [source, place, f"key {key}" if key != source and key.partition("#")[0] != source else ""]
     return ", ".join(part for part in parts if part)
 

@@ -48,7 +48,7 @@ _HANGUL_WORDS = re.compile(r"(?<!\S)[가-힣]{1,8}[\d.,:?!]*(?!\S)")
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedText:
     """A text and the encoding it was read in. note: what was assumed, for people; empty where nothing was."""
 
     text: str
@@ -56,7 +56,7 @@ class Decoded:
     note: str = ""
 
 
-def decode(raw: bytes, declared: str = "") -> Decoded:
+def decode(raw: bytes, declared: str = "") -> DecodedText:
     """The text of a file. declared: an encoding that something outside of the bytes names, such as a mail's header.
 
     A byte order mark counts most, then a declaration in which the bytes are valid, then UTF-8, then what
@@ -65,23 +65,23 @@ def decode(raw: bytes, declared: str = "") -> Decoded:
     """
     for mark, encoding in _MARKS:
         if raw.startswith(mark):
-            return Decoded(raw.decode(encoding).removeprefix("\ufeff"), encoding.removesuffix("-sig"))
+            return DecodedText(raw.decode(encoding).removeprefix("\ufeff"), encoding.removesuffix("-sig"))
     note = ""
     name = declared or declaration(raw)
     if name:
         try:
-            return Decoded(raw.decode(encoding := known(name)), encoding)
+            return DecodedText(raw.decode(encoding := known(name)), encoding)
         except (LookupError, UnicodeError):
             note = f"declares {name}, in which it is not valid; "
     if wide := _without_mark(raw):
-        return Decoded(raw.decode(wide), wide, f"{note}read as {wide}, by its pattern of zero bytes")
+        return DecodedText(raw.decode(wide), wide, f"{note}read as {wide}, by its pattern of zero bytes")
     try:
-        return Decoded(raw.decode("utf-8"), "utf-8", f"{note}read as utf-8" if note else "")
+        return DecodedText(raw.decode("utf-8"), "utf-8", f"{note}read as utf-8" if note else "")
     except UnicodeDecodeError as error:
         encoding = detected(raw)
         if not encoding:
             raise error
-    return Decoded(raw.decode(encoding), encoding, f"{note}read as {encoding}, which was detected")
+    return DecodedText(raw.decode(encoding), encoding, f"{note}read as {encoding}, which was detected")
 
 
 def declaration(raw: bytes) -> str:
@@ -89,7 +89,7 @@ def declaration(raw: bytes) -> str:
     for pattern, limit in ((_XML, 200), (_PYTHON, 200), (_HTML, _HEAD)):
         if found := pattern.search(raw[:limit]):
             name = found.group(1).decode("ascii", "ignore").lower()
-            # These bytes were read as ASCII, so a declaration of wide characters is wrong: HTML's standard says UTF-8.
+            # These bytes were read as ASCII, so a declaration of wide characters is wrong: HTML requires UTF-8.
             return "utf-8" if name.startswith(("utf-16", "utf-32", "ucs")) else name
     return ""
 

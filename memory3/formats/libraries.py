@@ -11,7 +11,7 @@ _PACKAGES = {"pypdf": "pypdf", "pyarrow": "pyarrow", "rapidocr_onnxruntime": "ra
 
 
 def imported(module: str, extra: str = "formats") -> Any:
-    """A library of an extra; raises MissingFile that says how to get it."""
+    """A library of an extra; raises MissingFile with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -31,7 +31,7 @@ def absolute(path: Path) -> Path:
 class Naming:
     """Keys of the files that `find_sources` found in `paths`.
 
-    name: stands in for the one path, which is a file or a folder. Raises InvalidInput for another.
+    name: replaces the one path, which is a file or a folder. Raises InvalidInput for another.
     """
 
     paths: tuple[Path, ...]

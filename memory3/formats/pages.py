@@ -326,7 +326,7 @@ def _runs(lines: list[_Line]) -> list[tuple[int, _Line]]:
 
 
 def _aligned(first: _Line, second: _Line) -> bool:
-    """Whether two lines have as many cells, at the same places."""
+    """Whether two lines have as many cells, at the same columns."""
     a, b = first.segments, second.segments
     size = first.bottom - first.top
     near = all(min(abs(p.x0 - q.x0), abs(p.x1 - q.x1)) < size for p, q in zip(a, b, strict=False))
@@ -364,7 +364,7 @@ def _without_hyphens(text: str) -> str:
 
 
 def _whole_sentences(pages: list[str]) -> list[str]:
-    """The pages' texts; a sentence that goes on over the page break is whole on the page where it begins."""
+    """The pages' texts; a sentence across a page break is kept whole on the page where it begins."""
     result = list(pages)
     for number in range(len(result) - 1):
         if not result[number] or _ENDED.search(result[number]) or not result[number + 1][:1].islower():

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[\s\d.,:;/%€$£+()-]*\d[\s\d.,:;/%€$£+()-]*")
 def table_lines(rows: Sequence[Sequence[str]], *, headed: bool | None = None) -> list[str]:
     """A line for each value of a row, its first cell in front: "printer: Bero; room: 14". What is empty is left out.
 
-    headed: whether the first row names the columns; None if the table does not say. A row that fills one of several
+    headed: whether the first row names the columns; None if undefined. A row that fills one of several
     columns is a caption or a section, and stays a line of its own. Without names, cells are joined by " | ".
     """
     rows = _trimmed([[" ".join(cell.split()) for cell in row] for row in rows])

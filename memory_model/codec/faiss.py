@@ -30,7 +30,7 @@ def fit_factory(vectors: np.ndarray, factory: str) -> ProductCodec:
     """
     index = faiss.index_factory(vectors.shape[1], factory)
     if isinstance(last := _stages(index)[2], faiss.IndexPQ):
-        last.do_polysemous_training = False  # seconds that only order centroids, for a search that nobody makes
+        last.do_polysemous_training = False  # takes seconds to order centroids for a search that is never made
     index.train(np.ascontiguousarray(vectors, np.float32))
     return ProductCodec(tables_of_index(index))
 

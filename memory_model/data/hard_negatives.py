@@ -19,7 +19,7 @@ from memory_model.data.rows import QuestionRow
 _WHOLE = 0.5  # share of the references of facts that are read as they are split
 _LEAST_FAMILIES = 12  # documents that hold a topic
 _LEAST_PARAGRAPHS = 4  # of an article whose paragraphs are read next to each other
-_POOLED = 20  # paragraphs of articles with fewer, which are read next to each other all the same
+_POOLED = 20  # paragraphs of articles with fewer, which are pooled
 _ONE_DOCUMENT = 0.25  # share of the batches with references of one document, where it has several
 
 Unanswered = tuple[list[int], Question]
@@ -163,7 +163,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
         return TrainingReference(reference.family, text, self.chat.tokenizer.encode(text), questions)
 
     def _without(self, holder: TrainingReference, question: Question, most: int) -> list[TrainingReference]:
-        """References of a document, without the lines of a field; none where they answer all the same."""
+        """References of a document, without the lines of a field; none if they answer nevertheless."""
         found: list[TrainingReference] = []
         numbers = self.families[holder.family]
         for number in self.random.sample(numbers, len(numbers)):

@@ -1,6 +1,6 @@
 """Scores of short answers as functions of texts, and means of scores with their standard errors.
 
-Knows nothing about models or memories.
+Independent of models and memories.
 """
 
 from __future__ import annotations

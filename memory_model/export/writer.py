@@ -6,7 +6,7 @@ longest reference, S = P + R, t tokens that a head keeps.
 
 Inputs:  token_ids int64 [N, S], prefix and reference, padded on the right; lengths int64 [N], of the references alone.
 Outputs: keys, values float32 [N, budget, d]: keys rotated, rows in the order of the budget table. Of a head's t rows
-         those beyond a reference's length mean nothing.
+         those beyond a reference's length are undefined.
 """
 
 from __future__ import annotations

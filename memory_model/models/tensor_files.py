@@ -46,7 +46,7 @@ class Weights:
         wanted = weight_shapes(config)
         self.require(wanted, path)
         if unknown := sorted(set(self.shapes) - set(wanted)):
-            raise InvalidInput(f"{path}: weight {unknown[0]} belongs to nothing that is supported")
+            raise InvalidInput(f"{path}: weight {unknown[0]} belongs to no supported part")
         return self
 
 

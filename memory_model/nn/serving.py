@@ -154,7 +154,7 @@ class BatchedDecoder:
     def step(self, tokens: Sequence[int] | Tensor) -> Tensor:
         """Append one token to every sequence; float32 logits [B, V], valid until the next step.
 
-        tokens: int64 [B]. A sequence whose token is negative stays as it is, and its logits mean nothing.
+        tokens: int64 [B]. A sequence whose token is negative is unchanged, and its logits are undefined.
         Raises InvalidInput where a sequence is full; then nothing was appended.
         """
         self._tokens.copy_(torch.as_tensor(tokens))

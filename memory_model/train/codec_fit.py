@@ -110,7 +110,7 @@ def fit(
     if bits:
         codec = ScalarCodec(ScalarTables.of(sample, bits, together), installed())
     elif tokens is None:
-        task = progress.add_task("training FAISS's index (it reports nothing)", total=1)
+        task = progress.add_task("training FAISS's index (without progress)", total=1)
         codec = fit_factory(sample, factory)
         progress.advance(task)
     else:
