@@ -173,7 +173,7 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
 
 
 def _delimited(text: str, tabs: bool) -> tuple[str, str]:
-    """The table, and what is between its cells: Excel's line `sep=;`, or the one that gives most rows equal cells."""
+    """The table and its delimiter: of Excel's line `sep=;`, or the one that gives most rows equal cells."""
     if found := re.match(r"sep=(.)\r?\n", text):
         return text[found.end() :], found[1]
     sample = "".join(itertools.islice(io.StringIO(text, newline=""), _SAMPLE_LINES))

@@ -26,12 +26,12 @@ def training_files(
     *,
     questions: Path = QUESTIONS,
     sequences: Callable[[], RetrievedSequences] | None = None,
-    unread: Callable[[Sequence[QuestionRow]], Mapping[str, str]] = lambda _: {},
+    closed_book: Callable[[Sequence[QuestionRow]], Mapping[str, str]] = lambda _: {},
 ) -> TrainingFiles:
     """The files of a mixture; what is read is reported on the console."""
     from memory_model.data.mixture import TrainingFiles
 
-    return TrainingFiles(documents, corpus, questions, sequences, unread, console.print)
+    return TrainingFiles(documents, corpus, questions, sequences, closed_book, console.print)
 
 
 def prepared_sequences(

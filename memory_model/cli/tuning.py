@@ -73,7 +73,7 @@ def adapt(
     from memory_model.data.batches import parse_weights
     from memory_model.data.conversations import Sizes
     from memory_model.data.mixture import Reader, mixture_of
-    from memory_model.eval.unread import unread_answers
+    from memory_model.eval.closed_book import closed_book_mistakes
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_base, open_adapter
     from memory_model.nn.writing import writing_device
@@ -135,7 +135,7 @@ def adapt(
                 corpus,
                 questions=questions,
                 sequences=prepare,
-                unread=partial(unread_answers, folder, start, run / "unread.json"),
+                closed_book=partial(closed_book_mistakes, folder, start, run / "closed_book.json"),
             )
             source = mixture_of(mixture, Reader.of(loaded), files, seed, sizes, rows=rows)
         tuner = Tuner(

@@ -49,15 +49,15 @@ class TrainingFiles:
     """The files that tasks are made from; each is read when a task first needs it.
 
     documents: JSONL of {key, title, text}, a knowledge base of facts. corpus: folder of passages (docs/data.md).
-    sequences: the prepared sequences of continual and warmup. unread: what the model answers wrongly without memory,
-    by question, for preferences. report: receives a line about each file.
+    sequences: the prepared sequences of continual and warmup. closed_book: what the model answers wrongly without
+    memory, by question, for preferences. report: receives a line about each file.
     """
 
     documents: Path
     corpus: Path | None = None
     questions: Path = QUESTIONS
     sequences: Callable[[], RetrievedSequences] | None = None
-    unread: Callable[[Sequence[QuestionRow]], Mapping[str, str]] = lambda _: {}
+    closed_book: Callable[[Sequence[QuestionRow]], Mapping[str, str]] = lambda _: {}
     report: Callable[[str], None] = lambda _: None
 
     @cached_property
@@ -137,7 +137,7 @@ def source_of(task: str, reader: Reader, files: TrainingFiles, seed: int, sizes:
         case "preferences":
             facts = hard_facts_of(reader, files, seed + 8, sizes)
             articles = Articles(files.question_rows, chat, seed + 9, sizes)
-            return Preferences(facts, articles, files.unread(files.question_rows), seed + 10)
+            return Preferences(facts, articles, files.closed_book(files.question_rows), seed + 10)
         case "dialogue":
             return Dialogues(files.training_documents, chat, seed + 7, sizes)
         case "keeping":

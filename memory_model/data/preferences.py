@@ -23,16 +23,16 @@ Pair = tuple[Sequence[int], str, str, str]
 class Preferences(Conversations):
     """Batches of pairs, each from one source: facts of one field, or paragraphs of one article.
 
-    unread: wrong answers of the model without memory, by question. A pair is two rows, the chosen answer's first.
+    closed_book: wrong answers of the model without memory, by question. A pair is two rows, the chosen answer's first.
     """
 
     task = "preferences"
 
-    def __init__(self, facts: HardFacts, articles: Articles, unread: Mapping[str, str], seed: int) -> None:
+    def __init__(self, facts: HardFacts, articles: Articles, closed_book: Mapping[str, str], seed: int) -> None:
         super().__init__(facts.chat, seed, facts.sizes)
         self.sources: tuple[HardNegativeConversations, ...] = (facts, articles)
         self.source: HardNegativeConversations = facts
-        self.unread = unread
+        self.closed_book = closed_book
         for source in self.sources:
             source.random = self.random  # one state for all
 
@@ -58,7 +58,7 @@ class Preferences(Conversations):
             read = none[0] if none else rng.sample(candidates, min(self.sizes.memories, len(candidates)))
             number = rng.choice([n for n in read if written[n].questions])
             question = self.source.ask(written[number])
-            wrong = [self.unread.get(question.question), self._another(written, read, question, number)]
+            wrong = [self.closed_book.get(question.question), self._another(written, read, question, number)]
             if none:
                 wrong, absent = [], none[1]
                 seeming = self._another(written, read, absent) if absent.line else absent.answer

@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def unread(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_weights(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: Any) -> None:
         raise AssertionError("weights were read")
 
@@ -66,7 +66,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.usefixtures("unread")
+@pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused_before_weights_are_read(line: str, says: s
     assert [part for part in done.output.splitlines() if part.startswith("error: ")], done.output
 
 
-@pytest.mark.usefixtures("unread")
+@pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(
     "line",
     [
@@ -159,7 +159,7 @@ def test_calibrating_saves_a_bias_for_one_memory_and_one_for_several(
     assert (found["bias"]["chosen"], found["bias_alone"]["chosen"]) == (saved.bias, saved.bias_alone), done.output
 
 
-@pytest.mark.usefixtures("unread")
+@pytest.mark.usefixtures("no_weights")
 def test_studies_make_their_folders_and_refuse_in_one_line() -> None:
     split = ["split-questions", "paragraphs.json", "--out", "new/folder", "--training", "other/training.json"]
     assert CliRunner().invoke(experiments, split).exit_code == 0

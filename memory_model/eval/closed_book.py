@@ -20,7 +20,7 @@ QUESTIONS = 600
 WRONG_F1 = 0.3
 
 
-def unread_answers(
+def closed_book_mistakes(
     folder: ModelFolder, start: Path | None, file: Path, rows: Sequence[QuestionRow]
 ) -> Mapping[str, str]:
     """Wrong answers without memory of the model with the adapter `start`, by question; kept in `file`.
