@@ -1,4 +1,4 @@
-"""The ground that every part stands on, free of torch: configuration, tokenizer, embedder, codec, formats, bundle.
+"""What every part shares, free of torch: configuration, tokenizer, embedder, codec, formats, bundle.
 
 In: files and bytes of a model folder, a bundle or a user's documents. Out: typed values that service, device and
 `memory_model` share. It imports none of them.

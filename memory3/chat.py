@@ -1,6 +1,6 @@
 """Messages to token ids by the model's own chat template, and which of these tokens are content.
 
-Only content makes query text. It is tokenized apart from the scaffolding, so a message that spells a special token
+Only content makes query text. It is tokenized apart from the scaffolding, so a message that contains a special token
 cannot end its turn.
 """
 

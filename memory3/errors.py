@@ -2,7 +2,7 @@
 
 Memory3Error                 root of everything this project raises on purpose
   InvalidInput               a caller's value is wrong: shape, NaN, empty, too large
-    UnknownTemplate          the chat template is none, or cannot spell the conversation
+    UnknownTemplate          the chat template is none, or cannot render the conversation
     EmptyConversation        there is no message to answer
     UnknownRole              the role of a message is not system, user or assistant
   MissingFile                a file that a command would make is not there; the message names the command

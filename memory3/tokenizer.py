@@ -1,4 +1,4 @@
-"""The LLM's tokenizer: text to token ids and back, without special tokens unless the text spells them.
+"""The LLM's tokenizer: text to token ids and back, without special tokens unless the text contains them.
 
 Independent of chat templates (`memory3.chat`) and references.
 """
@@ -82,7 +82,7 @@ class Tokenizer:
 
     @cached_property
     def literal(self) -> Backend:
-        """The same tokens, but special tokens that a text spells out stay text: "<|im_end|>" ends no turn."""
+        """The same tokens, but special tokens written in a text stay text: "<|im_end|>" ends no turn."""
         literal = without_word_cache(Backend.from_str(self.backend.to_str()))
         literal.encode_special_tokens = True
         return literal
@@ -92,7 +92,7 @@ class Tokenizer:
         return list(self.backend.encode(well_formed(text), add_special_tokens=False).ids)
 
     def encode_next(self, text: str, *, literal: bool = False) -> list[int]:
-        """Token ids of a text that follows another one; `literal`: special tokens that it spells stay text.
+        """Token ids of a text that follows another one; `literal`: special tokens written in it stay text.
 
         A tokenizer of the SentencePiece kind puts a space before every text it is given, which only the first
         piece of a text must get: here the piece is encoded behind a line break that is then taken away.
@@ -141,11 +141,11 @@ class Tokenizer:
 
 
 _BYTE_FALLBACK = re.compile("<0x[0-9A-Fa-f]{2}>")
-"""A byte as SentencePiece spells it."""
+"""A byte in SentencePiece's notation."""
 
 
 def _byte_level() -> dict[str, int]:
-    """Byte by character, as byte-level BPE spells it: printable ones as themselves, the others from U+0100 on."""
+    """Byte by character, of byte-level BPE: printable ones as themselves, the others from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [n for n in range(256) if n not in printable]
     return {chr(n): n for n in printable} | {chr(256 + index): n for index, n in enumerate(others)}

@@ -54,7 +54,7 @@ def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, 
     given = {str(name): value for name, value in {**others, **metadata}.items() if value is not None}
     named = {name: as_text(value) for name, value in given.items()}
     for part in (key, text, title, *named, *named.values()):
-        part.encode()  # JSON can spell half a surrogate pair, UTF-8 and the wire cannot: UnicodeEncodeError
+        part.encode()  # JSON can hold half a surrogate pair, UTF-8 and the wire cannot: UnicodeEncodeError
     return key, title, text, named
 
 

@@ -88,7 +88,7 @@ class HuggingFaceFolder:
         return str(found)
 
     def _id(self, token: Any) -> int | None:
-        """A token's id; tokenizer_config.json spells it as text or as an object."""
+        """A token's id; tokenizer_config.json has it as text or as an object."""
         text = token.get("content") if isinstance(token, dict) else token
         return self._backend.token_to_id(text) if isinstance(text, str) else None
 

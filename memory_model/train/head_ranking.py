@@ -3,7 +3,7 @@
 In a converted model a small part of the heads does the reading (paper, remark on memory heads). A head's importance is
 what the answers' loss changes by, to first order, when its memories' values are scaled towards zero: the absolute sum
 of value x gradient over a conversation. One backward pass gives it for all heads at once. Heads that do the same work
-stand in for each other, so the importance is measured again after each round of pruning.
+replace each other, so the importance is measured again after each round of pruning.
 """
 
 from __future__ import annotations
