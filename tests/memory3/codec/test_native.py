@@ -66,9 +66,9 @@ def test_sums_of_folded_rows_are_numpys(shape: tuple[int, int, int, int, int | N
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, parts, bits, wide, head_dim * together, coarse_bits, together)
     codes = rng.integers(0, 256, (n, tables.code_bytes), np.uint8)
-    wanted, places = ProductCodec(tables).decode(codes), rng.permutation(n * together)
-    on_device = TorchCodec(ProductCodec(tables), "cpu").decode_rows(codes, places, n * together + 1)
-    np.testing.assert_allclose(on_device[places].reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
+    wanted, indices = ProductCodec(tables).decode(codes), rng.permutation(n * together)
+    on_device = TorchCodec(ProductCodec(tables), "cpu").decode_rows(codes, indices, n * together + 1)
+    np.testing.assert_allclose(on_device[indices].reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
     assert not on_device[-1].any()
     basis = np.split(tables.basis, parts)
     summed = [np.abs(words @ own).max(0) for words, own in zip(tables.codewords, basis, strict=True)]
@@ -78,8 +78,8 @@ def test_sums_of_folded_rows_are_numpys(shape: tuple[int, int, int, int, int | N
     bound = 2e-4 * np.sum(summed, axis=0) + 1e-5 * (1 + np.abs(wanted))  # four rows are rounded to 2^-15 each
     for library in libraries():
         found = np.empty((n * together, head_dim), np.float32)
-        FoldedTables(tables, library).decode_into(codes, places, found)
-        assert (np.abs(found[places].reshape(wanted.shape) - wanted) <= bound).all()
+        FoldedTables(tables, library).decode_into(codes, indices, found)
+        assert (np.abs(found[indices].reshape(wanted.shape) - wanted) <= bound).all()
 
 
 def test_the_papers_codec_has_a_loop_of_its_own_that_gives_the_same() -> None:
@@ -128,23 +128,23 @@ def test_a_product_of_bytes_is_within_its_rounding_of_what_numpy_decodes(
     parts, bits, wide = shape
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, parts, bits, wide, head_dim * together, None, together)
-    codes, places = rng.integers(0, 256, (n, tables.code_bytes), np.uint8), rng.permutation(n * together)
+    codes, indices = rng.integers(0, 256, (n, tables.code_bytes), np.uint8), rng.permutation(n * together)
     found = np.full((n * together, head_dim), np.nan, np.float32)
-    ByteProduct(tables, multiplying[0]).decode_into(codes, places, found)
+    ByteProduct(tables, multiplying[0]).decode_into(codes, indices, found)
     wanted = ProductCodec(tables).decode(codes)
     step = np.ptp(tables.codewords, axis=1).reshape(-1, 1) / 255
     reach = step * np.abs(tables.basis)
     # A coordinate's byte is wrong by half a step, and its row of the basis by half a step of its largest number.
     bound = 0.51 * (reach.sum(0) + len(reach) * reach.max(0)) + 1e-5 * (1 + np.abs(wanted))
-    assert (np.abs(found[places].reshape(wanted.shape) - wanted) <= bound).all()
+    assert (np.abs(found[indices].reshape(wanted.shape) - wanted) <= bound).all()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"places": np.array([0, 1, 4])}, "row that does not exist"),
-        ({"places": np.array([0, -1, 2])}, "row that does not exist"),
-        ({"places": np.array([0, 1])}, "places"),
+        ({"indices": np.array([0, 1, 4])}, "row that does not exist"),
+        ({"indices": np.array([0, -1, 2])}, "row that does not exist"),
+        ({"indices": np.array([0, 1])}, "indices"),
         ({"codes": np.zeros((3, 8), np.uint8)[:, ::2]}, "codes"),
         ({"rows": np.zeros((4, 16), np.float64)}, "rows"),
     ],
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(change: dict[st
     for library in libraries():
         for kind in (FoldedTables, ByteProduct) if library.multiplies else (FoldedTables,):
             rows = np.zeros((4, 16), np.float32)
-            whole = {"codes": codes, "places": np.arange(3), "rows": rows}
+            whole = {"codes": codes, "indices": np.arange(3), "rows": rows}
             with pytest.raises(InvalidInput, match=message):
                 kind(tables, library).decode_into(**(whole | change))
             assert not rows.any()
