@@ -6,14 +6,15 @@ question tell which fact is meant. The nearest references by vector are therefor
     cosine + 0.02 * BM25 + 0.2 if the query has all words of the document's title
 
 where a word is rare or common among the candidates themselves. What scores far below the best is not read: a small
-model that is given the same fact of five subjects takes any of them. Words are sent as hashes of their first letters.
+model that is given the same fact of five subjects takes any of them. Words are sent as hashes of their first letters;
+in scripts that put no spaces between words, of single characters or of three at a time.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -26,7 +27,17 @@ TITLE_WEIGHT = 0.2
 LARGEST_DROP = 0.12
 """A candidate whose score is lower than the best one's by more is left out."""
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
-_WORD = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
+TRIGRAM = 3
+"""Characters of a word in scripts whose words are several letters without spaces between them (docs/quality.md)."""
+_ALONE = r"\u3040-\u30ff\u3400-\u9fff"
+"""Kana and Han: each character is a word."""
+_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+"""Thai, Lao, Burmese and Khmer, with their vowels and tone marks."""
+_WORD = re.compile(rf"([{_UNSPACED}]+)|([{_ALONE}]|[^\W{_ALONE}{_UNSPACED}]+)")
+_ARABIC = {0x0640: None, 0x0670: None, **dict.fromkeys(range(0x064B, 0x0660))} | str.maketrans("آأإىة", "ااايه")
+"""Vowel marks and lengthening, which few write, and letters that are written in two ways."""
+_ARTICLE = re.compile(r"(?:[وفبك]?ال|لل)(?=..)")
+"""The Arabic article, alone or after a one-letter word."""
 _ASCII = bytes(c if c == ord("_") or chr(c).isalnum() else ord(" ") for c in range(128)).lower().ljust(256)
 """Letters and digits in lower case, all else blank: words of ASCII texts in half the time."""
 
@@ -35,7 +46,17 @@ def text_words(text: str) -> np.ndarray:
     """Every word of a text in its order, repeated ones too: CRC-32 of its lower-case stem, uint32 [words]."""
     if text.isascii():
         return np.array([zlib.crc32(word[:STEM]) for word in text.encode().translate(_ASCII).split()], dtype=np.uint32)
-    return np.array([zlib.crc32(word[:STEM].encode()) for word in _WORD.findall(text.lower())], dtype=np.uint32)
+    return np.array([zlib.crc32(stem.encode()) for stem in _stems(text)], dtype=np.uint32)
+
+
+def _stems(text: str) -> Iterator[str]:
+    """What is hashed of each word of a text, as retrieval.proto (QueryWords) specifies it."""
+    for run, word in _WORD.findall(text.lower().translate(_ARABIC)):
+        if run:
+            yield from (run[start : start + TRIGRAM] for start in range(max(1, len(run) - TRIGRAM + 1)))
+        else:
+            article = _ARTICLE.match(word)
+            yield word[article.end() if article else 0 :][:STEM]
 
 
 def query_words(text: str) -> list[int]:

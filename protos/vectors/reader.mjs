@@ -27,13 +27,30 @@ export const crc32c = crcOf(0x82f63b78);
 // Words (retrieval.proto, QueryWords)
 
 const ALONE = "\\u3040-\\u30ff\\u3400-\\u9fff";
-const WORD = new RegExp(`(?:(?![${ALONE}])[\\p{L}\\p{N}_])+|[${ALONE}]`, "gu");
+const UNSPACED = "\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff";
+const WORD = new RegExp(`[${UNSPACED}]+|(?:(?![${ALONE}${UNSPACED}])[\\p{L}\\p{N}_])+|[${ALONE}]`, "gu");
+const TRIGRAMS = new RegExp(`^[${UNSPACED}]`, "u");
+const ARABIC_MARKS = /[\u0640\u064b-\u065f\u0670]/gu;
+const ARABIC_LETTERS = { "\u0622": "\u0627", "\u0623": "\u0627", "\u0625": "\u0627", "\u0649": "\u064a", "\u0629": "\u0647" };
+const ARTICLE = /^(?:[\u0648\u0641\u0628\u0643]?\u0627\u0644|\u0644\u0644)(?=..)/u;
 const STEM = 6;
+const TRIGRAM = 3;
+
+/** The text whose words are cut: lower case, Arabic without marks and with one form of each letter. */
+function folded(text) {
+  return text.toLowerCase().replace(ARABIC_MARKS, "").replace(/[\u0622\u0623\u0625\u0649\u0629]/gu, (c) => ARABIC_LETTERS[c]);
+}
+
+/** What is hashed of one run of characters. */
+function stemsOf(word) {
+  if (!TRIGRAMS.test(word)) return [Array.from(word.replace(ARTICLE, "")).slice(0, STEM).join("")]; // by code point
+  const starts = Array.from({ length: Math.max(1, word.length - TRIGRAM + 1) }, (_, start) => start);
+  return starts.map((start) => word.slice(start, start + TRIGRAM));
+}
 
 /** The hashes of a text's distinct words, in ascending order. */
 export function queryWords(text) {
-  const words = text.toLowerCase().match(WORD) ?? [];
-  const stems = words.map((word) => Array.from(word).slice(0, STEM).join("")); // by code point
+  const stems = (folded(text).match(WORD) ?? []).flatMap(stemsOf);
   return [...new Set(stems.map((stem) => crc32(Buffer.from(stem))))].sort((a, b) => a - b);
 }
 

@@ -237,6 +237,21 @@ def test_a_text_of_ascii_has_the_words_that_it_has_before_another_letter(text: s
 
 def test_characters_of_scripts_without_spaces_are_words() -> None:
     assert set(query_words("東京の人口")) & set(query_words("人口は東京"))
+    question, note = query_words("รหัสผ่านอินเทอร์เน็ต"), query_words("ชื่อเครือข่าย รหัสผ่านคือmango2876")
+    assert len(set(question) & set(note)) == len("รหัสผ่าน") - 2
+    assert {zlib.crc32(b"mango2"), zlib.crc32("คือ".encode())} <= set(note)
+    assert query_words("น้") == [zlib.crc32("น้".encode())]
+
+
+@pytest.mark.parametrize(
+    ("written", "elsewhere"),
+    [("المخبز", "مخبز"), ("للشبكة", "الشبكه"), ("وَالكِتَابُ", "كتاب"), ("إياد", "اياد"), ("جـــديد", "جديد")],
+)
+def test_an_arabic_word_is_itself_with_article_vowels_and_other_forms_of_its_letters(
+    written: str, elsewhere: str
+) -> None:
+    assert query_words(written) == query_words(elsewhere)
+    assert len(query_words("والد لدى")) == 2
 
 
 def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_left_out() -> None:
