@@ -9,6 +9,7 @@ from experiments.corpus.preparing import prepare_data
 from experiments.corpus.vocabulary import vocabulary
 from experiments.cost import cost
 from experiments.device_quality import device_quality
+from experiments.languages import languages
 from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
 from experiments.pretraining import two_stages
@@ -31,6 +32,7 @@ for study in (
     mean_adapter,
     random_base,
     long_conversation,
+    languages,
     two_stages,
     filter_corpus,
     vocabulary,
