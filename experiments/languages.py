@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from memory3.errors import InvalidInput
-from memory_model.data.rows import Row, read_rows
-from memory_model.eval.retrieval import KnowledgeBase
+from memory_model.data.rows import QuestionRow, read_rows
+from memory_model.eval.retrieval import ReferenceIndex
 from memory_model.eval.scores import normalise, token_f1
 from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.tensor_files import read_json
@@ -51,15 +51,15 @@ def languages(
             console.print(f"{language}: {what} {sum(of)} of {len(of)}")
 
 
-def is_right(answer: str, row: Row) -> bool:
+def is_right(answer: str, row: QuestionRow) -> bool:
     """Whether the answer contains a right one, or shares most of its words."""
     return any(normalise(r) in normalise(answer) or token_f1(answer, r) >= SAME for r in row.right_answers)
 
 
-def found_notes(rows: list[Row], others: list[Row], embedder: Path | None) -> dict[str, list[bool]]:
+def found_notes(rows: list[QuestionRow], others: list[QuestionRow], embedder: Path | None) -> dict[str, list[bool]]:
     """Whether each row's note is among the five that the search finds in all notes, and whether it is the first."""
     texts = list(dict.fromkeys(t for row in [*rows, *others] for t in (row.knowledge, *(row.distractors or ()))))
-    found = KnowledgeBase.of(texts, open_embedder(embedder)).nearest([row.question for row in rows], READ)
+    found = ReferenceIndex.of(texts, open_embedder(embedder)).nearest([row.question for row in rows], READ)
     named = [[texts[number] for number in numbers] for numbers in found]
     return {
         f"among {READ}": [row.knowledge in best for row, best in zip(rows, named, strict=True)],

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.languages import is_right, languages
 from memory3.errors import InvalidInput
-from memory_model.data.rows import Row
+from memory_model.data.rows import QuestionRow
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from memory_model.data.rows import Row
     ],
 )
 def test_an_answer_is_right_that_contains_a_right_one(answer: str, right: bool) -> None:
-    assert is_right(answer, Row("k", "q", "mango2876", answers=("64,50 Euro",))) is right
+    assert is_right(answer, QuestionRow("k", "q", "mango2876", answers=("64,50 Euro",))) is right
 
 
 def test_answers_to_other_questions_are_refused(tmp_path: Path) -> None:
