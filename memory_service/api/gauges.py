@@ -58,10 +58,6 @@ class StoreGauges(Collector):
         self._counted: dict[int, tuple[Revision, Statistics]] = {}
         self._lock = threading.Lock()
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """See prometheus_client: the gauges without values, which asks no store."""
-        yield from families()
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See prometheus_client: the gauges as they are now."""
         gauges = families()
