@@ -142,7 +142,7 @@ class StoreFull(ServiceError, code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_aft
 
 
 class ShuttingDown(ServiceError, code=grpc.StatusCode.UNAVAILABLE, retry_after_s=1.0):
-    """The service was told to stop; another replica, or this one after its restart, takes the request."""
+    """The service is stopping; another replica, or this one after its restart, takes the request."""
 
 
 class StoreUnavailable(ServiceError, code=grpc.StatusCode.UNAVAILABLE, retry_after_s=1.0):

@@ -135,16 +135,16 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
 
 
 def what_is_wrong(error: ValidationError, prefix: str) -> str:
-    """Every wrong setting by name and environment variable; its value only where that can be no secret."""
+    """Lists every invalid setting by name and environment variable; values of possible secrets are left out."""
 
-    def said(problem: ErrorDetails) -> str:
+    def message(problem: ErrorDetails) -> str:
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":  # perhaps a password's, misspelt
             return f"there is no setting {name}: `memory-service serve --help` lists them"
         value = "" if any(word in name for word in _SECRET) else f" (got {problem['input']!r})"
-        said = problem["msg"]
+        expected = problem["msg"]
         if problem["type"] == "string_pattern_mismatch":  # all of them are addresses
-            said = f"must be host:port, such as {DEFAULT_ADDRESS}"
-        return f"{name} ({prefix}{name.upper()}): {said}{value}"
+            expected = f"must be host:port, such as {DEFAULT_ADDRESS}"
+        return f"{name} ({prefix}{name.upper()}): {expected}{value}"
 
-    return "; ".join(map(said, error.errors()))
+    return "; ".join(map(message, error.errors()))

@@ -1,4 +1,4 @@
-"""Gauges of what the store holds, read from the store when Prometheus asks: nothing has to keep them up to date."""
+"""Gauges of what the store holds, read from the store at every scrape."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def state_of(base: KnowledgeBase, runtime: Runtime) -> str:
 class StoreGauges(Collector):
     """Counts by state, tenant and unwritten memories. A knowledge base is counted again when its revision changed.
 
-    Thread-safe: Prometheus asks in threads of its own. One that cannot be counted at the moment keeps its last count.
+    Thread-safe: Prometheus scrapes from its own threads. A gauge whose count fails keeps its last value.
     """
 
     def __init__(self, runtime: Runtime, quota_of: Callable[[str], Quota]) -> None:

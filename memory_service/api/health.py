@@ -78,7 +78,7 @@ class Health:
             await self.servicer.set(service, SERVING if up or service == MODELS else NOT_SERVING)
 
     async def _problem(self, store: Store) -> str:
-        """Why the store does not answer; empty when it does. A question without an answer is not asked twice."""
+        """Why the store does not answer; empty if it does. A check that is still running is not repeated."""
         if self._answer is None:
             self._answer = asyncio.get_running_loop().run_in_executor(self._asking, store.ping)
         done, _ = await asyncio.wait({self._answer}, timeout=self._interval_s)

@@ -1,4 +1,4 @@
-"""What every call of `memory.v1` passes on its way to a servicer, which gets a `Call` in place of gRPC's context.
+"""What every call of `memory.v1` passes on its way to a servicer, which gets a `Call` instead of gRPC's context.
 
 Who calls and whether it may, checked again in streams; request id, deadline, errors as google.rpc.Status, metrics, and
 a line in the log for what was refused, streamed, written or administered. OpenTelemetry's interceptor is outside of it.
@@ -191,7 +191,7 @@ class Calls(grpc.aio.ServerInterceptor):
     @contextlib.asynccontextmanager
     async def _accounted(self, method: str, request_id: str, context: grpc.aio.ServicerContext) -> AsyncIterator[Call]:
         call, started, code, level = Call(context), time.perf_counter(), "OK", logging.INFO
-        said: dict[str, Any] = {}
+        failure: dict[str, Any] = {}
         structlog.contextvars.bind_contextvars(request_id=request_id)
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
         self._under_way += 1
@@ -207,9 +207,9 @@ class Calls(grpc.aio.ServerInterceptor):
             if isinstance(error, TimeoutError):
                 error = DeadlineExceeded(f"{method} took longer than its deadline: send a longer one or fewer queries")
             status_code, reason, message, _ = described(error)
-            code, said = status_code.name, {"reason": reason, "message": message}
+            code, failure = status_code.name, {"reason": reason, "message": message}
             if not isinstance(error, Memory3Error):
-                level, said["exc_info"] = logging.ERROR, error
+                level, failure["exc_info"] = logging.ERROR, error
             status = to_status(error)
             metadata = ((REQUEST_ID, request_id), (_STATUS_DETAILS, status.SerializeToString()))
             await context.abort(status_code, status.message, metadata)
@@ -230,7 +230,7 @@ class Calls(grpc.aio.ServerInterceptor):
                     "peer": context.peer(),
                 }
                 shown = {name: value for name, value in who.items() if value}
-                logger().log(level, "call", method=method, code=code, ms=round(1000 * seconds, 2), **said, **shown)
+                logger().log(level, "call", method=method, code=code, ms=round(1000 * seconds, 2), **failure, **shown)
 
     async def _write(self, response: Any, context: grpc.aio.ServicerContext) -> None:
         """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""

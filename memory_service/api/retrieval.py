@@ -63,9 +63,9 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             began_ns = time.perf_counter_ns()
             return self._runtime.store.retrieve(base, query), time.perf_counter_ns() - began_ns
 
-        asked_ns = time.perf_counter_ns()
+        begun_ns = time.perf_counter_ns()
         retrieved, in_store_ns = await self._runtime.run("filter" if query.filter else "read", search)
-        return retrieved, (time.perf_counter_ns() - asked_ns - in_store_ns) // 1000
+        return retrieved, (time.perf_counter_ns() - begun_ns - in_store_ns) // 1000
 
 
 def response_of(retrieved: Retrieved) -> pb.RetrieveResponse:

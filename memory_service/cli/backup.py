@@ -41,12 +41,12 @@ def backup(
     from memory_service.client.archive import Archive
     from memory_service.client.backup import back_up
 
-    def save(one: str, place: str) -> None:
+    def save(one: str, target: str) -> None:
         with _with_bar("memories") as show:
-            made = back_up(address, one, Archive(place), show, keep=keep)
+            made = back_up(address, one, Archive(target), show, keep=keep)
         documents, memories = counted(made.documents, "document"), counted(made.memories, "memory")
         without = f", {made.unwritten_documents} of them without memories yet" if made.unwritten_documents else ""
-        typer.echo(f"saved {documents}{without}, {memories} of {one} to {place.rstrip('/')}/{made.file}")
+        typer.echo(f"saved {documents}{without}, {memories} of {one} to {target.rstrip('/')}/{made.file}")
 
     if name != "*":
         save(name, target)
@@ -71,7 +71,7 @@ def backups(
         float | None, typer.Option(min=0, help="fail if the newest backup is older than so many hours")
     ] = None,
 ) -> None:
-    """List the complete backups at a place, oldest first."""
+    """List the complete backups of a folder or bucket, oldest first."""
     from memory_service.client.archive import Archive
 
     found = Archive(target, create=False).backups()

@@ -82,8 +82,8 @@ def ingest(
     except Memory3Error:
         console.print(f"{shown.how_far}, run the same command again to go on")
         raise
-    said = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(shown.outcomes.items())) or "nothing to do"
-    typer.echo(f"{counted(shown.total, 'document')}: {said}; {counted(shown.references, 'reference')}")
+    summary = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(shown.outcomes.items())) or "nothing to do"
+    typer.echo(f"{counted(shown.total, 'document')}: {summary}; {counted(shown.references, 'reference')}")
     for line in report.lines(unreadable=False):
         console.print(plain(line), soft_wrap=True)
     if shown.interrupted:

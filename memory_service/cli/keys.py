@@ -42,8 +42,8 @@ def create(
     with changing(keys) as file:
         file, key, secret = file.with_new(name, tenant, _grants(grant), expires)
         file.write(keys)
-    told = f"key {key.id} for {plain(name)}; copy it now, only its hash is stored:"
-    Console(stderr=True, highlight=False).print(told, soft_wrap=True)
+    message = f"key {key.id} for {plain(name)}; copy it now, only its hash is stored:"
+    Console(stderr=True, highlight=False).print(message, soft_wrap=True)
     typer.echo(secret)
 
 

@@ -62,38 +62,38 @@ class _Record(BaseModel):
 
 
 class Archive:
-    """Backups of one knowledge base. Methods raise StoreUnavailable for a place that cannot be used."""
+    """Backups of one knowledge base. Methods raise StoreUnavailable if the location cannot be used."""
 
-    def __init__(self, place: str, *, create: bool = True) -> None:
-        """place: a folder, or s3://bucket/prefix (endpoint, region, credentials: AWS_… variables).
+    def __init__(self, location: str, *, create: bool = True) -> None:
+        """location: a folder, or s3://bucket/prefix (endpoint, region, credentials: AWS_… variables).
 
         create: the folder. Raises InvalidInput, MissingFile.
         """
-        self._place = place
-        kind, separator, _ = place.partition("://")
+        self._location = location
+        kind, separator, _ = location.partition("://")
         if separator and kind != "s3":
-            raise InvalidInput(f"{place!r} is no place for a backup: expected a folder or s3://bucket/prefix")
-        self._folder = None if separator else Path(place).absolute()
+            raise InvalidInput(f"{location!r} is no location for a backup: expected a folder or s3://bucket/prefix")
+        self._folder = None if separator else Path(location).absolute()
         if self._folder is not None and not (create or self._folder.is_dir()):
-            raise MissingFile(f"there is no backup at {place}: it is no folder")
+            raise MissingFile(f"there is no backup at {location}: it is no folder")
         try:
             if self._folder is not None:
                 self._store: Any = LocalStore(self._folder, mkdir=True)
             else:
                 plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-                self._store = S3Store.from_url(place, client_options={"allow_http": plain})
+                self._store = S3Store.from_url(location, client_options={"allow_http": plain})
         except (BaseError, OSError, ValueError) as error:
-            raise InvalidInput(f"{place!r} cannot be used for a backup: {error}") from error
+            raise InvalidInput(f"{location!r} cannot be used for a backup: {error}") from error
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
-            raise MissingFile(f"there is no whole backup at {self._place}") from None
+            raise MissingFile(f"there is no whole backup at {self._location}") from None
         except (BaseError, OSError, sqlite3.Error) as error:
             first_line = str(error).partition("\n")[0]
-            raise StoreUnavailable(f"{self._place} cannot be used: {first_line}") from error
+            raise StoreUnavailable(f"{self._location} cannot be used: {first_line}") from error
 
     # What is there
 
@@ -114,7 +114,7 @@ class Archive:
         found = [one for one in self.backups() if one.file.startswith(stamp)]
         if not found:
             what = f"no backup {stamp!r}" if stamp else "no whole backup"
-            raise MissingFile(f"there is {what} at {self._place}")
+            raise MissingFile(f"there is {what} at {self._location}")
         return found[-1]
 
     def _names(self) -> set[str]:
@@ -129,7 +129,7 @@ class Archive:
         except ValidationError:
             record = None
         if record is None or record.sha256 != _hash(record.backup) or record.backup.file != name:
-            raise CorruptFile(f"{_record_of(name)} at {self._place} is not what was written")
+            raise CorruptFile(f"{_record_of(name)} at {self._location} is not what was written")
         return record.backup
 
     # One more
@@ -161,7 +161,9 @@ class Archive:
             if self._folder is not None:
                 os.sync()
             if self._store.head(backup.file)["size"] != size:
-                raise StoreUnavailable(f"{backup.file} at {self._place} is not as long as what was sent: back up again")
+                raise StoreUnavailable(
+                    f"{backup.file} at {self._location} is not as long as what was sent: back up again"
+                )
         return backup
 
     def prune(self, keep: int) -> list[str]:
@@ -185,7 +187,7 @@ class Archive:
                             file.write(piece)
                 found = file_sha256(path)
             if found != backup.sha256:
-                raise CorruptFile(f"{backup.file} at {self._place} is not what was written: take another backup")
+                raise CorruptFile(f"{backup.file} at {self._location} is not what was written: take another backup")
             yield path
 
 

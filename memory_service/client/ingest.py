@@ -41,7 +41,7 @@ _OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED
 
 @dataclass(frozen=True)
 class Row:
-    """One document. source, place: the file and where in it, for people; item: the document, gone at the end.
+    """One document. source, place: the file and the position in it, to display; item: the document, gone at the end.
 
     outcome: empty while it is on its way; then stored, replaced, unchanged, or failed with its reason. notes: what was
     assumed while reading.
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def where(self) -> str:
-        """For people: the file, the place in it, and the key where it is another name."""
+        """The file, the position in it, and the key if it differs, to display."""
         return where(self.source, self.place, self.key)
 
     def done(self, outcome: str, references: int = 0) -> Row:

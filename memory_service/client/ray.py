@@ -43,7 +43,7 @@ STORED_ROWS = 4096
 """Documents that a worker stores at once where it writes to the store itself."""
 _ADDRESS = "RAY_ADDRESS"
 _SHARE = 0.25  # of a processor, for the stages that wait more than they work
-_FOR_THE_OTHERS = 3  # processors beside the writers': those shares, and a whole one where Ray cuts blocks
+_FOR_THE_OTHERS = 3  # processors in addition to the writers': those shares, and a whole one where Ray cuts blocks
 _OBJECTS_BYTES = 1 << 30  # of a cluster of our own: some thousand documents under way
 _STORE_ATTEMPTS = 6
 
@@ -239,7 +239,7 @@ def ingest_with_ray(
         import ray.data
     except ImportError as error:
         raise MissingFile("the engine ray needs Ray: pip install 'memory3-service[ray]'") from error
-    # Stages are waiting places, not threads: with fewer processors than stages the pipeline would never begin.
+    # With fewer processors than stages the pipeline would never start.
     least = round(workers * (processors + _SHARE)) + _FOR_THE_OTHERS
     own = (
         {}

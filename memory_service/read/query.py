@@ -111,10 +111,10 @@ def _texts(request: retrieval_pb2.RetrieveRequest) -> list[str]:
             field="query_texts",
         )
     _require_at_most(_MAX_TEXTS, len(texts), "query texts", "query_texts")
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not text.strip():
-            raise BadRequest(f"query text {place} is empty", field=f"query_texts[{place}]")
-        _require_at_most(_MAX_TEXT_BYTES, len(text.encode()), "bytes of a query text", f"query_texts[{place}]")
+            raise BadRequest(f"query text {index} is empty", field=f"query_texts[{index}]")
+        _require_at_most(_MAX_TEXT_BYTES, len(text.encode()), "bytes of a query text", f"query_texts[{index}]")
     return texts
 
 

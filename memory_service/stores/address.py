@@ -52,7 +52,7 @@ class StoreAddress:
 class StoreOptions:
     """What an address does not say; all of it is for engines.
 
-    read_connections: for searches with filters, and as many for others. password: in place of the address's own.
+    read_connections: for searches with filters, and as many for others. password: instead of the address's own.
     cluster: name of a cluster in the server's configuration; tables are then replicated and distributed over it.
     max_threads: of one search, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an
     insert before it is acknowledged, 'auto' for most of them. sweep_after_s: age at which rows of replaced, deleted and
@@ -121,7 +121,7 @@ class FolderLock:
             ) from error
 
     def require(self) -> None:
-        """Raises StoreUnavailable when the folder is no longer there, or another one lies in its place."""
+        """Raises StoreUnavailable when the folder is no longer there, or was replaced by another one."""
         same = False
         with contextlib.suppress(OSError):
             same = os.path.samestat(os.stat(self._path / _LOCK_FILE), os.fstat(self._file.fileno()))

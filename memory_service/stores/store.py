@@ -122,7 +122,7 @@ class NewDocument:
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a document. `replaced`: it took the place of an older one; `unchanged`: nothing was to be done."""
+    """Outcome of a document. `replaced`: an older version existed; `unchanged`: it was stored already."""
 
     key: str
     reference_count: int
@@ -160,7 +160,7 @@ class Found(NamedTuple):
     """A reference near a query.
 
     score: cosine similarity; rank_score: what the hits are ordered by, of vector and words where the query has words,
-    else `score`; metadata: the document's, where the query asks for it.
+    else `score`; metadata: the document's, if the query requests it.
     """
 
     memory_id: int

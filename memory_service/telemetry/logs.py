@@ -49,8 +49,8 @@ class _OfLibraries(logging.Handler):
         if isinstance(error, (asyncio.CancelledError, ExecuteBatchError)):
             logger().info("call_gone", library=record.name, message=record.getMessage())
         else:
-            said = {"library": record.name, "message": record.getMessage(), "exc_info": error}
-            logger().log(record.levelno, "library_says", **said)
+            fields = {"library": record.name, "message": record.getMessage(), "exc_info": error}
+            logger().log(record.levelno, "library_says", **fields)
 
 
 def logger() -> structlog.typing.FilteringBoundLogger:

@@ -2,7 +2,7 @@
 
 retrieve    hits without a memory are waited for, a little while; what is late is left out of the answer
 write       first what retrievals wait for, then the rest of those documents, then all others
-store       a document takes its own place once all its memories are there, unless it was changed meanwhile
+store       a document is replaced once all its memories are there, unless it was changed meanwhile
 
 Each knowledge base with such documents has a task of its own, so that one that fails or is dropped holds up no other;
 the model's thread encodes for all of them, the writer's thread stores.
@@ -35,7 +35,7 @@ _BACKGROUND_SIZE = 1000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 """After an error of the store the task waits so long, twice as long after each one that follows."""
 
-Asked = dict[int, "asyncio.Future[NewReference | None]"]
+Requested = dict[int, "asyncio.Future[NewReference | None]"]
 """Chunks of a document that retrievals wait for; a future's None says that the memory cannot be had."""
 
 
@@ -116,25 +116,25 @@ class _Backlog:
         self.task: asyncio.Task[None] | None = None
         self._base = base
         self._runtime = runtime
-        self._asked: dict[str, Asked] = {}
+        self._requested: dict[str, Requested] = {}
         self._wanted = asyncio.Event()  # a retrieval waits
         self._open: dict[str, Document] = {}
         self._keys: deque[str] = deque()
-        self._more = False  # there may be documents beside those
+        self._more = False  # there may be further documents
         self._refused: set[tuple[str, bytes]] = set()
 
     def ask(self, hit: Found) -> asyncio.Future[NewReference | None]:
-        """The memory of a hit, which is written before all that nobody asked for."""
-        asked = self._asked.setdefault(hit.document_key, {})
-        if hit.chunk_number not in asked:
-            asked[hit.chunk_number] = asyncio.get_running_loop().create_future()
+        """The memory of a hit, which is written before those that no request waits for."""
+        futures = self._requested.setdefault(hit.document_key, {})
+        if hit.chunk_number not in futures:
+            futures[hit.chunk_number] = asyncio.get_running_loop().create_future()
             self._answer(hit.document_key)
             self._wanted.set()
             self._wake()
-        return asked[hit.chunk_number]
+        return futures[hit.chunk_number]
 
     def look(self) -> None:
-        """There may be documents that nobody asked for."""
+        """There may be documents that no request waits for."""
         self._more = True
         self._wake()
 
@@ -144,7 +144,7 @@ class _Backlog:
 
     async def _run(self) -> None:
         pause_s, draining = 0.0, self._runtime.draining
-        while not draining.is_set() and (self._asked or self._open or self._keys or self._more):
+        while not draining.is_set() and (self._requested or self._open or self._keys or self._more):
             try:
                 await self._write(await self._next_chunks())
                 await self._store_finished()
@@ -176,19 +176,19 @@ class _Backlog:
             one.cancel()
 
     def _start_over(self, *, more: bool) -> None:
-        self._forget([*self._open, *self._asked])
+        self._forget([*self._open, *self._requested])
         self._keys.clear()
         self._more = more
 
     async def _next_chunks(self) -> list[tuple[str, int]]:
         """References to write next: those that are waited for alone, otherwise a few; none at the end."""
-        for key in list(self._asked):
+        for key in list(self._requested):
             if key not in self._open and not await self._opened(key):
                 self._forget([key])
         chunks = [
             (key, chunk)
-            for key, asked in self._asked.items()
-            for chunk, future in asked.items()
+            for key, futures in self._requested.items()
+            for chunk, future in futures.items()
             if key in self._open and not future.done()
         ]
         if not chunks:
@@ -198,7 +198,7 @@ class _Backlog:
         return chunks[: min(_REFERENCES_AT_ONCE, self._runtime.slice_size())]
 
     async def _open_next(self) -> Document | None:
-        """The next document that nobody asked for; None when there is none."""
+        """The next document that no request waits for; None if there is none."""
         if not self._keys and self._more:
             self._more = False
             keys = await self._runtime.run("read", self._runtime.store.unwritten, self._base, _PAGE_KEYS)
@@ -230,7 +230,7 @@ class _Backlog:
             return
         texts, encoder = [self._open[key].texts[chunk] for key, chunk in chunks], self._runtime.encoder
         try:
-            size = 1 if self._asked else _BACKGROUND_SIZE
+            size = 1 if self._requested else _BACKGROUND_SIZE
             encoded = await self._runtime.encode(size, encoder.encode, texts)
             encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
         except Exception as error:
@@ -253,7 +253,7 @@ class _Backlog:
         self.progress = self.progress._replace(failed=len(self._refused), problem=problem)
 
     async def _store_finished(self) -> None:
-        """Documents with all their memories take their place; the answers are given before."""
+        """Replace documents whose memories are complete; waiting requests are answered before."""
         whole = [key for key, document in self._open.items() if not document.missing()]
         if whole:
             written = await self._runtime.run("write", self._replace, [self._open[key] for key in whole])
@@ -261,7 +261,7 @@ class _Backlog:
             self._forget(whole)
 
     def _replace(self, finished: Sequence[Document]) -> int:
-        """Writes them, each only in the place of the version that was read."""
+        """Writes them, each only if its version is still the one that was read."""
         documents = [replace(document.finished(), replaces=document.content_hash) for document in finished]
         with self._runtime.guard.writing(self._base, documents) as admission:
             written = self._runtime.store.write(self._base, admission.documents)
@@ -272,13 +272,13 @@ class _Backlog:
     def _answer(self, key: str) -> None:
         """Gives the memories of an open document that are there to the retrievals that wait for them."""
         if key in self._open:
-            for chunk, future in self._asked.get(key, {}).items():
+            for chunk, future in self._requested.get(key, {}).items():
                 if not future.done() and (reference := self._open[key].reference(chunk)) is not None:
                     future.set_result(reference)
 
     def _forget(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._open.pop(key, None)
-            for future in self._asked.pop(key, {}).values():
+            for future in self._requested.pop(key, {}).values():
                 if not future.done():
                     future.set_result(None)

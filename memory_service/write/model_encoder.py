@@ -99,25 +99,25 @@ class ModelEncoder:
         return self._embedder.embed(references)
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
-        """See Encoder. While a GPU writes, a thread beside it embeds, then compresses what is written already.
+        """See Encoder. While a GPU writes, another thread embeds, then compresses what is written.
 
-        A model on the processor has all cores, in step with each other: a thread beside it would hold one core up and
-        with it the rest. There embedding, writing and compressing follow one another, each on all cores.
+        A model on the CPU uses all cores in lockstep, so another thread would delay all of them. There, embedding,
+        writing and compressing run one after the other, each on all cores.
         """
         payloads = [b""] * len(references)
 
-        def compress(places: Sequence[int], memories: list[ExplicitMemory]) -> None:
-            for place, payload in zip(places, self._format.encode(memories), strict=True):
-                payloads[place] = payload
+        def compress(indices: Sequence[int], memories: list[ExplicitMemory]) -> None:
+            for index, payload in zip(indices, self._format.encode(memories), strict=True):
+                payloads[index] = payload
 
         if self._on_processor:
             vectors = self.embed(references)
-            for places, memories in self._writer.passes(references):
-                compress(places, memories)
+            for indices, memories in self._writer.passes(references):
+                compress(indices, memories)
             return EncodedReferences(vectors, payloads)
-        with ThreadPoolExecutor(1, "beside-model") as beside:
-            embedded = beside.submit(self.embed, references)
-            compressing = [beside.submit(compress, *written) for written in self._writer.passes(references)]
+        with ThreadPoolExecutor(1, "encoder") as executor:
+            embedded = executor.submit(self.embed, references)
+            compressing = [executor.submit(compress, *written) for written in self._writer.passes(references)]
             for done in compressing:
                 done.result()
             return EncodedReferences(embedded.result(), payloads)

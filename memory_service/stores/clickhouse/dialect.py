@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How statements are said. engine: "chdb", "clickhouse" or "myscale"; cluster: empty for one server.
+    """The SQL of an engine. engine: "chdb", "clickhouse" or "myscale"; cluster: empty for one server.
 
     max_threads: of a search, 0 for the default; insert_quorum: see StoreOptions.
     """
@@ -130,7 +130,7 @@ class Dialect:
         """The settings of a search: by the vector index or, where MyScale does not decide by itself, by every row.
 
         Few threads embedded, where many searches share the machine's cores. Deleted rows are shown, because the index
-        finds them too and they would take the place of others; they are of no newest version.
+        finds them too and they would displace others; they are of no newest version.
         """
         settings = f"max_threads = {self.max_threads or (4 if self.shared else 1)}"
         if self.myscale:

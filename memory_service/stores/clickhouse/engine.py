@@ -23,7 +23,7 @@ from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavaila
 from memory_service.stores.address import FolderLock, StoreAddress, StoreOptions
 from memory_service.stores.clickhouse.dialect import Dialect
 
-Row = Sequence[Any]
+ResultRow = Sequence[Any]
 
 # What the engine says of bytes on disk that are not those it wrote: its error codes.
 _DAMAGE_CODES = {6, 23, 27, 33, 40, 76, 79, 107, 117, 228, 246, 271, 432}
@@ -125,7 +125,7 @@ class Engine:
             self._readers.put(client)
 
     def _renewed(self, client: Any) -> Any:
-        """A handle in place of one that failed: the embedded engine would put what is left of that answer before the
+        """A handle that replaces a failed one: the embedded engine would put what is left of that answer before the
         next one.
         """  # noqa: D205
         if self.dialect.shared:
@@ -145,7 +145,7 @@ class Engine:
             with engine_errors("pinging the server"):
                 self.writer.command("SELECT 1")
 
-    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[Row]:
+    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[ResultRow]:
         """The rows of a query, by a reading handle."""
         with self.reader() as client:
             return client.query(sql, parameters=dict(parameters or {}), **options).result_rows

@@ -26,13 +26,13 @@ from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.store import Found, KnowledgeBase, Query, Retrieved, require_sound
 
 _INDEX_LIMIT = 1000  # the engine's own, max_limit_for_vector_search_queries
-_MARGIN = 16  # fetched beside what is wanted, for rows of other versions
+_MARGIN = 16  # fetched in addition, to replace rows of other versions
 _VECTORS_AT_ONCE = 8
 _SKEW_S = 2.0  # by which the clocks of a cluster's servers may differ
 _ATTEMPTS = 3
 
 
-class _Row(NamedTuple):
+class _Candidate(NamedTuple):
     """A reference near a query. distance: cosine distance; words: as `text_words` makes them."""
 
     distance: float
@@ -121,9 +121,9 @@ class _Searching:
         self.payloads: dict[int, bytes] = {}
         self.rank_ns = 0
 
-    def nearest(self) -> list[list[_Row]]:
+    def nearest(self) -> list[list[_Candidate]]:
         """The nearest references of every vector, best first; as many as wanted where there are so many."""
-        found: dict[int, list[_Row]] = {}
+        found: dict[int, list[_Candidate]] = {}
         pending = list(range(len(self._query.vectors)))
         for attempt in self._attempts():
             left = []
@@ -138,7 +138,7 @@ class _Searching:
                 break
         return [found[number] for number in range(len(self._query.vectors))]
 
-    def hits(self, number: int, rows: Sequence[_Row]) -> list[Found]:
+    def hits(self, number: int, rows: Sequence[_Candidate]) -> list[Found]:
         """The hits of query `number` among its rows, nearest first."""
         query, least = self._query, self._query.minimum_score
         near = [row for row in rows[: self._wanted] if least is None or 1.0 - row.distance >= least]
@@ -153,7 +153,7 @@ class _Searching:
             query.maximum_drop,
         )
         self.rank_ns += time.perf_counter_ns() - started
-        return [_found(near[place], query, score) for place, score in best[: query.k]]
+        return [_found(near[index], query, score) for index, score in best[: query.k]]
 
     def read_payloads(self, hits: Sequence[Sequence[Found]]) -> set[int]:
         """Reads what is wanted of the hits and not read yet; returns the ids of those that are not there."""
@@ -176,7 +176,7 @@ class _Searching:
         yield _Attempt(2 * ahead)
         yield _Attempt(self._wanted, visible=True)
 
-    def _search(self, numbers: Sequence[int], attempt: _Attempt) -> dict[int, tuple[list[_Row], bool]]:
+    def _search(self, numbers: Sequence[int], attempt: _Attempt) -> dict[int, tuple[list[_Candidate], bool]]:
         """Visible rows near these vectors, nearest first, and whether there are no others."""
         started = time.monotonic()
         parameters, parts = dict(self._parameters), []
@@ -189,9 +189,9 @@ class _Searching:
             parameters=parameters,
             column_formats={"words": "bytes"},
         ).result_rows
-        near: dict[int, list[_Row]] = {number: [] for number in numbers}
+        near: dict[int, list[_Candidate]] = {number: [] for number in numbers}
         for number, *columns in rows:
-            near[number].append(_Row(*columns))
+            near[number].append(_Candidate(*columns))
         for of_one in near.values():
             of_one.sort(key=lambda row: (row.distance, row.memory_id))
         newest = self._newest(near)
@@ -199,7 +199,7 @@ class _Searching:
         recent = [one for one in newest.values() if not one.deleted and one.age_s <= young_s]
         return {n: self._visible(n, of_one, newest, recent, attempt) for n, of_one in near.items()}
 
-    def _newest(self, near: Mapping[int, Sequence[_Row]]) -> dict[str, _Newest]:
+    def _newest(self, near: Mapping[int, Sequence[_Candidate]]) -> dict[str, _Newest]:
         """The newest versions of these rows' documents; the payloads of what are probably the hits come with them."""
         keys = list({row.key for rows in near.values() for row in rows})
         if not keys:
@@ -243,8 +243,13 @@ class _Searching:
         return f"SELECT {columns} {where} {nearest}"
 
     def _visible(
-        self, number: int, rows: list[_Row], newest: Mapping[str, _Newest], recent: list[_Newest], attempt: _Attempt
-    ) -> tuple[list[_Row], bool]:
+        self,
+        number: int,
+        rows: list[_Candidate],
+        newest: Mapping[str, _Newest],
+        recent: list[_Newest],
+        attempt: _Attempt,
+    ) -> tuple[list[_Candidate], bool]:
         # A comparison with every row that finds fewer than it may has found all.
         complete = attempt.visible or (not attempt.indexed and len(rows) < attempt.limit)
         farthest = max((row.distance for row in rows), default=0.0)
@@ -254,7 +259,7 @@ class _Searching:
                 visible[row.memory_id] = row
         return sorted(visible.values(), key=lambda row: (row.distance, row.memory_id)), complete
 
-    def _by_id(self, number: int, memory_ids: Sequence[int]) -> list[_Row]:
+    def _by_id(self, number: int, memory_ids: Sequence[int]) -> list[_Candidate]:
         if not memory_ids:
             return []
         distance, bound = self._dialect.distance(self._query.vectors[number])
@@ -265,15 +270,15 @@ class _Searching:
             parameters=self._parameters | bound,
             column_formats={"words": "bytes"},
         ).result_rows
-        return [_Row(*columns) for columns in rows]
+        return [_Candidate(*columns) for columns in rows]
 
 
-def _shown(row: _Row, newest: Mapping[str, _Newest]) -> bool:
+def _shown(row: _Candidate, newest: Mapping[str, _Newest]) -> bool:
     one = newest.get(row.key)
     return one is not None and one.version == row.version and not one.deleted
 
 
-def _found(row: _Row, query: Query, rank_score: float) -> Found:
+def _found(row: _Candidate, query: Query, rank_score: float) -> Found:
     return Found(
         memory_id=row.memory_id,
         score=1.0 - row.distance,

@@ -95,7 +95,7 @@ class ClickHouseStore(Store):
     # Knowledge bases
 
     def ping(self) -> None:
-        """See Store: a server is asked, not our list of what it holds."""
+        """See Store. Queries the server, not a local list."""
         self._engine.ping()
 
     def knowledge_bases(self) -> list[KnowledgeBase]:

@@ -155,7 +155,7 @@ class Writes:
     ) -> None:
         """In parts; payloads behind their references: what a sweep finds of a write that broke off leads to them."""
         rows = [(one, chunk, reference) for one in documents for chunk, reference in enumerate(one.references)]
-        for place, part in enumerate(_pieces(rows, lambda row: 4 * row[2].vector.size + len(row[2].text))):
+        for index, part in enumerate(_pieces(rows, lambda row: 4 * row[2].vector.size + len(row[2].text))):
             heads = [
                 {"kb": base.number, "id": reference.memory_id, "version": versions[one.key]}
                 for one, _, reference in part
@@ -175,13 +175,13 @@ class Writes:
             ]
             vectors = self._engine.dialect.vectors([reference.vector for _, _, reference in part])
             self._engine.insert(
-                f"references_{base.identity.dimension}", _columns(references) | vectors, f"{token} {place}"
+                f"references_{base.identity.dimension}", _columns(references) | vectors, f"{token} {index}"
             )
             payloads = [
                 head | {"payload": reference.payload} for head, (_, _, reference) in zip(heads, part, strict=True)
             ]
             for number, piece in enumerate(_pieces(payloads, lambda row: len(row["payload"]))):
-                self._engine.insert("payloads", _columns(piece), f"{token} {place} {number}")
+                self._engine.insert("payloads", _columns(piece), f"{token} {index} {number}")
 
     def sweep(self, base: KnowledgeBase, older_than_s: float) -> int:
         """Removes references and payloads of versions that are not the newest, if so old; how many there were.

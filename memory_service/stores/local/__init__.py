@@ -1,4 +1,4 @@
-"""The store in a folder of files, `file:///path`: SQLite holds everything, a FAISS index beside it can be rebuilt.
+"""The store in a folder of files, `file:///path`: SQLite holds everything, a FAISS index next to it can be rebuilt.
 
     memory-service.lock     one process writes
     kb-000001-NAME/         a knowledge base (`store`, `knowledge_base`)

@@ -56,7 +56,7 @@ _VECTORS_AT_ONCE, _MEMORIES_AT_ONCE = 4096, 64
 _READ_BYTES = 1 << 20
 
 
-class Document(NamedTuple):
+class DocumentRow(NamedTuple):
     """A row of `documents`. metadata: as JSON; checksum: of the fields before it and the rows in `refs` and `vectors`.
 
     written: whether its memories are, else its payloads are empty.
@@ -173,12 +173,12 @@ class Transaction:
 
     # Documents
 
-    def documents(self, keys: Sequence[str]) -> dict[str, Document]:
+    def documents(self, keys: Sequence[str]) -> dict[str, DocumentRow]:
         """The documents of these keys; absent ones are left out."""
         found = (self._run("SELECT * FROM documents WHERE key = ?", (key,)).fetchone() for key in keys)
-        return {document.key: document for document in (Document._make(row) for row in found if row)}
+        return {document.key: document for document in (DocumentRow._make(row) for row in found if row)}
 
-    def texts(self, document: Document) -> list[tuple[int, str]]:
+    def texts(self, document: DocumentRow) -> list[tuple[int, str]]:
         """(memory id, text) of a document's references, in order."""
         sql = "SELECT memory_id, text FROM refs WHERE row >= ? AND row < ? ORDER BY row"
         return [(shifted + SHIFT, text) for shifted, text in self._run(sql, document.rows)]
@@ -293,7 +293,7 @@ class Transaction:
             " ORDER BY r.row"
         )
         for row in self._run("SELECT * FROM documents ORDER BY key"):
-            document = Document._make(row)
+            document = DocumentRow._make(row)
             key, title, (first, end) = document.key, document.title, document.rows
             for start in range(first, end, _MEMORIES_AT_ONCE):
                 stop, memories = min(start + _MEMORIES_AT_ONCE, end), []
@@ -316,7 +316,7 @@ class Transaction:
 
     # Changes
 
-    def remove(self, document: Document) -> list[int]:
+    def remove(self, document: DocumentRow) -> list[int]:
         """Removes a document with all that belongs to it; returns the ids of its memories."""
         ids = [memory_id for memory_id, _ in self.texts(document)]
         for table in ("refs", "vectors", "payloads"):
@@ -334,7 +334,7 @@ class Transaction:
         vectors: of its references, float32 [n, dimension], of unit length; first_row: of theirs.
         """
         title = query_words(new.title) if new.title else []
-        document = Document(
+        document = DocumentRow(
             first_row,
             len(new.references),
             new.key,
@@ -401,7 +401,7 @@ class Transaction:
             "SELECT r.*, v.vector, p.payload FROM refs r JOIN vectors v ON v.row = r.row"
             " JOIN payloads p ON p.row = r.row WHERE r.row >= ? AND r.row < ? ORDER BY r.row"
         )
-        for document in map(Document._make, self._run("SELECT * FROM documents NOT INDEXED")):
+        for document in map(DocumentRow._make, self._run("SELECT * FROM documents NOT INDEXED")):
             references = self._run(sql, document.rows).fetchall()
             named += sum(hash((*pair, document.first_row)) for pair in json.loads(document.metadata).items())
             sound = checksum_of(document.summed, *(one[:-1] for one in references)) == document.checksum

@@ -52,11 +52,11 @@ class VectorGroups:
 
     def __init__(self, dimension: int, arrays: list[np.ndarray] | None = None) -> None:
         """arrays: what `write` wrote."""
-        rows, variants, nodes, places, near = arrays if arrays is not None else (None,) * 5
+        rows, variants, nodes, near_indices, near = arrays if arrays is not None else (None,) * 5
         self.rows = Grown(np.int64, values=rows)
         self._variant_of = Grown(np.int32, values=variants)
         self._node_of = Grown(np.int32, values=nodes)
-        self._place_of = Grown(np.int32, values=places)  # in `near`, -1 for leaders
+        self._near_index_of = Grown(np.int32, values=near_indices)  # in `near`, -1 for leaders
         self.near = Grown(np.float16, dimension, values=near)
         self._first = Grown(np.int64)  # row of a variant
         self._more: dict[int, list[int]] = {}  # further rows of a variant
@@ -68,18 +68,18 @@ class VectorGroups:
 
     def _index(self) -> None:
         """Makes what follows from the arrays."""
-        variants, nodes, places = self._variant_of.all(), self._node_of.all(), self._place_of.all()
+        variants, nodes, near_indices = self._variant_of.all(), self._node_of.all(), self._near_index_of.all()
         _, first = np.unique(variants, return_index=True)
         self._first = Grown(np.int64, values=self.rows.all()[first])
         again = np.ones(len(variants), bool)
         again[first] = False
         for row, variant in zip(self.rows.all()[again].tolist(), variants[again].tolist(), strict=True):
             self._more.setdefault(variant, []).append(row)
-        self._leader = Grown(np.int32, values=np.flatnonzero(places < 0).astype(np.int32))
-        for variant in np.flatnonzero(places >= 0).tolist():
+        self._leader = Grown(np.int32, values=np.flatnonzero(near_indices < 0).astype(np.int32))
+        for variant in np.flatnonzero(near_indices >= 0).tolist():
             node = int(nodes[variant])
             self._others.setdefault(node, []).append(variant)
-            self._known[node, self.near.all()[places[variant]].tobytes()] = variant
+            self._known[node, self.near.all()[near_indices[variant]].tobytes()] = variant
 
     def begin(self, row: int, node: int) -> None:
         """A row whose vector is a new node's."""
@@ -108,11 +108,11 @@ class VectorGroups:
         self.near.append(code)
         return True
 
-    def _add_variant(self, row: int, node: int, place: int) -> None:
+    def _add_variant(self, row: int, node: int, near_index: int) -> None:
         self.rows.append(row)
         self._variant_of.append(len(self._node_of))
         self._node_of.append(node)
-        self._place_of.append(place)
+        self._near_index_of.append(near_index)
         self._first.append(row)
 
     def nodes_of(self, allowed: Rows) -> np.ndarray:
@@ -154,7 +154,7 @@ class VectorGroups:
         return [variant for node, variants in self._others.items() if nodes[node] for variant in variants]
 
     def _scored(self, variants: list[int], query: np.ndarray) -> list[tuple[float, int]]:
-        vectors = self.near.all()[self._place_of.all()[variants]].astype(np.float32)
+        vectors = self.near.all()[self._near_index_of.all()[variants]].astype(np.float32)
         return list(zip((vectors @ query).tolist(), variants, strict=True))
 
     def _rows_of(self, found: list[tuple[float, int]], wanted: int, allowed: Rows | None) -> list[tuple[int, float]]:
@@ -172,7 +172,7 @@ class VectorGroups:
 
     def write(self, file: IO[bytes]) -> None:
         """Behind what is in the file."""
-        for one in (self.rows, self._variant_of, self._node_of, self._place_of, self.near):
+        for one in (self.rows, self._variant_of, self._node_of, self._near_index_of, self.near):
             np.save(file, one.all(), allow_pickle=False)
 
     @classmethod

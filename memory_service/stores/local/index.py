@@ -104,8 +104,8 @@ class VectorIndex:
         scores, nodes = np.full(len(rows), -1.0, np.float32), np.full(len(rows), -1)
         if leaders:
             parameters = faiss.SearchParametersHNSW(efSearch=_JOIN_EFFORT)
-            found, places = self._graph.search(vectors, 1, params=parameters)
-            scores, nodes = found[:, 0], places[:, 0]
+            found, indices = self._graph.search(vectors, 1, params=parameters)
+            scores, nodes = found[:, 0], indices[:, 0]
         new: list[int] = []
         for number, vector in enumerate(vectors):
             node, score = int(nodes[number]), float(scores[number])

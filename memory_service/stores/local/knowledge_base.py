@@ -20,7 +20,7 @@ from memory3.errors import Memory3Error
 from memory3.words import ranked
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores.filters import Filter
-from memory_service.stores.local.database import Database, Document, Transaction, disk_errors, sync_folder
+from memory_service.stores.local.database import Database, DocumentRow, Transaction, disk_errors, sync_folder
 from memory_service.stores.local.index import Rows, VectorIndex
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
 from memory_service.telemetry.logs import logger
@@ -42,7 +42,7 @@ _NEVER_PUBLISHED_S = 1.0
 class View:
     """What searches find after one batch. living: bool [n], the rows of references that are there.
 
-    passing: the rows that filters pass, as far as they have been asked for.
+    passing: the rows that filters pass, as far as queries requested them.
     """
 
     revision: int
@@ -204,7 +204,7 @@ class LocalKnowledgeBase:
                 self._batch([], stored)
             return len(stored), sum(document.row_count for document in stored)
 
-    def _batch(self, fresh: Sequence[NewDocument], removed: Sequence[Document]) -> None:
+    def _batch(self, fresh: Sequence[NewDocument], removed: Sequence[DocumentRow]) -> None:
         """One batch, whole or not at all. Its vectors are in the index before anybody may find them.
 
         What a batch that fails has added to the index stays there and is found by nobody: no other has its rows.
@@ -265,7 +265,7 @@ class LocalKnowledgeBase:
         return done, references - done
 
     def _save(self) -> None:
-        """Writes the index beside the data. It is a copy: where that fails it will be made again."""
+        """Writes the index next to the data. It is a copy: if that fails, it is rebuilt later."""
         try:
             self._view.index.save(self._folder / _INDEX, self._view.revision)
         except StoreUnavailable as error:
@@ -273,7 +273,7 @@ class LocalKnowledgeBase:
         self._saved_rows = self._view.index.count
 
     def close(self, *, keep: bool = True) -> None:
-        """Closes the files. keep: the index is saved; else the knowledge base is deleted, as readers are told."""
+        """Closes the files. keep: the index is saved; else the knowledge base is deleted, which readers report."""
         self._closed = True
         if self._builder.is_alive():
             self._builder.join()
@@ -314,7 +314,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return np.where(np.abs(lengths - 1) < 1e-6, vectors, vectors / lengths)
 
 
-def _changes(document: NewDocument, stored: Document | None) -> bool:
+def _changes(document: NewDocument, stored: DocumentRow | None) -> bool:
     return (
         document.changes(None, False) if stored is None else document.changes(stored.content_hash, bool(stored.written))
     )

@@ -136,7 +136,7 @@ class LocalStore(Store):
             try:
                 self._open[base.number] = LocalKnowledgeBase.create(self._folder(base), base)
             except BaseException:
-                shutil.rmtree(self._folder(base), ignore_errors=True)  # nobody was told that it is there
+                shutil.rmtree(self._folder(base), ignore_errors=True)  # its creation was never reported
                 raise
             self._bases = {**self._bases, name: base}
             return base

@@ -362,7 +362,7 @@ def test_a_backup_of_another_model_or_format_or_none_is_refused(service: tuple[C
     refused = CliRunner().invoke(app, ["restore", str(tmp_path / "second"), "other", "--address", address])
     assert refused.exit_code == 1
     assert "runs the model of the backup" in refused.output
-    with pytest.raises(InvalidInput, match="no place for a backup"):
+    with pytest.raises(InvalidInput, match="no location for a backup"):
         Archive("ftp://somewhere/else")
     none = CliRunner().invoke(app, ["restore", str(tmp_path / "none"), "other", "--address", address])
     assert (none.exit_code, "no backup at" in none.output, (tmp_path / "none").exists()) == (1, True, False)
