@@ -111,7 +111,6 @@ def test_a_page_is_refused_without_numbers_without_marks_and_of_two_models() -> 
 def test_the_committed_page_is_what_the_committed_numbers_say() -> None:
     text = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
     assert page(text, read_measured(ROOT / "docs/data/quality.jsonl")) == text, "run `make quality`"
-    assert len(text.splitlines()) <= 120
 
 
 def test_a_windows_loss_is_the_mean_of_all_tokens_but_the_first() -> None:
