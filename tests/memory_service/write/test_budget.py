@@ -48,6 +48,7 @@ def in_threads(count: int, call: Callable[[int], None]) -> list[threading.Thread
     return threads
 
 
+@pytest.mark.slow
 def test_a_small_document_does_not_wait_behind_sixteen_large_ones(tmp_path: Path) -> None:
     class Slow(HashEncoder):
         def embed(self, references: Sequence[str]) -> np.ndarray:
