@@ -16,7 +16,7 @@ import zlib
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
@@ -29,6 +29,13 @@ from memory3.errors import CorruptFile, InvalidInput, MissingFile
 CODEC_FORMAT_VERSION = 3  # 2 added codes of several vectors, 3 the kind "scalar"
 _DISTANCES = 1 << 18  # computed at a time: what a processor's cache holds
 _UNREADABLE = (BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError)
+
+
+class NativeDecoder(Protocol):
+    """What the compiled library makes of a codec's tables."""
+
+    def decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
+        """Write the vectors of codes uint8 [n, code_bytes] to rows `indices` of float32 `rows`."""
 
 
 class MemoryCodec(ABC):
@@ -125,7 +132,39 @@ class ExactCodec(MemoryCodec):
         save_codec(path, header, {})
 
 
-class ProductCodec(MemoryCodec):
+class TableCodec(MemoryCodec):
+    """A codec that decodes by tables: with the compiled library where it can, else with numpy."""
+
+    @property
+    @abstractmethod
+    def native(self) -> NativeDecoder | None:
+        """The compiled way of decoding these tables; None where numpy decodes."""
+
+    @abstractmethod
+    def _decode_by_numpy(self, codes: np.ndarray) -> np.ndarray:
+        """float32 [n, together * head_dim]: the reference of the compiled way."""
+
+    def prepare(self) -> None:
+        """See MemoryCodec."""
+        _ = self.native
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """float32 [n, together * head_dim]."""
+        rows = np.empty((len(codes) * self.together, self.head_dim), np.float32)
+        self._decode_into(codes, np.arange(len(rows)), rows)
+        return rows.reshape(len(codes), self.together * self.head_dim)
+
+    def _decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
+        codes = np.ascontiguousarray(codes, np.uint8)
+        if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
+            raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
+        if self.native is not None:
+            self.native.decode_into(codes, indices, rows)
+        else:
+            rows[indices] = self._decode_by_numpy(codes).reshape(-1, self.head_dim)
+
+
+class ProductCodec(TableCodec):
     """OPQ + optional two-part coarse quantizer + product quantizer codes.
 
     library: the compiled decoder, None for numpy. What it needs of the tables is made at the first decoding.
@@ -150,10 +189,6 @@ class ProductCodec(MemoryCodec):
         """The compiled way of decoding these tables; None where numpy decodes."""
         return compiled(self.tables, self.library, self._decode_by_numpy) if self.library else None
 
-    def prepare(self) -> None:
-        """See MemoryCodec."""
-        _ = self.native
-
     def encode(self, vectors: np.ndarray) -> np.ndarray:
         """The nearest codewords, in numpy: on the device as in the cloud, so that both write the same bytes."""
         tables, width = self.tables, len(self.tables.mean)
@@ -167,21 +202,6 @@ class ProductCodec(MemoryCodec):
             x = x - _words(tables.coarse, coarse)
         fine = _nearest(x.reshape(len(x), len(tables.codewords), -1), tables.codewords)
         return np.concatenate([*parts, pack_bits(fine, tables.bits)], axis=1)
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """float32 [n, d]."""
-        rows = np.empty((len(codes) * self.together, self.head_dim), np.float32)
-        self._decode_into(codes, np.arange(len(rows)), rows)
-        return rows.reshape(len(codes), self.together * self.head_dim)
-
-    def _decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
-        codes = np.ascontiguousarray(codes, np.uint8)
-        if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
-            raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
-        if self.native is not None:
-            self.native.decode_into(codes, indices, rows)
-        else:
-            rows[indices] = self._decode_by_numpy(codes).reshape(-1, self.head_dim)
 
     def _decode_by_numpy(self, codes: np.ndarray) -> np.ndarray:
         """float32 [n, d]: one gather over all codes, then one matrix product."""

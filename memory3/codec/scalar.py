@@ -2,7 +2,7 @@
 
     vector = offset + step * i        i: the number's code, one step and one offset for each number of a token
 
-Steps come from a short look at a model's memories (`memory_model.codec.scalar`): nothing is fitted. A code takes
+Steps come from a few memories of a model (`ScalarTables.of`): nothing is fitted. A code takes
 four times the bytes of a fitted product code.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memory3.codec.codec import MemoryCodec, save_codec
+from memory3.codec.codec import TableCodec, save_codec
 from memory3.codec.native.library import Library, ScaledCodes
 from memory3.codec.tables import pack_bits, unpack_bits
 from memory3.errors import InvalidInput
@@ -72,7 +72,7 @@ class ScalarTables:
         return digest.hexdigest()
 
 
-class ScalarCodec(MemoryCodec):
+class ScalarCodec(TableCodec):
     """Codes of ScalarTables. library: the compiled decoder, None for numpy."""
 
     def __init__(self, tables: ScalarTables, library: Library | None = None) -> None:
@@ -88,10 +88,6 @@ class ScalarCodec(MemoryCodec):
             return None
         return ScaledCodes(tables.offset, tables.step, tables.bits, tables.together, self.library)
 
-    def prepare(self) -> None:
-        """See MemoryCodec."""
-        _ = self.native
-
     def encode(self, vectors: np.ndarray) -> np.ndarray:
         """The nearest codes; numbers beyond the first or last step get that one's code."""
         tables, width = self.tables, len(self.tables.offset)
@@ -99,21 +95,6 @@ class ScalarCodec(MemoryCodec):
             raise InvalidInput(f"vectors have shape {vectors.shape}, expected [n, {width}]")
         numbers = np.rint((vectors.astype(np.float32) - tables.offset) / tables.step)
         return pack_bits(np.clip(numbers, 0, (1 << tables.bits) - 1).astype(np.int64), tables.bits)
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """float32 [n, together * head_dim]."""
-        rows = np.empty((len(codes) * self.together, self.head_dim), np.float32)
-        self._decode_into(codes, np.arange(len(rows)), rows)
-        return rows.reshape(len(codes), self.together * self.head_dim)
-
-    def _decode_into(self, codes: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
-        codes = np.ascontiguousarray(codes, np.uint8)
-        if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
-            raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
-        if self.native is not None:
-            self.native.decode_into(codes, indices, rows)
-        else:
-            rows[indices] = self._decode_by_numpy(codes).reshape(-1, self.head_dim)
 
     def _decode_by_numpy(self, codes: np.ndarray) -> np.ndarray:
         tables = self.tables
