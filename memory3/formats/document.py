@@ -13,7 +13,7 @@ NO_TEXT = "it has no text"
 
 @dataclass(frozen=True)
 class FileDocument:
-    """One document of a file. source, place: the file and the position in it, such as "line 3".
+    """One document of a file. source, position: the file and the position in it, such as "line 3".
 
     key: names the document; the file, where it is the document, or the file, `#` and where in it. unreadable: why it
     cannot be read, else empty. notes: what was assumed, changed or left out while reading, for people.
@@ -24,22 +24,22 @@ class FileDocument:
     title: str = ""
     text: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    place: str = ""
+    position: str = ""
     unreadable: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
         """For messages: the file, the position in it, and the key if it differs from the file."""
-        return where(self.source, self.place, self.key)
+        return where(self.source, self.position, self.key)
 
     @classmethod
-    def failed(cls, source: Path, error: Exception | str, place: str = "") -> FileDocument:
+    def failed(cls, source: Path, error: Exception | str, position: str = "") -> FileDocument:
         """A document that cannot be read, with the reason."""
         message = str(error) or type(error).__name__
         if isinstance(error, UnicodeDecodeError):
             message = f"not valid {error.encoding.upper()} at byte {error.start}: convert the file"
-        return cls(str(source), str(source), place=place, unreadable=message)
+        return cls(str(source), str(source), position=position, unreadable=message)
 
     def named(self, typed: Path) -> FileDocument:
         """With the file as it was typed, which also names the document where the file is one or it is in the file."""
@@ -53,9 +53,9 @@ class FileDocument:
         return replace(self, notes=(*self.notes, *filter(None, notes)))
 
 
-def where(source: str, place: str, key: str) -> str:
+def where(source: str, position: str, key: str) -> str:
     """For messages: a file, the position in it, and the key if it differs from the file."""
-    parts = [source, place, f"key {key}" if key != source and key.partition("#")[0] != source else ""]
+    parts = [source, position, f"key {key}" if key != source and key.partition("#")[0] != source else ""]
     return ", ".join(part for part in parts if part)
 
 

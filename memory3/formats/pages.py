@@ -45,7 +45,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
     numbers_without: list[int] = []
     recognised: list[int] = []
     documents: list[FileDocument] = []
-    place = ""
+    position = ""
     try:
         with pypdf.PdfReader(source) as reader:
             if reader.is_encrypted and not reader.decrypt(""):
@@ -56,7 +56,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
         texts: list[str] = []
         with pdfplumber.open(source, password="") as pdf:
             for number, page in enumerate(pdf.pages, 1):
-                place = f"page {number}"
+                position = f"page {number}"
                 text = _page_text(page)
                 if not text.strip():
                     if _has_image(page) and _ocr():
@@ -64,7 +64,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
                     (recognised if text else numbers_without).append(number)
                 texts.append(text)
                 page.close()
-        place = ""
+        position = ""
         for number, text in enumerate(_whole_sentences(texts), 1):
             lines = "\n".join(line for line in (text, *fields.get(number, ())) if line)
             if lines.strip():
@@ -74,7 +74,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
     except MissingFile:
         raise
     except Exception as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
-        yield FileDocument.failed(source, f"it is no readable PDF: {error}", place)
+        yield FileDocument.failed(source, f"it is no readable PDF: {error}", position)
         return
     notes = []
     if numbers_without:

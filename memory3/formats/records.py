@@ -26,15 +26,15 @@ from memory3.formats.libraries import imported
 _FIELDS = ("key", "title", "text", "metadata")
 
 
-def from_record(source: Path, place: str, values: object, *, others_are_metadata: bool = False) -> FileDocument:
+def from_record(source: Path, position: str, values: object, *, others_are_metadata: bool = False) -> FileDocument:
     """The document of one record; a value that is missing or of a wrong type fails it.
 
     others_are_metadata: columns of other names belong to the metadata; otherwise they are mistakes.
     """
     try:
-        return FileDocument(str(source), *_checked(values, others_are_metadata), place)
+        return FileDocument(str(source), *_checked(values, others_are_metadata), position)
     except ValueError as error:
-        return FileDocument.failed(source, error, place)
+        return FileDocument.failed(source, error, position)
 
 
 def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, dict[str, str]]:
@@ -84,12 +84,12 @@ def read_jsonl(source: Path) -> Iterator[FileDocument]:
     """A document for each line."""
     with source.open("rb") as file:
         for number, line in enumerate(file, 1):
-            place = f"line {number}"
+            position = f"line {number}"
             try:
                 if line.strip():
-                    yield from_record(source, place, json.loads(line.decode("utf-8-sig")))
+                    yield from_record(source, position, json.loads(line.decode("utf-8-sig")))
             except (ValueError, RecursionError) as error:
-                yield FileDocument.failed(source, error, place)
+                yield FileDocument.failed(source, error, position)
 
 
 csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that are meant for cells
@@ -112,7 +112,7 @@ def _columns(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _row_document(source: Path, place: str, number: int, values: dict[str, Any]) -> FileDocument:
+def _row_document(source: Path, position: str, number: int, values: dict[str, Any]) -> FileDocument:
     """The document of a row: of its column `text`, or of all its columns as lines "column: value".
 
     Without a column `key`, the number of the row names it; without `title`, its first cell that has a letter.
@@ -121,11 +121,11 @@ def _row_document(source: Path, place: str, number: int, values: dict[str, Any])
     key = values.get("key", f"{source}#row={number}")
     if "text" in values:
         values = {**given, "key": key, "text": values["text"]}
-        return from_record(source, place, values, others_are_metadata=True)
+        return from_record(source, position, values, others_are_metadata=True)
     try:
         cells = {name: as_text(value) for name, value in given.items() if name not in ("key", "title", "metadata")}
     except ValueError as error:
-        return FileDocument.failed(source, error, place)
+        return FileDocument.failed(source, error, position)
     first = next((cell for cell in cells.values() if any(char.isalpha() for char in cell)), "")
     title = given.get("title") or (first if 0 < len(first) <= 80 else "") or title_of(source)
     text = "\n".join(f"{name.rstrip(':')}: {' '.join(cell.split())}" for name, cell in cells.items())
@@ -135,7 +135,7 @@ def _row_document(source: Path, place: str, number: int, values: dict[str, Any])
         "text": text,
         "metadata": given.get("metadata"),
     }
-    return from_record(source, place, record)
+    return from_record(source, position, record)
 
 
 def read_csv(source: Path) -> Iterator[FileDocument]:

@@ -16,7 +16,7 @@ from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, StoredVersion
 from memory_service.telemetry.metrics import DOCUMENTS
 from memory_service.write.cold_start import LateMemories
-from memory_service.write.document import Document
+from memory_service.write.document import PendingDocument
 from memory_service.write.pipeline import IngestStream
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -159,7 +159,7 @@ async def _stream_of_one(request: pb.UpsertRequest) -> AsyncIterator[pb.IngestRe
     yield pb.IngestRequest(item=pb.IngestItem(document=document, prepared=prepared))
 
 
-def _answer(document: Document, call: Call) -> pb.IngestResponse:
+def _answer(document: PendingDocument, call: Call) -> pb.IngestResponse:
     """What became of a document, which is counted for the metrics and the audit log."""
     response, key = pb.IngestResponse(), document.key
     if document.error is not None:

@@ -20,7 +20,7 @@ from memory3.formats import Report, count_documents, find_sources, name_of_kind,
 from memory3.formats.naming import Naming, file_of
 from memory3.printable import Bars, counted, printable
 from memory_service.client.connection import Address, asking, plain
-from memory_service.client.ingest import Destination, Ingestion, Row, delete_all, listed
+from memory_service.client.ingest import Destination, Ingestion, Upload, delete_all, listed
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -73,7 +73,7 @@ def ingest(
             ingestion = Ingestion(to)
             with shown.progress, _interrupting(ingestion, shown):
                 each = (read_documents(source, Path(naming.key(source)), report) for source in sources)
-                shown.all(ingestion.run(Row.of(one) for documents in each for one in documents))
+                shown.all(ingestion.run(Upload.of(one) for documents in each for one in documents))
         else:
             with shown.progress:
                 shown.all(_reported(_with_ray(sources, naming, to, given, workers), report))
@@ -95,15 +95,17 @@ def ingest(
         raise typer.Exit(1)
 
 
-def _reported(rows: Iterator[Row], report: Report) -> Iterator[Row]:
-    """The rows; the report gets what workers read and assumed."""
+def _reported(uploads: Iterator[Upload], report: Report) -> Iterator[Upload]:
+    """The uploads; the report gets what workers read and assumed."""
     files: set[str] = set()
-    for row in rows:
-        kind = name_of_kind(Path(row.source))
-        report.files[kind] += row.source not in files
-        files.add(row.source)
-        report.count(kind, row.where, row.source, row.message if row.reason == "UNREADABLE" else "", row.notes)
-        yield row
+    for upload in uploads:
+        kind = name_of_kind(Path(upload.source))
+        report.files[kind] += upload.source not in files
+        files.add(upload.source)
+        report.count(
+            kind, upload.where, upload.source, upload.message if upload.reason == "UNREADABLE" else "", upload.notes
+        )
+        yield upload
 
 
 def _prune(to: Destination, naming: Naming, sources: list[Path]) -> None:
@@ -119,7 +121,7 @@ def _prune(to: Destination, naming: Naming, sources: list[Path]) -> None:
 
 def _with_ray(
     sources: list[Path], naming: Naming, to: Destination, given: dict[str, Path | str | None], workers: int
-) -> Iterator[Row]:
+) -> Iterator[Upload]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
     from memory_service.client.ray import ingest_with_ray
     from memory_service.write.model_encoder import ModelEncoder
@@ -136,8 +138,8 @@ def _with_ray(
             gpus=0.0 if settings.writing_device == "cpu" else None,
             store=settings if given["store"] else None,
         )
-    ) as rows:
-        yield from rows
+    ) as uploads:
+        yield from uploads
 
 
 @contextlib.contextmanager
@@ -175,13 +177,13 @@ class _Shown:
         """How many documents have their outcome."""
         return f"{self.outcomes.total():,} of {counted(self.total, 'document')} done"
 
-    def all(self, rows: Iterator[Row]) -> None:
-        """Shows every row as it comes."""
-        for row in rows:
-            self.outcomes[row.outcome] += 1
-            self.references += row.references
-            if row.outcome == "failed":
-                line = f"[red]failed[/] {plain(row.where)}: {row.reason}: {plain(row.message)}"
+    def all(self, uploads: Iterator[Upload]) -> None:
+        """Shows every upload as it comes."""
+        for upload in uploads:
+            self.outcomes[upload.outcome] += 1
+            self.references += upload.references
+            if upload.outcome == "failed":
+                line = f"[red]failed[/] {plain(upload.where)}: {upload.reason}: {plain(upload.message)}"
                 self.progress.console.print(line, soft_wrap=True)
             what = f"{self.how_far}, {counted(self.references, 'reference')}"
             self.progress.update(self._task, advance=1, description=what)

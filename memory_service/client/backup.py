@@ -23,7 +23,7 @@ from memory3.knowledge_file import DocumentRecord, Head, Reference
 from memory3.printable import counted
 from memory_service.client.archive import FILE_4, Archive, Backup
 from memory_service.client.connection import RemoteError, connected
-from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.stores.store import WriterIdentity, digest, require_same
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2_grpc
 from protos.memory.v1 import knowledge_bases_pb2 as pb
@@ -188,20 +188,20 @@ def restore(
             bases.CreateKnowledgeBase(
                 pb.CreateKnowledgeBaseRequest(name=name, description=head.description), timeout=60
             )
-            refused: list[Row] = []
-            for done, row in enumerate(Ingestion(to).run(map(_row, saved.documents())), 1):
-                if row.outcome == "failed":
-                    refused.append(row)
+            refused: list[Upload] = []
+            for done, upload in enumerate(Ingestion(to).run(map(_upload, saved.documents())), 1):
+                if upload.outcome == "failed":
+                    refused.append(upload)
                 on_progress(done, head.documents)
             _require_restored(bases, name, head, refused)
     return head
 
 
 def _require_restored(
-    bases: knowledge_bases_pb2_grpc.KnowledgeBasesStub, name: str, head: Head, refused: list[Row]
+    bases: knowledge_bases_pb2_grpc.KnowledgeBasesStub, name: str, head: Head, refused: list[Upload]
 ) -> None:
     if refused:
-        shown = "; ".join(f"document {row.key!r}: {row.message}" for row in refused[:_SHOWN_FAILURES])
+        shown = "; ".join(f"document {upload.key!r}: {upload.message}" for upload in refused[:_SHOWN_FAILURES])
         raise RemoteError(
             f"{counted(len(refused), 'document')} of {head.documents} were refused, the others are restored ({shown})",
             grpc.StatusCode.ABORTED,
@@ -221,7 +221,7 @@ def _require_restored(
         )
 
 
-def _row(saved: tuple[DocumentRecord, list[Reference]]) -> Row:
+def _upload(saved: tuple[DocumentRecord, list[Reference]]) -> Upload:
     """A document as Ingest takes it."""
     document, references = saved
     prepared = ingestion_pb2.PreparedDocument(
@@ -234,7 +234,7 @@ def _row(saved: tuple[DocumentRecord, list[Reference]]) -> Row:
             for one in references
         ],
     )
-    return Row("backup", "", document.key, ingestion_pb2.IngestItem(prepared=prepared))
+    return Upload(document.key, ingestion_pb2.IngestItem(prepared=prepared), source="backup")
 
 
 class _Saved(Protocol):

@@ -1,4 +1,4 @@
-"""Documents into a service: a row is a document on its way, a destination where it goes, an ingestion sends it.
+"""Documents into a service: an upload is one document, a destination where it goes, an ingestion sends it.
 
 Documents up, outcomes down, through lost connections and a store that is away.
 """
@@ -40,17 +40,21 @@ _OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED
 
 
 @dataclass(frozen=True)
-class Row:
-    """One document. source, place: the file and the position in it, to display; item: the document, gone at the end.
+class Upload:
+    """One document as it is sent, and its outcome.
 
-    outcome: empty while it is on its way; then stored, replaced, unchanged, or failed with its reason. notes: what was
-    assumed while reading.
+    A `FileDocument` is text that was read from a file. An upload is a message: text, or references with their memories
+    (of a backup, of a Ray worker), which no file holds.
+
+    item: the message; None once there is an outcome. source, position: the file and the position in it, to display.
+    outcome: empty until then; stored, replaced, unchanged, or failed with its reason. notes: what was assumed while
+    reading.
     """
 
-    source: str
-    place: str
     key: str
     item: pb.IngestItem | None = None
+    source: str = ""
+    position: str = ""
     outcome: str = ""
     references: int = 0
     reason: str = ""
@@ -58,28 +62,28 @@ class Row:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, read: FileDocument) -> Row:
+    def of(cls, read: FileDocument) -> Upload:
         """A document as it was read, or failed with the reason why it could not be."""
-        row = cls(read.source, read.place, read.key, notes=read.notes)
+        upload = cls(read.key, source=read.source, position=read.position, notes=read.notes)
         if read.unreadable:
-            return row.failed("UNREADABLE", read.unreadable)
+            return upload.failed("UNREADABLE", read.unreadable)
         document = pb.Document(key=read.key, title=read.title, text=read.text, metadata=read.metadata)
-        return replace(row, item=pb.IngestItem(document=document))
+        return replace(upload, item=pb.IngestItem(document=document))
 
     @property
     def where(self) -> str:
         """The file, the position in it, and the key if it differs, to display."""
-        return where(self.source, self.place, self.key)
+        return where(self.source, self.position, self.key)
 
-    def done(self, outcome: str, references: int = 0) -> Row:
+    def done(self, outcome: str, references: int = 0) -> Upload:
         """With its outcome."""
         return replace(self, item=None, outcome=outcome, references=references)
 
-    def failed(self, reason: str, message: str) -> Row:
+    def failed(self, reason: str, message: str) -> Upload:
         """Refused."""
         return replace(self, item=None, outcome="failed", reason=reason, message=message)
 
-    def answered(self, response: pb.IngestResponse) -> Row:
+    def answered(self, response: pb.IngestResponse) -> Upload:
         """With the service's answer."""
         if response.HasField("failed"):
             status = response.failed.status
@@ -125,9 +129,9 @@ class Destination:
                 return True
             return False
 
-    def without_unchanged(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows, at most 1000; documents that the knowledge base has, with their memories, are done."""
-        keys = sorted({row.key for row in rows if row.item is not None and row.key})
+    def without_unchanged(self, uploads: Sequence[Upload]) -> list[Upload]:
+        """The uploads, at most 1000; documents that the knowledge base has, with their memories, are done."""
+        keys = sorted({upload.key for upload in uploads if upload.item is not None and upload.key})
         stored: dict[str, pb.DocumentVersion] = {}
         if keys:
             with connected(self.address) as channel:
@@ -136,14 +140,14 @@ class Destination:
                 versions = stub.GetVersions(request, timeout=60).versions
                 stored = {version.document_key: version for version in versions}
 
-        def checked(row: Row) -> Row:
-            version = stored.get(row.key)
-            if row.item is None or version is None or not version.memories_written:
-                return row
-            same = self.content_hash(row.item.document) == version.content_hash
-            return row.done("unchanged", version.reference_count) if same else row
+        def checked(upload: Upload) -> Upload:
+            version = stored.get(upload.key)
+            if upload.item is None or version is None or not version.memories_written:
+                return upload
+            same = self.content_hash(upload.item.document) == version.content_hash
+            return upload.done("unchanged", version.reference_count) if same else upload
 
-        return [checked(row) for row in rows]
+        return [checked(upload) for upload in uploads]
 
     def content_hash(self, text: pb.Document) -> bytes:
         """That of a document which goes there."""
@@ -163,30 +167,30 @@ class Ingestion:
         self._to = to
         self._attempts = attempts
         self._message_bytes = 0
-        self._source: Iterator[Row] = iter(())
+        self._source: Iterator[Upload] = iter(())
         self._broken: Exception | None = None  # what reading the source raised
         self._reading = threading.Lock()  # of the source: a stream that was lost may still be asking it
         self._sequence = 0
-        self._unanswered: dict[int, Row] = {}
-        self._unsent: deque[Row] = deque()  # read with their outcome
+        self._unanswered: dict[int, Upload] = {}
+        self._unsent: deque[Upload] = deque()  # read with their outcome
         self._stop = threading.Event()
 
     def interrupt(self) -> None:
         """Sends no more documents; `run` ends when those under way are answered."""
         self._stop.set()
 
-    def run(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Ingests the rows and yields each with its outcome. Raises RemoteError where it cannot go on."""
-        self._source = iter(rows)
+    def run(self, uploads: Iterable[Upload]) -> Iterator[Upload]:
+        """Ingests the uploads and yields each with its outcome. Raises RemoteError where it cannot go on."""
+        self._source = iter(uploads)
         lost = 0
         with Connection().channel(self._to.address) as channel:
             while True:
                 refused: dict[int, pb.IngestResponse] = {}  # retryable failures, to be sent again
                 problem: RemoteError | None = None
                 try:
-                    for row in self._stream(channel, refused):
+                    for upload in self._stream(channel, refused):
                         lost = 0
-                        yield row
+                        yield upload
                 except grpc.RpcError as error:
                     problem = remote_error(error, self._to.address)
                 if self._broken is not None:
@@ -206,7 +210,7 @@ class Ingestion:
                 if self._stop.wait(max(own_s, *pauses_s)):
                     return
 
-    def _stream(self, channel: grpc.Channel, refused: dict[int, pb.IngestResponse]) -> Iterator[Row]:
+    def _stream(self, channel: grpc.Channel, refused: dict[int, pb.IngestResponse]) -> Iterator[Upload]:
         """One stream: what the last one left unanswered, then the rest, until something is to be sent again."""
         opened, over = threading.Event(), threading.Event()
         if not self._message_bytes:
@@ -219,9 +223,9 @@ class Ingestion:
                     refused[response.failed.sequence] = response
                     over.set()  # sends no more: the next stream begins with these
                 elif kind in ("acknowledged", "failed"):
-                    row = self._unanswered.pop(getattr(response, kind).sequence, None)
-                    if row is not None:
-                        yield row.answered(response)
+                    upload = self._unanswered.pop(getattr(response, kind).sequence, None)
+                    if upload is not None:
+                        yield upload.answered(response)
                 opened.set()
                 while self._unsent:
                     yield self._unsent.popleft()
@@ -247,12 +251,12 @@ class Ingestion:
         opened.wait()  # so that a refusal keeps its reason
         with self._reading:
             again = sorted(self._unanswered.items())
-        for sequence, row in again:
-            yield from self._messages(sequence, row)
+        for sequence, upload in again:
+            yield from self._messages(sequence, upload)
         while (following := self._next(over)) is not None:
             yield from self._messages(*following)
 
-    def _next(self, over: threading.Event) -> tuple[int, Row] | None:
+    def _next(self, over: threading.Event) -> tuple[int, Upload] | None:
         """The next document to send, once there is room; None at the end of the source or of the stream."""
         with self._reading:
             while not (over.is_set() or self._stop.is_set()):
@@ -260,32 +264,32 @@ class Ingestion:
                     over.wait(_LOOK_AGAIN_S)
                     continue
                 try:
-                    row = next(self._source, None)
+                    upload = next(self._source, None)
                 except Exception as error:
                     self._broken = error
                     return None
-                if row is None:
+                if upload is None:
                     return None
-                row = self._fitting(row)
-                if row.item is not None:
+                upload = self._fitting(upload)
+                if upload.item is not None:
                     self._sequence += 1
-                    self._unanswered[self._sequence] = row
-                    return self._sequence, row
-                self._unsent.append(row)
+                    self._unanswered[self._sequence] = upload
+                    return self._sequence, upload
+                self._unsent.append(upload)
         return None
 
-    def _fitting(self, row: Row) -> Row:
-        """The row; failed where its text does not fit into a message, which would end the stream of all others."""
-        if row.item is None or row.item.HasField("prepared"):  # those are sent in pieces
-            return row
-        size = row.item.ByteSize() + _OVERHEAD_BYTES
+    def _fitting(self, upload: Upload) -> Upload:
+        """The upload; failed where its text does not fit into a message, which would end the stream of all others."""
+        if upload.item is None or upload.item.HasField("prepared"):  # those are sent in pieces
+            return upload
+        size = upload.item.ByteSize() + _OVERHEAD_BYTES
         message = f"it has {size} bytes, the service takes messages of {self._message_bytes}: cut it into several"
-        return row.failed("DOCUMENT_TOO_LARGE", message) if 0 < self._message_bytes < size else row
+        return upload.failed("DOCUMENT_TOO_LARGE", message) if 0 < self._message_bytes < size else upload
 
-    def _messages(self, sequence: int, row: Row) -> Iterator[pb.IngestRequest]:
-        assert row.item is not None, "rows without an item are not sent"
-        row.item.sequence = sequence
-        for item in pieces(row.item, self._message_bytes):
+    def _messages(self, sequence: int, upload: Upload) -> Iterator[pb.IngestRequest]:
+        assert upload.item is not None, "uploads without an item are not sent"
+        upload.item.sequence = sequence
+        for item in pieces(upload.item, self._message_bytes):
             yield pb.IngestRequest(item=item)
 
 

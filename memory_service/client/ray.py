@@ -3,7 +3,7 @@
     files -> read -> documents -> Write -> memories -> Send, or Store -> outcomes
 
 Read is a task for each file, the others are actors, so that the model is loaded once; there are as many of each as
-there are workers. Ray starts a killed worker again and gives the rows it had to another one: a stage that runs again
+there are workers. Ray starts a killed worker again and gives what it had to another one: a stage that runs again
 does no harm, since documents that are stored already are unchanged.
 """
 
@@ -23,14 +23,14 @@ import numpy as np
 
 from memory3.errors import InvalidInput, Memory3Error, MissingFile
 from memory3.formats import read_documents
-from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.encoder import Encoder, checked
 from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
 from memory_service.stores.address import parse_address
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import NewDocument, Written, require_same
-from memory_service.write.document import Document, check_head
+from memory_service.write.document import PendingDocument, check_head
 from memory_service.write.pipeline import encoding_error
 from protos.memory.v1 import ingestion_pb2 as pb
 
@@ -52,7 +52,7 @@ class IngestionStopped(Memory3Error):
     """A stage cannot go on, for all documents alike; what was acknowledged is stored."""
 
 
-# Stages, as the workers run them: each takes rows and gives as many back
+# Stages, as the workers run them: each takes uploads and gives as many back
 
 
 class Write:
@@ -65,22 +65,22 @@ class Write:
         ours = self._encoder.description.identity
         require_same(to.identity(), ours, "give the workers the service's model, codec and bundle")
 
-    def __call__(self, rows: Sequence[Row]) -> list[Row]:
+    def __call__(self, uploads: Sequence[Upload]) -> list[Upload]:
         """One batch, its references together; where that fails, document by document."""
-        return self._written([self._prepared(row) for row in self._to.without_unchanged(rows)])
+        return self._written([self._prepared(upload) for upload in self._to.without_unchanged(uploads)])
 
-    def _prepared(self, row: Row) -> Row:
-        if row.item is None:
-            return row
-        text = row.item.document
+    def _prepared(self, upload: Upload) -> Upload:
+        if upload.item is None:
+            return upload
+        text = upload.item.document
         try:
-            check_head(Document(0, text.key, text.title, text.metadata))
+            check_head(text.key, text.title, text.metadata)
             overlap = self._to.overlap_tokens
             texts = self._encoder.split(text.text, text.title, overlap) if text.text.strip() else []
             if not texts:
                 raise DocumentEmpty("the document has no text", field="text")
         except Memory3Error as error:
-            return _refused(row, error)
+            return _refused(upload, error)
         prepared = pb.PreparedDocument(
             key=text.key,
             title=text.title,
@@ -88,11 +88,11 @@ class Write:
             content_hash=self._to.content_hash(text),
             references=[pb.PreparedReference(text=part) for part in texts],
         )
-        return replace(row, item=pb.IngestItem(prepared=prepared))
+        return replace(upload, item=pb.IngestItem(prepared=prepared))
 
-    def _written(self, rows: list[Row]) -> list[Row]:
+    def _written(self, uploads: list[Upload]) -> list[Upload]:
         try:
-            references = [part for row in rows if row.item for part in row.item.prepared.references]
+            references = [part for upload in uploads if upload.item for part in upload.item.prepared.references]
             if references:
                 made = self._encoder.encode([reference.text for reference in references])
                 made = checked(made, len(references), self._encoder.description.identity.dimension)
@@ -100,10 +100,10 @@ class Write:
                     reference.embedding = vector.astype("<f4").tobytes()
                     reference.payload = payload
         except Exception as error:
-            if len(rows) > 1:
-                return [done for row in rows for done in self._written([row])]
-            return [_refused(rows[0], encoding_error(error, rows[0].key))]
-        return rows
+            if len(uploads) > 1:
+                return [done for upload in uploads for done in self._written([upload])]
+            return [_refused(uploads[0], encoding_error(error, uploads[0].key))]
+        return uploads
 
 
 class Send:
@@ -112,9 +112,9 @@ class Send:
     def __init__(self, to: Destination) -> None:
         self._to = replace(to, memory_writing=pb.MEMORY_WRITING_NOW)
 
-    def __call__(self, rows: Sequence[Row]) -> list[Row]:
+    def __call__(self, uploads: Sequence[Upload]) -> list[Upload]:
         """One batch, one stream; raises RemoteError."""
-        return list(Ingestion(self._to).run(rows))
+        return list(Ingestion(self._to).run(uploads))
 
 
 class Store:
@@ -126,19 +126,19 @@ class Store:
         self._base = self._store.knowledge_base(to.knowledge_base)
         require_same(self._base.identity, to.identity(), "name the store of this service")
 
-    def __call__(self, rows: Sequence[Row]) -> list[Row]:
+    def __call__(self, uploads: Sequence[Upload]) -> list[Upload]:
         """One part; of a key that occurs twice the last one is stored."""
-        documents = {row.key: _document(row) for row in rows if row.item is not None}
+        documents = {upload.key: _new_document(upload) for upload in uploads if upload.item is not None}
         written = {one.key: one for one in self._write(list(documents.values()))}
 
-        def done(row: Row) -> Row:
-            if row.item is None:
-                return row
-            one = written[row.key]
+        def done(upload: Upload) -> Upload:
+            if upload.item is None:
+                return upload
+            one = written[upload.key]
             outcome = "unchanged" if one.unchanged else "replaced" if one.replaced else "stored"
-            return row.done(outcome, one.reference_count)
+            return upload.done(outcome, one.reference_count)
 
-        return [done(row) for row in rows]
+        return [done(upload) for upload in uploads]
 
     def _write(self, documents: Sequence[NewDocument]) -> list[Written]:
         for attempt in itertools.count(1):
@@ -151,35 +151,35 @@ class Store:
         raise AssertionError
 
 
-def _document(row: Row) -> NewDocument:
-    assert row.item is not None, "done rows are not stored"
-    prepared = row.item.prepared
-    document = Document(0, prepared.key, prepared.title, dict(prepared.metadata), prepared.content_hash)
+def _new_document(upload: Upload) -> NewDocument:
+    assert upload.item is not None, "done uploads are not stored"
+    prepared = upload.item.prepared
+    document = PendingDocument(prepared.key, prepared.title, dict(prepared.metadata), prepared.content_hash)
     document.take([reference.text for reference in prepared.references])
     for chunk, reference in enumerate(prepared.references):
         document.fill(chunk, np.frombuffer(reference.embedding, "<f4"), reference.payload)
     return document.finished()
 
 
-def _refused(row: Row, error: Memory3Error) -> Row:
+def _refused(upload: Upload, error: Memory3Error) -> Upload:
     _, reason, message, _ = described(error)
-    return row.failed(reason, message)
+    return upload.failed(reason, message)
 
 
-def table_of(rows: Sequence[Row]) -> pyarrow.Table:
-    """Rows as Ray passes them on."""
+def table_of(uploads: Sequence[Upload]) -> pyarrow.Table:
+    """Uploads as rows of a table, which is what Ray passes on."""
     import pyarrow as pa
 
-    return pa.table({"row": pa.array([pickle.dumps(row) for row in rows], pa.large_binary())})
+    return pa.table({"upload": pa.array([pickle.dumps(upload) for upload in uploads], pa.large_binary())})
 
 
-def rows_of(table: pyarrow.Table) -> list[Row]:
-    """The rows of a table."""
-    return [pickle.loads(row) for row in table["row"].to_pylist()]
+def uploads_of(table: pyarrow.Table) -> list[Upload]:
+    """The uploads of a table."""
+    return [pickle.loads(upload) for upload in table["upload"].to_pylist()]
 
 
 class _Stage:
-    """A stage with tables instead of rows."""
+    """A stage with tables instead of uploads."""
 
     def __init__(self, stage: Callable[..., Any], *arguments: Any) -> None:
         # A worker that cannot be made says so when it is called: Ray would try to make it again and again.
@@ -194,21 +194,21 @@ class _Stage:
         if self._problem:
             raise IngestionStopped(self._problem)
         try:
-            return table_of(self._stage(rows_of(table)))
+            return table_of(self._stage(uploads_of(table)))
         except Memory3Error as error:
             raise IngestionStopped(str(error)) from None  # which travels; not every error of ours does
 
 
 def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
     for file in files.to_pylist():
-        rows = []
+        uploads = []
         for document in read_documents(Path(file["path"]), Path(file["key"])):
-            rows.append(Row.of(document))
-            if len(rows) == ROWS:
-                yield table_of(rows)
-                rows = []
-        if rows:
-            yield table_of(rows)
+            uploads.append(Upload.of(document))
+            if len(uploads) == ROWS:
+                yield table_of(uploads)
+                uploads = []
+        if uploads:
+            yield table_of(uploads)
 
 
 # The pipeline
@@ -223,7 +223,7 @@ def ingest_with_ray(
     processors: float = 1.0,
     gpus: float | None = None,
     store: Settings | None = None,
-) -> Generator[Row]:
+) -> Generator[Upload]:
     """Ingests files and yields every document with its outcome, in the order in which they are done.
 
     sources: files by the key of each. load: loads the model in a worker; can be pickled. processors, gpus: of each
@@ -281,7 +281,7 @@ def ingest_with_ray(
             num_cpus=_SHARE,
         )
         for table in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            yield from rows_of(table)
+            yield from uploads_of(table)
     except ray.exceptions.RayError as error:
         raise _stopped(error) from error
     finally:

@@ -97,7 +97,7 @@ class NewReference:
 
 @dataclass(frozen=True)
 class NewDocument:
-    """One document ready to be stored, with at least one reference.
+    """One document ready to be stored, with at least one reference; a `write.document.PendingDocument` becomes it.
 
     written: its memories are; else all payloads are empty, and a written document with the same content replaces it.
     replaces: stored only if the stored version has this content hash, otherwise unchanged. None: whatever is stored.

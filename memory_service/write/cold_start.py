@@ -25,7 +25,7 @@ from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.service import Runtime
 from memory_service.stores.store import Found, KnowledgeBase, NewReference, Query, Retrieved
 from memory_service.telemetry.logs import logger
-from memory_service.write.document import Document
+from memory_service.write.document import PendingDocument
 
 _PAGE_KEYS = 1024
 _REFERENCES_AT_ONCE = 16
@@ -118,7 +118,7 @@ class _Backlog:
         self._runtime = runtime
         self._requested: dict[str, Requested] = {}
         self._wanted = asyncio.Event()  # a retrieval waits
-        self._open: dict[str, Document] = {}
+        self._open: dict[str, PendingDocument] = {}
         self._keys: deque[str] = deque()
         self._more = False  # there may be further documents
         self._refused: set[tuple[str, bytes]] = set()
@@ -197,7 +197,7 @@ class _Backlog:
                 chunks += [(following.key, chunk) for chunk in following.missing()]
         return chunks[: min(_REFERENCES_AT_ONCE, self._runtime.slice_size())]
 
-    async def _open_next(self) -> Document | None:
+    async def _open_next(self) -> PendingDocument | None:
         """The next document that no request waits for; None if there is none."""
         if not self._keys and self._more:
             self._more = False
@@ -211,7 +211,7 @@ class _Backlog:
                 return opened
         return None
 
-    async def _opened(self, key: str) -> Document | None:
+    async def _opened(self, key: str) -> PendingDocument | None:
         """Opens a document; None where there is none of this key, its memories are there, or they cannot be made."""
         try:
             stored = await self._runtime.run("read", self._runtime.store.document, self._base, key)
@@ -219,7 +219,7 @@ class _Backlog:
             return None
         if stored.written or (key, stored.content_hash) in self._refused:
             return None
-        document = Document(0, key, stored.title, stored.metadata, stored.content_hash)
+        document = PendingDocument(key, stored.title, stored.metadata, stored.content_hash)
         document.take([text for _, text in stored.references])
         self._open[key] = document
         return document
@@ -260,7 +260,7 @@ class _Backlog:
             self.progress = self.progress._replace(written=self.progress.written + written)
             self._forget(whole)
 
-    def _replace(self, finished: Sequence[Document]) -> int:
+    def _replace(self, finished: Sequence[PendingDocument]) -> int:
         """Writes them, each only if its version is still the one that was read."""
         documents = [replace(document.finished(), replaces=document.content_hash) for document in finished]
         with self._runtime.guard.writing(self._base, documents) as admission:

@@ -1,4 +1,4 @@
-"""A document on its way into the store: from the wire's items to references ready to be written.
+"""A document before it is stored: read from the wire's items, split into references, completed by the encoder.
 
 A document of a cold start is stored with its texts and vectors, with empty payloads, and marked as not written.
 """
@@ -31,15 +31,19 @@ texts that are split here and for references that are sent, so that what was sto
 
 
 @dataclass
-class Document:
-    """A document between the wire and the store. It is refused where `error` is set.
+class PendingDocument:
+    """A document whose vectors and payloads are still being made; `finished` is what a store takes.
+
+    The store's `NewDocument` never changes and lacks nothing, so that no store has to check it; this one is filled
+    reference by reference, and may be refused or found unchanged before it is complete.
 
     vectors (float32 [dimension]), payloads: as many as `texts`; None for what is still to be made. later: the payloads
-    are written after the document is stored. unchanged: the stored version, where it equals this one.
-    written: the store's answer. held_bytes: of the budget of memory.
+    are written after the document is stored.
+
+    In an ingest stream: its sequence number there; error: why it is refused; size_bytes: of its messages; held_bytes:
+    of the budget of memory; unchanged: the stored version, where it equals this one; written: the store's answer.
     """
 
-    sequence: int
     key: str
     title: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -47,10 +51,11 @@ class Document:
     texts: list[str] = field(default_factory=list)
     vectors: list[np.ndarray | None] = field(default_factory=list)
     payloads: list[bytes | None] = field(default_factory=list)
+    later: bool = False
+    sequence: int = 0
     error: Exception | None = None
     size_bytes: int = 0
     held_bytes: int = 0
-    later: bool = False
     unchanged: StoredVersion | None = None
     written: Written | None = None
 
@@ -108,7 +113,7 @@ class DocumentReader:
         self._encoder = encoder
         self._limit_bytes, self._overlap_tokens, self._later = limit_bytes, overlap_tokens, later
         self.ended = False
-        self._open: Document | None = None
+        self._open: PendingDocument | None = None
         self._hashed: list[bytes] = []
         self._text_bytes = 0
 
@@ -117,14 +122,14 @@ class DocumentReader:
         """Sequence number of the document of which more is to come."""
         return self._open.sequence if self._open is not None else None
 
-    def read(self, item: pb.IngestItem) -> Document | None:
+    def read(self, item: pb.IngestItem) -> PendingDocument | None:
         """The item's document, None while more of it is to come; what is wrong with it becomes its `error`."""
         kind = item.WhichOneof("content")
         content = item.prepared if kind == "prepared" else item.document
         document = self._open
         first = document is None
         if document is None:
-            document = Document(item.sequence, content.key, content.title, dict(content.metadata))
+            document = PendingDocument(content.key, content.title, dict(content.metadata), sequence=item.sequence)
             self._hashed, self._text_bytes = [], 0
         document.size_bytes += item.ByteSize()
         continued = kind == "prepared" and item.prepared.continued
@@ -135,7 +140,7 @@ class DocumentReader:
                 if not first and (kind, content.key) != ("prepared", document.key):
                     raise BadRequest("a document's pieces must be prepared and have one key", field="key")
                 if first:
-                    check_head(document)
+                    check_head(document.key, document.title, document.metadata)
                 if kind == "prepared":
                     self._read_prepared(document, item.prepared, continued)
                 else:
@@ -147,7 +152,7 @@ class DocumentReader:
         self._open = document if continued else None
         return None if continued else document
 
-    def _read_text(self, document: Document, text: str) -> None:
+    def _read_text(self, document: PendingDocument, text: str) -> None:
         size, limit = len(text.encode()), self._limit_bytes
         if size > limit:
             raise DocumentTooLarge(
@@ -183,7 +188,7 @@ class DocumentReader:
             self._open.error = error
             self._open.take([])
 
-    def _read_prepared(self, document: Document, prepared: pb.PreparedDocument, continued: bool) -> None:
+    def _read_prepared(self, document: PendingDocument, prepared: pb.PreparedDocument, continued: bool) -> None:
         limit = self._encoder.description.reference_tokens
         for number, reference in enumerate(prepared.references):
             text, embedding, payload = reference.text, reference.embedding, reference.payload
@@ -244,12 +249,12 @@ class DocumentReader:
             )
 
 
-def check_head(document: Document) -> None:
+def check_head(key: str, title: str, metadata: Mapping[str, str]) -> None:
     """Raises BadRequest for a key, a title or metadata that is too long."""
-    sizes = [len(name.encode()) + len(value.encode()) for name, value in document.metadata.items()]
-    for name, size, most in (("key", document.key, _KEY_BYTES), ("title", document.title, _TITLE_BYTES)):
-        if len(size.encode()) > most or (name == "key" and not size):
-            raise BadRequest(f"a {name} of {len(size.encode())} bytes, at most {most}", field=name)
+    sizes = [len(name.encode()) + len(value.encode()) for name, value in metadata.items()]
+    for name, text, most in (("key", key, _KEY_BYTES), ("title", title, _TITLE_BYTES)):
+        if len(text.encode()) > most or (name == "key" and not text):
+            raise BadRequest(f"a {name} of {len(text.encode())} bytes, at most {most}", field=name)
     if len(sizes) > _METADATA_ENTRIES or any(size > _METADATA_BYTES for size in sizes):
         raise BadRequest(
             f"metadata of {len(sizes)} entries, the longest {max(sizes)} bytes;"

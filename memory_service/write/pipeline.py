@@ -34,7 +34,7 @@ from memory_service.service import Runtime, Work
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from memory_service.stores.store import KnowledgeBase, Written
 from memory_service.telemetry.logs import logger
-from memory_service.write.document import LARGE_BYTES, Document, DocumentReader
+from memory_service.write.document import LARGE_BYTES, DocumentReader, PendingDocument
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _AHEAD_BYTES = 16 << 20
@@ -46,7 +46,7 @@ _MEMORY_OF_A_REFERENCE = 512
 _LARGE_REFERENCES = 512
 
 T = TypeVar("T")
-Batch = list[Document]
+Batch = list[PendingDocument]
 """Documents that are stored together; a key occurs once in it."""
 
 
@@ -118,7 +118,7 @@ class IngestStream:
 
     # Documents
 
-    async def _documents(self, reader: DocumentReader) -> AsyncGenerator[Document, None]:
+    async def _documents(self, reader: DocumentReader) -> AsyncGenerator[PendingDocument, None]:
         """The items' documents, checked, split and hashed; raises where the client breaks the contract."""
         held_bytes = 0  # by the pieces of the document at hand
         last: int | None = None
@@ -168,7 +168,7 @@ class IngestStream:
             return error
         return None
 
-    def _bytes_to_make(self, document: Document) -> int:
+    def _bytes_to_make(self, document: PendingDocument) -> int:
         """What vectors and payloads will take that are still to be made."""
         description = self._runtime.encoder.description
         payload_bytes = 0 if document.later else description.payload_bytes
@@ -198,7 +198,7 @@ class IngestStream:
 
     # Batches
 
-    async def _batches(self, documents: _Ahead[Document]) -> AsyncGenerator[Batch, None]:
+    async def _batches(self, documents: _Ahead[PendingDocument]) -> AsyncGenerator[Batch, None]:
         """Documents that wait, up to the batch size."""
         most, held_back = self._runtime.settings.ingest_batch_references, None
         while (first := held_back or await documents.next()) is not None:

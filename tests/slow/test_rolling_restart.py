@@ -16,7 +16,7 @@ import pytest
 
 from memory3.channel import ChannelSettings, channel_options
 from memory3.formats import read_documents
-from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.client.ingest import Destination, Ingestion, Upload
 from protos.memory.v1 import models_pb2
 from tests.memory_service.processes import Service, client_of, service
 from tests.memory_service.running import Client, document
@@ -39,7 +39,7 @@ def ingested(address: str, folder: Path) -> Counter[str]:
     file.write_text("".join(json.dumps({"key": f"k{n}", "text": f"Fact {n}."}) + "\n" for n in range(FACTS)))
     to = Destination(address, "facts")
     to.require(create=True)
-    return Counter(row.outcome for row in Ingestion(to).run(map(Row.of, read_documents(file))))
+    return Counter(upload.outcome for upload in Ingestion(to).run(map(Upload.of, read_documents(file))))
 
 
 class Devices:

@@ -29,7 +29,7 @@ from memory3.references import split
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model
 from memory_model.nn.writing import MemoryWriter
-from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.clickhouse import PASSWORD, clickhouse_server
@@ -63,7 +63,7 @@ def measure(settings: IngestSettings) -> Keys:
     BUILD.mkdir(parents=True, exist_ok=True)
 
     def through(address: str, number: int) -> float:
-        return given[number].count / ingest(address, map(Row.of, given[number].documents))
+        return given[number].count / ingest(address, map(Upload.of, given[number].documents))
 
     def model_alone(number: int) -> float:
         began = time.perf_counter()
@@ -109,17 +109,17 @@ def measured_pods(settings: IngestSettings) -> Keys:
     collection = Collection(4 * half * rounds, _POD_DIMENSION, payload_bytes=_POD_PAYLOAD_BYTES)
     blocks = collection.batches(half)
 
-    def documents() -> list[Row]:
+    def documents() -> list[Upload]:
         """Of eight references each."""
         first, vectors = next(blocks)
-        rows = []
+        uploads = []
         for start in range(0, len(vectors), 8):
             prepared = pb.PreparedDocument(key=f"d{first + start}")
             for number, vector in enumerate(vectors[start : start + 8], first + start):
                 text, payload = collection.text(number), collection.payload(number)
                 prepared.references.add(text=text, embedding=vector.tobytes(), payload=payload)
-            rows.append(Row("", "", prepared.key, pb.IngestItem(prepared=prepared)))
-        return rows
+            uploads.append(Upload(prepared.key, pb.IngestItem(prepared=prepared)))
+        return uploads
 
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD)))
@@ -170,12 +170,12 @@ def portions(count: Callable[[str], int], tokens: int, references: int) -> Itera
             portion = Portion()
 
 
-def ingest(address: str, rows: Iterable[Row]) -> float:
+def ingest(address: str, uploads: Iterable[Upload]) -> float:
     """Seconds from the first document sent to the last acknowledgement; raises ScenarioFailed if one is refused."""
     began = time.perf_counter()
-    for row in Ingestion(Destination(address, DEFAULT_KNOWLEDGE_BASE)).run(iter(rows)):
-        if row.outcome != "stored":
-            raise ScenarioFailed(f"document {row.key} is {row.outcome}: {row.message}")
+    for upload in Ingestion(Destination(address, DEFAULT_KNOWLEDGE_BASE)).run(iter(uploads)):
+        if upload.outcome != "stored":
+            raise ScenarioFailed(f"document {upload.key} is {upload.outcome}: {upload.message}")
     return time.perf_counter() - began
 
 

@@ -116,7 +116,7 @@ def test_json_lines_may_have_blank_lines_and_other_types_of_metadata(tmp_path: P
     )
     first, second = read_documents(file)
     assert first.metadata == {"n": "1", "s": "x", "l": "[true]"}
-    assert (second.place, "surrogates" in second.unreadable) == ("line 3", True)
+    assert (second.position, "surrogates" in second.unreadable) == ("line 3", True)
     assert second.where == f"{file}, line 3"
     assert count_documents(file) == 2
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory_service.client.connection import RemoteError
-from memory_service.client.ingest import Destination, Ingestion, Row
+from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import HashEncoder
@@ -17,13 +17,13 @@ from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import document, running
 
 
-def rows(count: int) -> Iterator[Row]:
+def uploads(count: int) -> Iterator[Upload]:
     for n in range(count):
-        yield Row("facts", f"line {n}", f"k{n}", pb.IngestItem(document=document(f"k{n}", f"Fact {n}.")))
+        yield Upload(f"k{n}", pb.IngestItem(document=document(f"k{n}", f"Fact {n}.")), "facts", f"line {n}")
 
 
 def counted(to: Destination, count: int) -> Counter[str]:
-    return Counter(row.outcome for row in Ingestion(to).run(rows(count)))
+    return Counter(upload.outcome for upload in Ingestion(to).run(uploads(count)))
 
 
 def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,9 +41,9 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monk
             return write(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(store, "write", away)
-        empty = Row("facts", "", "empty", pb.IngestItem(document=document("empty", " ")))
-        unread = Row("facts", "", "unread").failed("UNREADABLE", "not UTF-8")
-        outcomes = [row.outcome for row in Ingestion(to).run([empty, unread, *rows(300)])]
+        empty = Upload("empty", pb.IngestItem(document=document("empty", " ")), "facts")
+        unread = Upload("unread", source="facts").failed("UNREADABLE", "not UTF-8")
+        outcomes = [upload.outcome for upload in Ingestion(to).run([empty, unread, *uploads(300)])]
         assert Counter(outcomes) == {"stored": 300, "failed": 2}
         assert left[0] < 0
         assert counted(to, 320) == {"unchanged": 300, "stored": 20}
@@ -51,9 +51,9 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monk
 
 def test_a_document_that_fits_into_no_message_fails_alone(tmp_path: Path) -> None:
     with running(tmp_path, HashEncoder(), message_limit_bytes=1 << 20) as (_, server):
-        large = Row("facts", "line 9", "large", pb.IngestItem(document=document("large", "x " * (1 << 19))))
-        done = Ingestion(Destination(f"127.0.0.1:{server.port}", "default")).run([*rows(2), large, *rows(4)])
-        found = {row.key: (row.outcome, row.reason) for row in done}
+        large = Upload("large", pb.IngestItem(document=document("large", "x " * (1 << 19))), "facts", "line 9")
+        done = Ingestion(Destination(f"127.0.0.1:{server.port}", "default")).run([*uploads(2), large, *uploads(4)])
+        found = {upload.key: (upload.outcome, upload.reason) for upload in done}
     assert found.pop("large") == ("failed", "DOCUMENT_TOO_LARGE")
     assert {outcome for outcome, _ in found.values()} <= {"stored", "unchanged"}
     assert len(found) == 4
@@ -87,4 +87,4 @@ def test_a_service_that_refuses_or_stays_away_ends_it(tmp_path: Path) -> None:
     ):
         counted(Destination(f"127.0.0.1:{server.port}", "nowhere"), 3)
     with pytest.raises(RemoteError, match="no memory service answers"):
-        list(Ingestion(Destination("127.0.0.1:1", "default"), attempts=2).run(rows(3)))
+        list(Ingestion(Destination("127.0.0.1:1", "default"), attempts=2).run(uploads(3)))

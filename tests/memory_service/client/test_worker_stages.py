@@ -10,8 +10,8 @@ import pytest
 from memory3.errors import ModelMismatch
 from memory3.formats import read_documents
 from memory_service.client.connection import RemoteError
-from memory_service.client.ingest import Destination, Row
-from memory_service.client.ray import Send, Store, Write, rows_of, table_of
+from memory_service.client.ingest import Destination, Upload
+from memory_service.client.ray import Send, Store, Write, table_of, uploads_of
 from memory_service.encoder import EncodedReferences
 from memory_service.settings import Settings
 from memory_service.stores.opening import open_store
@@ -40,18 +40,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(client, f"127.0.0.1:{server.port}", encoder)
 
 
-def rows(*texts: str) -> list[Row]:
+def uploads(*texts: str) -> list[Upload]:
     """Documents k0, k1, …"""
     items = [pb.IngestItem(document=document(f"k{n}", text)) for n, text in enumerate(texts)]
-    return [Row("x", "", item.document.key, item) for item in items]
+    return [Upload(item.document.key, item, "x") for item in items]
 
 
-def through(rows: Sequence[Row], to: Destination, folder: Path) -> list[Row]:
-    """All stages; between them rows are tables, as between Ray's workers."""
-    order = {row.where: number for number, row in enumerate(rows)}
+def through(uploads: Sequence[Upload], to: Destination, folder: Path) -> list[Upload]:
+    """All stages; between them uploads are tables, as between Ray's workers."""
+    order = {upload.where: number for number, upload in enumerate(uploads)}
     for stage in (Write(to, HashModel(folder)), Send(to)):
-        rows = rows_of(table_of(stage(rows)))
-    return sorted(rows, key=lambda row: order[row.where])
+        uploads = uploads_of(table_of(stage(uploads)))
+    return sorted(uploads, key=lambda upload: order[upload.where])
 
 
 def test_documents_written_by_a_worker_are_those_that_the_service_would_write(served: Served, tmp_path: Path) -> None:
@@ -61,13 +61,13 @@ def test_documents_written_by_a_worker_are_those_that_the_service_would_write(se
     lines = [json.dumps({"key": key, "title": "T", "text": text}) for key, text in texts.items()]
     file.write_text("\n".join([*lines, '{"key": "empty", "text": " "}', '{"key": "broken"}']))
     before = served.encoder.encoded
-    done = through([Row.of(one) for one in read_documents(file, file)], to, tmp_path)
-    assert [row.outcome for row in done] == ["stored"] * 40 + ["failed"] * 2
-    assert [row.reason for row in done[40:]] == ["DOCUMENT_EMPTY", "UNREADABLE"]
+    done = through([Upload.of(one) for one in read_documents(file, file)], to, tmp_path)
+    assert [upload.outcome for upload in done] == ["stored"] * 40 + ["failed"] * 2
+    assert [upload.reason for upload in done[40:]] == ["DOCUMENT_EMPTY", "UNREADABLE"]
     assert done[41].where == f"{file}, line 42"
-    again = through([Row.of(one) for one in read_documents(file, file)], to, tmp_path)
-    assert [row.outcome for row in again] == ["unchanged"] * 40 + ["failed"] * 2
-    assert [row.references for row in again[:40]] == [row.references for row in done[:40]]
+    again = through([Upload.of(one) for one in read_documents(file, file)], to, tmp_path)
+    assert [upload.outcome for upload in again] == ["unchanged"] * 40 + ["failed"] * 2
+    assert [upload.references for upload in again[:40]] == [upload.references for upload in done[:40]]
     answers = served.client.ingest("workers", *(document(key, text, "T") for key, text in texts.items()))
     assert {a.acknowledged.outcome for a in answers[1:]} == {pb.INGEST_OUTCOME_UNCHANGED}
     assert served.encoder.encoded == before, "the service wrote nothing itself"
@@ -77,10 +77,10 @@ def test_another_text_or_cut_replaces_and_a_cold_document_gets_its_memories(serv
     to = served.base("changes")
     file = tmp_path / "a.txt"
     file.write_text("One sentence. Another sentence.")
-    (row,) = map(Row.of, read_documents(file.resolve(), Path("a.txt")))
-    assert (row.key, through([row], to, tmp_path)[0].outcome) == ("a.txt", "stored")
-    assert through([row], Destination(to.address, "changes", 8), tmp_path)[0].outcome == "replaced"
-    (cold,) = rows("Not written yet.")
+    (upload,) = map(Upload.of, read_documents(file.resolve(), Path("a.txt")))
+    assert (upload.key, through([upload], to, tmp_path)[0].outcome) == ("a.txt", "stored")
+    assert through([upload], Destination(to.address, "changes", 8), tmp_path)[0].outcome == "replaced"
+    (cold,) = uploads("Not written yet.")
     upsert = pb.UpsertRequest(
         knowledge_base="changes", document=cold.item.document, memory_writing=pb.MEMORY_WRITING_LATER
     )
@@ -93,16 +93,16 @@ def test_another_text_or_cut_replaces_and_a_cold_document_gets_its_memories(serv
 
 def test_a_document_larger_than_one_message_is_sent_in_pieces(served: Served, tmp_path: Path) -> None:
     to, before = served.base("large"), served.encoder.encoded
-    (large,) = through(rows("Some words here. " * 45_000), to, tmp_path)
+    (large,) = through(uploads("Some words here. " * 45_000), to, tmp_path)
     assert (large.outcome, served.encoder.encoded) == ("stored", before)
     assert large.references > 1000
 
 
 def test_workers_write_to_a_store_that_several_may_write_to(served: Served, tmp_path: Path) -> None:
     to = served.base("direct")
-    first, other, last = rows("One.", "Two.", "Three.")
+    first, other, last = uploads("One.", "Two.", "Three.")
     last.item.document.key = first.key
-    last = Row("x", "", first.key, last.item)
+    last = Upload(first.key, last.item, "x")
     written = Write(to, HashModel(tmp_path))([first, other, last])
     settings = Settings(store=f"chdb://{tmp_path}/store")
     store = open_store(settings.store)
@@ -110,8 +110,8 @@ def test_workers_write_to_a_store_that_several_may_write_to(served: Served, tmp_
     store.close()
     direct = Store(to, settings)
     try:
-        assert {row.outcome for row in direct(rows_of(table_of(written)))} == {"stored"}
-        assert [row.outcome for row in direct(written[2:])] == ["unchanged"]
+        assert {upload.outcome for upload in direct(uploads_of(table_of(written)))} == {"stored"}
+        assert [upload.outcome for upload in direct(written[2:])] == ["unchanged"]
         stored = direct._store.document(base, first.key)
         assert [text for _, text in stored.references] == ["Three."]
         assert stored.content_hash == to.content_hash(last.item.document)
@@ -128,12 +128,12 @@ def test_what_no_model_can_write_fails_alone(served: Served, tmp_path: Path, mon
         return encode(self, references)
 
     monkeypatch.setattr(HashEncoder, "encode", refusing)
-    done = through(rows("a", "poison", "c"), served.base("one-bad"), tmp_path)
-    assert [row.outcome for row in done] == ["stored", "failed", "stored"]
+    done = through(uploads("a", "poison", "c"), served.base("one-bad"), tmp_path)
+    assert [upload.outcome for upload in done] == ["stored", "failed", "stored"]
     assert done[1].reason == "ENCODING_FAILED"
     named = pb.IngestItem(document=document("k" * 2000, "Its key is too long."))
-    (row,) = Write(served.base("long-key"), HashModel(tmp_path))([Row("x", "", "k", named)])
-    assert (row.outcome, row.reason) == ("failed", "INVALID_ARGUMENT")
+    (upload,) = Write(served.base("long-key"), HashModel(tmp_path))([Upload("k", named, "x")])
+    assert (upload.outcome, upload.reason) == ("failed", "INVALID_ARGUMENT")
 
 
 def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(served: Served, tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(served
     nowhere = Destination(served.address, "nowhere")
     for stage in (Write(nowhere, HashModel(tmp_path)), Send(nowhere)):
         with pytest.raises(RemoteError, match="nowhere"):
-            stage(rows("Text."))
+            stage(uploads("Text."))
