@@ -92,9 +92,9 @@ class Runner(DecoderRunner):
     def run(self, first: int, inputs: Sequence[RunInput], *, all_logits: bool = False) -> np.ndarray:
         """See `DecoderRunner.run`."""
         count = len(inputs[0].tokens)
-        wanted = count if all_logits else 1
+        logit_rows = count if all_logits else 1
         seen = -(-max(row.length + count for row in inputs) // BUCKET) * BUCKET if not self.graph.fused else 0
-        key = first, len(inputs), count, wanted, seen
+        key = first, len(inputs), count, logit_rows, seen
         binding = self._bindings.get(key) or self._bind(*key)
         small = binding.small
         for number, row in enumerate(inputs):
@@ -129,9 +129,9 @@ class Runner(DecoderRunner):
         """See `DecoderRunner.write_text`."""
         self.caches.write(slot, memory, {name: np.asarray(array) for name, array in rows.items()})
 
-    def _bind(self, first: int, sequences: int, count: int, wanted: int, seen: int) -> _Binding:
+    def _bind(self, first: int, sequences: int, count: int, logit_rows: int, seen: int) -> _Binding:
         """Allocate and bind everything that a run of this shape reads and writes."""
-        each = np.arange(count - wanted, count) + count * np.arange(sequences)[:, None]
+        each = np.arange(count - logit_rows, count) + count * np.arange(sequences)[:, None]
         rows = {layout: np.zeros(sequences, np.int64) for layout in self._layouts}
         small: dict[str, np.ndarray] = {
             "token_ids": np.zeros((sequences, count), np.int64),
@@ -157,5 +157,5 @@ class Runner(DecoderRunner):
         if len(self._bindings) >= BINDINGS:
             oldest, *_ = self._bindings
             self._bindings.pop(oldest, None)
-        self._bindings[first, sequences, count, wanted, seen] = binding
+        self._bindings[first, sequences, count, logit_rows, seen] = binding
         return binding

@@ -1,6 +1,6 @@
 """`CachedSequence`: the text of one conversation that the decoder has read, and the memories in its slots.
 
-Knows tokens, positions and memories; knows nothing about text as letters, or how memories are found.
+Holds tokens, positions and memories; text as characters and retrieval are outside it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CachedSequence(SequenceState):
         """Forget what is not part of the prompt `ids`; returns how many of its tokens need not be read.
 
         At least one is read, for its logits. Where another sequence has more of the prompt, its rows are copied.
-        Where tokens were taken back the slots are empty, and the first chunk that is read must ask for memories.
+        Where tokens were taken back the slots are empty, and the first chunk that is read must request memories.
         """
         return self.decoder.scheduler.call(lambda slots: self._begin(slots, ids, memory))
 

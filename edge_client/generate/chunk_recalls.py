@@ -163,7 +163,7 @@ class ChunkRecalls:
 
     def _wait(self, ticket: Ticket) -> list[Recall]:
         """What the ticket holds when it is done or the answer is cancelled, or that the time is over."""
-        waiting = weakref.ref(ticket)  # whoever may cancel must not keep memories alive
+        waiting = weakref.ref(ticket)  # a cancellation must not keep memories alive
 
         def cancel(_: object) -> None:
             if (left := waiting()) is not None:

@@ -43,7 +43,7 @@ CLOSE = 4
 """Largest lead of the answer, in tokens, at which the background's sequence replaces its own: two steps' time."""
 SLOW_SHARE, SLOW_S = 1 / 16, 0.05
 """In the last share of the context, seconds that the answer waits per token for the background read."""
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Conversation:
         if (eviction := self._eviction) is None:
             return False
         with self._engine.decoder.hurry():
-            while not wait([eviction.job], _LOOK_S).done:
+            while not wait([eviction.job], _POLL_S).done:
                 cancellation.check()
         self._eviction = None
         try:

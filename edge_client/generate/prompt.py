@@ -43,8 +43,8 @@ def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0,
     chunks: list[Chunk] = []
     while start < len(prompt.ids):
         end = min((start // chunk_tokens + 1) * chunk_tokens, len(prompt.ids))
-        asking = start if held or chunks else 0
-        query = query_text(prompt, tokenizer, asking, end, chunk_tokens)
+        query_start = start if held or chunks else 0
+        query = query_text(prompt, tokenizer, query_start, end, chunk_tokens)
         chunks.append(Chunk(start, prompt.ids[start:end], query))
         start = end
     return chunks

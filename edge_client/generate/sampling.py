@@ -103,8 +103,8 @@ class Sampling:
             return cls(**options)
         except ValidationError as error:
             wrong = error.errors()[0]
-            wanted = wrong["msg"].partition(" should ")[2]
-            raise InvalidInput(f"{wrong['loc'][0]} must {wanted}, not {str(wrong['input'])[:60]!r}") from None
+            expected = wrong["msg"].partition(" should ")[2]
+            raise InvalidInput(f"{wrong['loc'][0]} must {expected}, not {str(wrong['input'])[:60]!r}") from None
 
     def check_vocabulary(self, vocabulary: int) -> None:
         """Raise InvalidInput for a biased token that the model does not have."""
@@ -157,7 +157,7 @@ class Sampler:
         return _with_logprobs(logits, token, self.sampling.logprobs)
 
     def _changed(self, logits: np.ndarray) -> np.ndarray:
-        """Logits after bias, penalties and constraint; the same array if none is wanted."""
+        """Logits after bias, penalties and constraint; the same array if none applies."""
         s = self.sampling
         if self._counts is None and not len(self._biased) and s.constraint is None:
             return logits

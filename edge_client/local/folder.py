@@ -75,7 +75,7 @@ class LocalKnowledgeBases:
         """
         path = path_of(self.folder, name)
         with self._lock:
-            self._look()
+            self._refresh()
             if name in {base.name for _, base in self._open.values() if base.head.pulled}:
                 raise InvalidInput(f"{name!r} was pulled from a service: choose another name with --kb")
             if path not in self._open:
@@ -107,7 +107,7 @@ class LocalKnowledgeBases:
 
     def _own(self) -> list[LocalKnowledgeBase]:
         with self._lock:
-            self._look()
+            self._refresh()
             return [base for _, base in self._open.values() if not base.head.pulled]
 
     # Everything below is called with the lock held.
@@ -115,14 +115,14 @@ class LocalKnowledgeBases:
     def _paths(self) -> list[Path]:
         return [path for path in files_of(self.folder) if self._only in ("", path.stem)]
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Take in the files that other processes made or replaced meanwhile, and leave those that are gone.
 
         One that this bundle cannot read is logged, and the others are read on.
         """
         there = {path: file for path in self._paths() if any(file := _file_of(path))}
         for path in [path for path, (file, _) in self._open.items() if there.get(path) != file]:
-            del self._open[path]  # whoever searches it closes it
+            del self._open[path]  # its last search closes it
         for path, file in there.items():
             if path in self._open or self._unusable.get(path) == file:
                 continue

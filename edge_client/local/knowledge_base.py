@@ -33,7 +33,7 @@ from memory3.words import order_texts
 LEVELS, QUERY_LEVELS = 127, 2047
 """Largest numbers of a vector and of a query; sums of their products stay within int32 up to 8,000 dimensions."""
 MARGIN = 50
-"""Vectors found beyond those that are wanted, among which rounding may have changed the order."""
+"""Vectors found beyond the number requested, among which rounding may have changed the order."""
 BLOCK = 4096
 _VECTORS = "SELECT id, vector FROM vectors WHERE id IN"
 _TEXTS = (
@@ -219,15 +219,15 @@ class LocalKnowledgeBase:
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(norms) & (norms > 0)).all():
             raise InvalidInput("query vectors must be finite and not zero")
-        queries, wanted = (vectors / norms).astype(np.float32), max(k, self.head.candidates if words else 0)
+        queries, candidates = (vectors / norms).astype(np.float32), max(k, self.head.candidates if words else 0)
         sent: set[int] = set()
         hits = []
         with self._reading() as connection, connection:
             connection.execute("BEGIN")  # one state of the file, whatever other processes commit
             self._refresh(connection)
-            for number, near in enumerate(self._near.nearest(queries, wanted)):
+            for number, near in enumerate(self._near.nearest(queries, candidates)):
                 rows = self._rows(connection, _VECTORS, near.tolist())
-                scores = self._nearest(rows, queries[number], wanted)
+                scores = self._nearest(rows, queries[number], candidates)
                 texts = self._rows(connection, _TEXTS, list(scores))
                 if words and words[number]:
                     scores = _by_words(texts, scores, words[number])
@@ -245,11 +245,11 @@ class LocalKnowledgeBase:
             raise CorruptFile(f"references in {self.path} have no vector, text or payload: the file is damaged")
         return {row[0]: row[1:] for row in rows}
 
-    def _nearest(self, rows: Mapping[int, tuple[bytes, ...]], query: np.ndarray, wanted: int) -> dict[int, float]:
+    def _nearest(self, rows: Mapping[int, tuple[bytes, ...]], query: np.ndarray, candidates: int) -> dict[int, float]:
         """The nearest of these references with their cosines, best first, by the vectors themselves."""
         ids = np.fromiter(rows, np.int64, len(rows))
         scores = self._matrix([vector for (vector,) in rows.values()]) @ query
-        best = np.lexsort((ids, -scores))[:wanted]
+        best = np.lexsort((ids, -scores))[:candidates]
         if self.minimum_score is not None:
             best = best[scores[best] >= self.minimum_score]
         return dict(zip(ids[best].tolist(), scores[best].tolist(), strict=True))
@@ -314,7 +314,7 @@ class LocalKnowledgeBase:
 
 
 class NearVectors:
-    """Vectors as int8, a quarter of their bytes, to find which are near; whoever has the vectors compares them exactly.
+    """Vectors as int8, a quarter of their bytes, to find which are near; the caller compares those exactly.
 
     In the order of their ids, each with one scale. Not thread-safe. library: None computes with numpy.
     """
@@ -347,16 +347,16 @@ class NearVectors:
 
     def nearest(self, queries: np.ndarray, count: int) -> list[np.ndarray]:
         """For each unit vector float32 [q, dimension] the ids of `count` nearest and some more, in no order."""
-        if (wanted := count + MARGIN) >= self._count:
+        if (candidates := count + MARGIN) >= self._count:
             return [self._ids[: self._count]] * len(queries)
         rounded = np.rint(queries * (QUERY_LEVELS / np.abs(queries).max(axis=1, keepdims=True)))
         rows, scales = self._rows[: self._count], self._scales[: self._count]
         if self._library is not None:
-            return list(self._ids[self._library.nearest(rows, scales, rounded.astype(np.int16), wanted)])
+            return list(self._ids[self._library.nearest(rows, scales, rounded.astype(np.int16), candidates)])
         with one_thread():
             parts = [rounded @ rows[n : n + BLOCK].T.astype(np.float32) for n in range(0, len(rows), BLOCK)]
         scores = np.concatenate(parts, axis=1) * scales
-        return [self._ids[np.argpartition(-of_query, wanted)[:wanted]] for of_query in scores]
+        return [self._ids[np.argpartition(-of_query, candidates)[:candidates]] for of_query in scores]
 
 
 def read_head(path: Path) -> Head:

@@ -259,7 +259,7 @@ class Recaller:
         words, k = [query_words(q) for q in queries], self._memories_per_chunk
         embedded = time.perf_counter()
         times = RecallTimes(embed_ms=1e3 * (embedded - turn), queue_ms=1e3 * (turn - begun))
-        # Whoever names these ids keeps their bytes until the answer is there, whatever the cache evicts.
+        # The request names these ids, so their bytes are kept until the answer is there, whatever the cache evicts.
         held = {} if failed else self.cache.held(HELD_IDS)
         answers = [source.retrieve(vectors, k=k, words=words) for source in local]
         private = {hit.memory_id for answer in answers for hits in answer.hits for hit in hits}

@@ -189,8 +189,8 @@ class MemoryClient:
             ingestion_pb2.ListDocumentsRequest(knowledge_base=knowledge_base, page_token=page_token, count=count),
         )
         keys = [listed.document_key for listed in page.documents]
-        wanted = [ingestion_pb2.GetDocumentRequest(knowledge_base=knowledge_base, document_key=key) for key in keys]
-        calls = [self._call(stub.GetDocument.future, request) for request in wanted]
+        requests = [ingestion_pb2.GetDocumentRequest(knowledge_base=knowledge_base, document_key=key) for key in keys]
+        calls = [self._call(stub.GetDocument.future, request) for request in requests]
         with named_errors(self.address, self.deadline_s):
             found = [call.result() for call in calls]
         documents = [DocumentInfo(d.document_key, d.title, dict(d.metadata), len(d.references)) for d in found]

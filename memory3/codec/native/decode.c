@@ -16,15 +16,15 @@
 #define ADDED 4 /* product tables whose rows are added as int16 before they become floats */
 #define AHEAD 8 /* vectors between asking for coarse rows and needing them */
 
-enum { BAD_PLACE = -2, BAD_TABLES = -3, BAD_LEVEL = -4 };
+enum { BAD_INDEX = -2, BAD_TABLES = -3, BAD_LEVEL = -4 };
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "rows are read as pairs of little-endian numbers"
 #endif
 
 /* Tables of `FoldedTables` in library.py. rows, int16 [rows, width], are those of the coarse tables, then of the product
-   tables; place 2j of a row is number j of the vector and place 2j + 1 number width / 2 + j. scales, float
-   [coarse + ceil(parts / ADDED), width], and mean, float [width], have every number in its own place. width: a
+   tables; index 2j of a row is number j of the vector and index 2j + 1 number width / 2 + j. scales, float
+   [coarse + ceil(parts / ADDED), width], and mean, float [width], have the numbers in the order of the vector. width: a
    multiple of 16, of which the first together * head_dim are meant. */
 typedef struct {
     int64_t coarse, coarse_bits, coarse_bytes, parts, bits, code_bytes, width, head_dim, together;
@@ -155,7 +155,7 @@ PRODUCT static void multiply_tile(const product_tables *t, int64_t column, const
 }
 
 PRODUCT static void multiply_all(const product_tables *t, const uint8_t *gathered, int64_t n, int64_t stride,
-                                 const int64_t *places, float *out) {
+                                 const int64_t *indices, float *out) {
     floats sums[ROWS][VECTORS];
     for (int64_t first = 0; first < t->panels * COLUMNS; first += LANES * VECTORS)
         for (int64_t i = 0; i < n; i += ROWS) {
@@ -164,7 +164,7 @@ PRODUCT static void multiply_all(const product_tables *t, const uint8_t *gathere
                 int64_t column = first + LANES * v, head = column / t->head_dim;
                 if (head >= t->together) break;
                 for (int64_t r = 0; r < ROWS && i + r < n; r++)
-                    *(floats *)(out + places[(i + r) * t->together + head] * t->head_dim + column % t->head_dim) =
+                    *(floats *)(out + indices[(i + r) * t->together + head] * t->head_dim + column % t->head_dim) =
                         sums[r][v];
             }
         }
@@ -178,13 +178,13 @@ typedef struct {
     const float *offset, *step;
 } scaled_tables;
 
-INLINE void scale_codes(const scaled_tables *t, const uint8_t *codes, int64_t n, const int64_t *places, float *out) {
+INLINE void scale_codes(const scaled_tables *t, const uint8_t *codes, int64_t n, const int64_t *indices, float *out) {
     const int64_t d = t->head_dim, half = t->bits == 4, bytes = half ? d / 2 : d;
     for (int64_t i = 0; i < n; i++, codes += t->code_bytes)
         for (int64_t group = 0; group < t->together; group++) {
             const uint8_t *code = codes + group * bytes;
             const float *offset = t->offset + group * d, *step = t->step + group * d;
-            float *row = out + places[i * t->together + group] * d;
+            float *row = out + indices[i * t->together + group] * d;
             if (half)
                 for (int64_t x = 0; x < bytes; x++) {
                     row[2 * x] = offset[2 * x] + step[2 * x] * (float)(code[x] & 15);
@@ -197,13 +197,13 @@ INLINE void scale_codes(const scaled_tables *t, const uint8_t *codes, int64_t n,
 
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) static void scale_codes_avx2(const scaled_tables *t, const uint8_t *codes, int64_t n,
-                                                                 const int64_t *places, float *out) {
-    scale_codes(t, codes, n, places, out);
+                                                                 const int64_t *indices, float *out) {
+    scale_codes(t, codes, n, indices, out);
 }
 
 __attribute__((target("avx512f"))) static void scale_codes_avx512(const scaled_tables *t, const uint8_t *codes,
-                                                                  int64_t n, const int64_t *places, float *out) {
-    scale_codes(t, codes, n, places, out);
+                                                                  int64_t n, const int64_t *indices, float *out) {
+    scale_codes(t, codes, n, indices, out);
 }
 #endif
 
@@ -227,10 +227,10 @@ int32_t memory_codec_level(void) {
     return 0;
 }
 
-/* n codes to vectors: the `together` vectors of code i, of head_dim floats, go to rows places[i * together], … of out
+/* n codes to vectors: the `together` vectors of code i, of head_dim floats, go to rows indices[i * together], … of out
    [out_rows, head_dim]. Returns 0, or what is wrong before it writes. */
 int32_t memory_codec_sum_rows(int32_t level, const folded_tables *tables, const uint8_t *codes, int64_t n,
-                              const int64_t *places, float *out, int64_t out_rows) {
+                              const int64_t *indices, float *out, int64_t out_rows) {
     const folded_tables *t = tables;
     if (t->coarse < 0 || t->parts < 1 || t->coarse + t->parts > MOST_TABLES || t->width > MOST_WIDTH || t->width % 16 ||
         t->head_dim * t->together > t->width || t->bits < 1 || t->bits > 16 || t->coarse_bits < 0 ||
@@ -238,19 +238,19 @@ int32_t memory_codec_sum_rows(int32_t level, const folded_tables *tables, const 
         t->parts * t->bits > 8 * (t->code_bytes - t->coarse_bytes))
         return BAD_TABLES;
     for (int64_t i = 0; i < n * t->together; i++)
-        if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
+        if (indices[i] < 0 || indices[i] >= out_rows) return BAD_INDEX;
     if (level < 0 || level > memory_codec_level()) return BAD_LEVEL;
 #if defined(__x86_64__)
-    if (level >= 1) return sum_rows_avx2(t, codes, n, places, out), 0;
+    if (level >= 1) return sum_rows_avx2(t, codes, n, indices, out), 0;
 #endif
-    return sum_rows_plain(t, codes, n, places, out), 0;
+    return sum_rows_plain(t, codes, n, indices, out), 0;
 }
 
-/* n codes to vectors by a matrix product of bytes, sums in int32. places, out: as in memory_codec_sum_rows. gathered:
+/* n codes to vectors by a matrix product of bytes, sums in int32. indices, out: as in memory_codec_sum_rows. gathered:
    memory of the caller for 4 * quads + row bytes of each code, their number rounded up to a multiple of TILE. Returns
    0, or what is wrong before it writes. */
 int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const uint8_t *codes, int64_t n,
-                              const int64_t *places, float *out, int64_t out_rows, uint8_t *gathered) {
+                              const int64_t *indices, float *out, int64_t out_rows, uint8_t *gathered) {
     const product_tables *t = tables;
     if (t->parts < 1 || t->bits < 1 || t->bits > 16 || t->parts * t->bits > 8 * t->code_bytes || t->row % 8 ||
         t->head_dim % 16 || t->head_dim * t->together > t->panels * COLUMNS)
@@ -260,30 +260,30 @@ int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const
     for (int64_t g = 0, before = 0; g < t->groups; before = t->ends[g++])
         if (t->ends[g] < before || t->ends[g] > t->quads) return BAD_TABLES;
     for (int64_t i = 0; i < n * t->together; i++)
-        if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
+        if (indices[i] < 0 || indices[i] >= out_rows) return BAD_INDEX;
     if (level < 2 || level > memory_codec_level()) return BAD_LEVEL;
 #if defined(PRODUCT)
     int64_t stride = 4 * t->quads + t->row;
     gather_words(t, codes, n, gathered, stride);
-    multiply_all(t, gathered, n, stride, places, out);
+    multiply_all(t, gathered, n, stride, indices, out);
 #endif
     return 0;
 }
 
-/* n codes to vectors, each number by its own step. places, out: as in memory_codec_sum_rows. Returns 0, or what is wrong
+/* n codes to vectors, each number by its own step. indices, out: as in memory_codec_sum_rows. Returns 0, or what is wrong
    before it writes. */
 int32_t memory_codec_scale(int32_t level, const scaled_tables *tables, const uint8_t *codes, int64_t n,
-                           const int64_t *places, float *out, int64_t out_rows) {
+                           const int64_t *indices, float *out, int64_t out_rows) {
     const scaled_tables *t = tables;
     if ((t->bits != 4 && t->bits != 8) || t->head_dim < 1 || t->together < 1 || (t->bits == 4 && t->head_dim % 2) ||
         t->head_dim * t->together * t->bits > 8 * t->code_bytes)
         return BAD_TABLES;
     for (int64_t i = 0; i < n * t->together; i++)
-        if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
+        if (indices[i] < 0 || indices[i] >= out_rows) return BAD_INDEX;
     if (level < 0 || level > memory_codec_level()) return BAD_LEVEL;
 #if defined(__x86_64__)
-    if (level >= 2) return scale_codes_avx512(t, codes, n, places, out), 0;
-    if (level == 1) return scale_codes_avx2(t, codes, n, places, out), 0;
+    if (level >= 2) return scale_codes_avx512(t, codes, n, indices, out), 0;
+    if (level == 1) return scale_codes_avx2(t, codes, n, indices, out), 0;
 #endif
-    return scale_codes(t, codes, n, places, out), 0;
+    return scale_codes(t, codes, n, indices, out), 0;
 }

@@ -39,7 +39,7 @@ TARGET INLINE void LEVEL(sum_one)(int64_t coarse, int64_t tables, int64_t width,
     }
 }
 
-TARGET INLINE void LEVEL(sum_all)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *places,
+TARGET INLINE void LEVEL(sum_all)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *indices,
                                   float *out) {
     const int16_t *rows[MOST_TABLES];
     float vector[MOST_WIDTH];
@@ -56,24 +56,24 @@ TARGET INLINE void LEVEL(sum_all)(const folded_tables *t, const uint8_t *codes, 
             }
         }
         find_rows(t, codes + i * t->code_bytes, end, rows);
-        float *to = direct ? out + places[i] * head_dim : vector;
+        float *to = direct ? out + indices[i] * head_dim : vector;
         LEVEL(sum_one)(t->coarse, tables, t->width, rows, t->scales, t->mean, to);
         if (!direct)
             for (int64_t g = 0; g < t->together; g++) {
-                float *row = out + places[i * t->together + g] * head_dim;
+                float *row = out + indices[i * t->together + g] * head_dim;
                 for (int64_t x = 0; x < head_dim; x++) row[x] = vector[g * head_dim + x];
             }
     }
 }
 
-TARGET static void LEVEL(sum_rows)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *places,
+TARGET static void LEVEL(sum_rows)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *indices,
                                    float *out) {
     const folded_tables paper = {2, 14, 4, 8, 10, 14, 80, 80, 1, t->rows, t->scales, t->mean};
     if (t->coarse == 2 && t->coarse_bits == 14 && t->coarse_bytes == 4 && t->parts == 8 && t->bits == 10 &&
         t->code_bytes == 14 && t->width == 80 && t->head_dim == 80 && t->together == 1)
-        LEVEL(sum_all)(&paper, codes, n, places, out); /* a loop of its own for the paper's codec */
+        LEVEL(sum_all)(&paper, codes, n, indices, out); /* a loop of its own for the paper's codec */
     else
-        LEVEL(sum_all)(t, codes, n, places, out);
+        LEVEL(sum_all)(t, codes, n, indices, out);
 }
 
 #undef WORDS

@@ -88,13 +88,13 @@ class Library:
         ]
         self._nearest.restype = None
 
-    def nearest(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray, wanted: int) -> np.ndarray:
-        """int64 [q, wanted], in no order: the largest of scales * (queries . rows).
+    def nearest(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
+        """int64 [q, k], in no order: the largest of scales * (queries . rows).
 
-        rows int8 [n, d], scales float32 [n], queries int16 [q, d]. The caller keeps the sums within int32; wanted <= n.
+        rows int8 [n, d], scales float32 [n], queries int16 [q, d]. The caller keeps the sums within int32; k <= n.
         """
         (n, width), count = rows.shape, len(queries)
-        scores, found = np.full((count, wanted), -np.inf, np.float32), np.zeros((count, wanted), np.int64)
+        scores, found = np.full((count, k), -np.inf, np.float32), np.zeros((count, k), np.int64)
         self._nearest(
             self.level,
             _address("rows", rows, np.int8, n, width),
@@ -105,7 +105,7 @@ class Library:
             count,
             scores.ctypes.data,
             found.ctypes.data,
-            wanted,
+            k,
         )
         return found
 
@@ -290,11 +290,11 @@ def compiled(tables: ProductTables, library: Library, by_numpy: Decode) -> Compi
         return None
     # Each vector counts for itself: a few that are far longer would hide what all the others lose.
     codes = np.random.default_rng(0).integers(0, 256, (_CODES, tables.code_bytes), np.uint8)
-    wanted = by_numpy(codes)
+    expected = by_numpy(codes)
     found = np.empty((_CODES * tables.together, len(tables.mean) // tables.together), np.float32)
     decoder.decode_into(codes, np.arange(len(found)), found)
-    lengths = np.linalg.norm(wanted, axis=1)
-    differences = np.linalg.norm(found.reshape(wanted.shape) - wanted, axis=1)
+    lengths = np.linalg.norm(expected, axis=1)
+    differences = np.linalg.norm(found.reshape(expected.shape) - expected, axis=1)
     return decoder if (differences / np.where(lengths == 0, 1, lengths)).mean() <= decoder.tolerance else None
 
 
