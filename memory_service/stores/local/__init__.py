@@ -2,7 +2,7 @@
 
     memory-service.lock     one process writes
     kb-000001-NAME/         a knowledge base (`store`, `knowledge_base`)
-        documents.sqlite3   documents, references, vectors, payloads (`tables`, `database`)
+        documents.sqlite3   documents, references, vectors, payloads (`tables`, `rows`, `database`)
         committed           the newest acknowledged batch, so that a lost journal is noticed
         index.faiss         a copy of the vectors as a graph (`index`)
 

@@ -20,8 +20,10 @@ from memory3.errors import Memory3Error
 from memory3.words import ranked
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores.filters import Filter
-from memory_service.stores.local.database import Database, DocumentRow, Transaction, disk_errors, sync_folder
+from memory_service.stores.local.database import Database
+from memory_service.stores.local.disk import disk_errors, sync_folder
 from memory_service.stores.local.index import Rows, VectorIndex
+from memory_service.stores.local.rows import DocumentRow, Transaction
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
 from memory_service.telemetry.logs import logger
 

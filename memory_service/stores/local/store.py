@@ -15,8 +15,9 @@ from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores.address import FolderLock
 from memory_service.stores.filters import Filter
-from memory_service.stores.local.database import Transaction, disk_errors, sync_folder
+from memory_service.stores.local.disk import disk_errors, sync_folder
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
+from memory_service.stores.local.rows import Transaction
 from memory_service.stores.store import (
     KnowledgeBase,
     NewDocument,
