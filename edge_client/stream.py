@@ -43,7 +43,16 @@ class Recalled:
     def as_json(self, *, texts: bool = True) -> dict[str, Any]:
         """JSON-ready values; memories without their vectors, and without what they say unless `texts`."""
         found = self.recall
-        read = [{**asdict(m), "memory_id": f"{m.memory_id:016x}", "score": round(m.score, 4)} for m in found.read]
+        read = [
+            {
+                **asdict(m),
+                "memory_id": f"{m.memory_id:016x}",
+                "score": round(m.score, 4),
+                "source": m.source,
+                "page": m.page,
+            }
+            for m in found.read
+        ]
         for memory in [] if texts else read:
             del memory["text"]
         return {

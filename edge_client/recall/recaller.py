@@ -28,6 +28,7 @@ from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, IdentityMismatch
+from memory3.formats.naming import page_of, source_of
 from memory3.words import query_words
 
 
@@ -124,10 +125,20 @@ class MemoryRead:
     """Named where several are read."""
 
     @property
+    def page(self) -> int | None:
+        """The page of a PDF that it is of, from 1; None for any other document."""
+        return page_of(self.document_key)
+
+    @property
+    def source(self) -> str:
+        """The document for people: its title, or `manual.pdf, page 12`."""
+        return source_of(self.document_key, self.title)
+
+    @property
     def name(self) -> str:
         """For people: `Benin #2`, or `atlas: Benin #2` where several knowledge bases are read."""
         base = f"{self.knowledge_base}: " if self.knowledge_base else ""
-        return f"{base}{self.title or self.document_key} #{self.chunk_number}"
+        return f"{base}{self.source} #{self.chunk_number}"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Scope
 
 from edge_client.errors import RetrievalError
 from edge_client.local.folder import DEFAULT_NAME
+from edge_client.local.records import LocalDocument
 from edge_client.model import EdgeModel
 from edge_client.retrieval import names_of
 from edge_client.serve.access import ServeSettings
@@ -43,10 +44,11 @@ from edge_client.serve.schema import (
     ok,
 )
 from edge_client.settings import EdgeSettings
-from edge_client.wire.client import MemoryClient
+from edge_client.wire.client import DocumentInfo, MemoryClient
 from memory3 import __version__
 from memory3.errors import InvalidInput
 from memory3.formats import Report, read_documents
+from memory3.formats.naming import source_of
 
 PAGE = Path(__file__).parent / "page"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -186,8 +188,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
         if client is None:
             return {"data": [], "next": ""}
         found, following = await anyio.to_thread.run_sync(client.documents, name, page, count)
-        data = [{"key": d.key, "title": d.title, "references": d.references} for d in found]
-        return {"data": data, "next": following}
+        return {"data": [_listed(one) for one in found], "next": following}
 
     return router
 
@@ -201,8 +202,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
         """All documents of all knowledge bases of this device."""
         found = await anyio.to_thread.run_sync(model.local.documents)
         each = ((name, one) for name, documents in found.items() for one in documents)
-        shown = ("key", "title", "references")
-        return {"data": [{"knowledge_base": name, **{n: getattr(one, n) for n in shown}} for name, one in each]}
+        return {"data": [{"knowledge_base": name, **_listed(one)} for name, one in each]}
 
     @router.post(DOCUMENTS, response_model=None, responses={200: EVENT_STREAM}, openapi_extra=FILE)
     async def remember(request: Request, key: Annotated[str, Query(pattern=r"^[^/\x00]{1,200}$")]) -> Response:
@@ -229,3 +229,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
         return {"deleted": forgotten}
 
     return router
+
+
+def _listed(one: DocumentInfo | LocalDocument) -> dict[str, Any]:
+    return {"key": one.key, "title": one.title, "source": source_of(one.key, one.title), "references": one.references}

@@ -15,6 +15,7 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import MemoryRead
 from memory3 import __version__
 from memory3.errors import Memory3Error
+from memory3.formats.naming import source_of
 
 INSTRUCTIONS = (
     "Documents that this device remembers, and a small model that answers from them. Search returns passages; ask "
@@ -61,7 +62,16 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
         """The documents that this device remembers."""
         found = await in_thread(model.local.documents)
         each = ((name, one) for name, documents in found.items() for one in documents)
-        return [{"knowledge_base": n, "key": d.key, "title": d.title, "memories": d.references} for n, d in each]
+        return [
+            {
+                "knowledge_base": name,
+                "key": one.key,
+                "title": one.title,
+                "source": source_of(one.key, one.title),
+                "memories": one.references,
+            }
+            for name, one in each
+        ]
 
     @server.tool()
     async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, bool]:
@@ -77,6 +87,8 @@ def _passage(memory: MemoryRead) -> dict[str, Any]:
         "knowledge_base": memory.knowledge_base,
         "key": memory.document_key,
         "title": memory.title,
+        "source": memory.source,
+        "page": memory.page,
         "text": memory.text,
         "score": round(memory.score, 4),
     }

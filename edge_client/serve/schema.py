@@ -158,10 +158,11 @@ class KnowledgeBaseList(BaseModel):
 
 
 class DocumentItem(BaseModel):
-    """A document. references: its number of memories."""
+    """A document. references: its number of memories; source: what to call it, such as "manual.pdf, page 12"."""
 
     key: str
     title: str
+    source: str
     references: int
     knowledge_base: str = ""
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from memory3.errors import InvalidInput
 from memory3.formats.document import FileDocument
 
-_PART = re.compile(r"#(?:page|row)=\d+\Z")
-"""What follows a file's key in those of its pages and rows."""
+_PART = re.compile(r"#(page|row)=(\d+)\Z")
+"""What follows a file's key in those of its pages and rows; `#page=` as in RFC 8118."""
 FILE = "source_file"
 """Metadata of a document that is a record of a file: the key of the file."""
 
@@ -89,6 +89,19 @@ class Naming:
 def file_of(key: str, metadata: Mapping[str, str]) -> str:
     """The key of the file that a stored document is from."""
     return metadata.get(FILE) or _PART.sub("", key)
+
+
+def page_of(key: str) -> int | None:
+    """The page of a PDF that a document is, from 1; None for any other document."""
+    found = _PART.search(key)
+    return int(found[2]) if found and found[1] == "page" else None
+
+
+def source_of(key: str, title: str = "") -> str:
+    """A document for people: "manual.pdf, page 12" for a page, otherwise its title, or its key without one."""
+    if page := page_of(key):
+        return f"{_PART.sub('', key).replace(chr(92), '/').rpartition('/')[2]}, page {page}"
+    return title or key
 
 
 def with_file(read: FileDocument) -> Mapping[str, str]:

@@ -27,13 +27,13 @@ export function open() {
   shared();
 }
 
-const row = ({ title, key, references }, ...more) =>
-  h("li", {}, h("span", { class: "name", title: key }, title || key), h("span", { class: "dim" }, memories(references)), more);
+const row = ({ source, key, references }, ...more) =>
+  h("li", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, memories(references)), more);
 
 async function local() {
   const documents = await service.remembered();
   byId("u-local").replaceChildren(...documents.map((document) => {
-    const name = document.title || document.key;
+    const name = document.source;
     return row(document, button("trash", `Delete ${name}`, async () => {
       if (!confirm(`Delete “${name}” and its memories from this device?`)) return;
       await api.forget(document).then(local, (error) => toast(plain(error.message), "error"));

@@ -92,9 +92,9 @@ export class AnswerView {
   }
 }
 
-/** Titles of the documents that an answer read, each once, the first three. */
+/** The documents that an answer read, each once, the first three. */
 function titles(chunks) {
-  const all = [...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map((memory) => memory.title || memory.document_key)))];
+  const all = [...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map((memory) => memory.source ?? (memory.title || memory.document_key))))];
   return all.length > 3 ? [...all.slice(0, 3), `${all.length - 3} more`] : all;
 }
 

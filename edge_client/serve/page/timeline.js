@@ -57,7 +57,7 @@ function memoryRow(chunk, memory) {
   const row = h(
     "details", { class: "memory", open: opened.has(id), ontoggle: () => (row.open ? opened.add(id) : opened.delete(id)) },
     h("summary", {},
-      h("span", { class: "title" }, memory.title || memory.document_key, h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
+      h("span", { class: "title" }, memory.source ?? (memory.title || memory.document_key), h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
       h("span", { class: "score dim", title: "how near it is" }, memory.score.toFixed(2))),
     memory.refused ? h("p", { class: "bad" }, memory.refused) : null,
     h("p", { class: "reference", tabindex: "0" }, memory.text ?? "The service sent no text."),

@@ -29,7 +29,7 @@ async def test_the_tools_remember_list_search_answer_and_forget(tiny: Bundle, tm
         assert value(await client.call_tool("list", {})) == []
         note = {"text": "The key lies below.", "key": "cabin", "title": "Cabin"}
         assert value(await client.call_tool("remember", note)) == {"memories": 1}
-        listed = {"knowledge_base": "mine", "key": "cabin", "title": "Cabin", "memories": 1}
+        listed = {"knowledge_base": "mine", "key": "cabin", "title": "Cabin", "source": "Cabin", "memories": 1}
         assert value(await client.call_tool("list", {})) == [listed]
         (found,) = value(await client.call_tool("search", {"query": "Where is the key?"}))
         assert (found["key"], found["text"]) == ("cabin", "Cabin\nThe key lies below.")
