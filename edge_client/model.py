@@ -206,12 +206,14 @@ class EdgeModel:
         """Write a text into a knowledge base of this device; answers read it from then on. Nothing of it is sent.
 
         While answers are computed it takes a quarter of a core at most, so that they are hardly slower.
-        key: names the text; one of the same key is replaced, an equal one costs nothing. Returns the number of its
+        key: names the text; one of the same key is replaced, with all pages or rows that it had as a file; an equal one
+        costs nothing. Returns the number of its
         memories. Raises InvalidInput for a text that is empty or too long, StorageError (NO_WRITER, DISK_FULL),
         CorruptFile, ModelClosed.
         """
         document = FileDocument(key, key, title, text, metadata or {})
-        *_, last = self.remember_documents([document], knowledge_base=knowledge_base)
+        outcomes = self.remember_documents([document], knowledge_base=knowledge_base)
+        *_, last = (one for one in outcomes if one.outcome != "dropped")
         if last.outcome == "failed":
             raise InvalidInput(f"{key!r} cannot be remembered: {last.message}")
         return last.references
@@ -219,7 +221,7 @@ class EdgeModel:
     def remember_documents(
         self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
     ) -> Iterator[DocumentOutcome]:
-        """As `remember`, of files (`memory3.formats`); yields how far it is, and which of them failed."""
+        """As `remember`, of whole files (`memory3.formats`); yields how far it is, what failed and what was dropped."""
         local, writer = self.engine.local, self.engine.writer
         yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)
 

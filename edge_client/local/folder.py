@@ -19,7 +19,7 @@ from edge_client.retrieval import RetrievalResult, merged, names_of
 from memory3.bundle import Bundle
 from memory3.errors import IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 from memory3.formats import FileDocument
-from memory3.formats.naming import with_file
+from memory3.formats.naming import FilesRead, with_file
 from memory3.tokenizer import well_formed
 
 log = logging.getLogger("edge_client.local")
@@ -175,14 +175,20 @@ def remember(
     """Write documents into a knowledge base; what is there unchanged costs nothing, what is there in part goes on.
 
     Yields after every piece that is stored ("writing"), and once for every document with its outcome. One that cannot
-    be read or split fails alone. Raises StorageError and CorruptFile of the knowledge base.
+    be read or split fails alone. documents: all of each file, by `FileDocument.source`; pages and rows that a file no
+    longer has are dropped at the end. Raises StorageError and CorruptFile of the knowledge base.
     """
+    files = FilesRead()
     for read in documents:
+        files.add(read.source, read.key, readable=not read.unreadable)
         document = LocalDocument(read.key, read.title, read.text, with_file(read))
         try:
             yield from _remembered(base, writer, document, read)
         except InvalidInput as error:
             yield DocumentOutcome(read.where, read.key, "failed", reason=error.reason, message=str(error))
+    for key in files.left_over(base.files()):
+        if base.delete(key):
+            yield DocumentOutcome(key, key, "dropped")
 
 
 def _remembered(

@@ -27,6 +27,7 @@ from memory3.codec.blas import one_thread
 from memory3.codec.native.library import Library, installed
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.formats.naming import file_of
 from memory3.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
 from memory3.words import order_texts
 
@@ -202,6 +203,12 @@ class LocalKnowledgeBase:
         with self._reading() as connection:
             rows = connection.execute(query).fetchall()
         return [LocalDocument(key, title, None, json.loads(metadata), n) for key, title, metadata, n in rows]
+
+    def files(self) -> dict[str, str]:
+        """Of every document, by its key, the key of the file that it is from."""
+        with self._reading() as connection:
+            rows = connection.execute("SELECT key, metadata FROM documents").fetchall()
+        return {key: file_of(key, json.loads(metadata)) for key, metadata in rows}
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
         """The k nearest memories of each vector (float32 [n, dim]), as MemoryClient.retrieve; no network.

@@ -12,7 +12,7 @@ from edge_client.local.writer import MemoryWriter
 from memory3.errors import InvalidInput, MissingFile
 from memory3.formats import FileDocument, Report, find_sources, read_documents
 from memory3.formats.document import NO_TEXT
-from memory3.formats.naming import Naming, file_of
+from memory3.formats.naming import Naming
 
 _Version = tuple[int, int]
 """Of a file: time of its last change in nanoseconds, and size."""
@@ -79,10 +79,10 @@ class FileSync:
                 base.delete(old)
         if self._keep:
             return
-        stored = {document.key: file_of(document.key, document.metadata) for document in base.documents()}
+        stored = base.files()
         there = {self._naming.key(source) for source in self._there} - reading.empty
-        gone = self._naming.gone(stored, there, reading.whole, reading.seen)
-        for key in dict.fromkeys([*gone, *(reading.empty & stored.keys())]):
+        emptied = [key for key, file in stored.items() if file in reading.empty]
+        for key in dict.fromkeys([*self._naming.gone(stored, there), *emptied]):
             if base.delete(key):
                 yield DocumentOutcome(key, key, "dropped")
 
@@ -90,32 +90,25 @@ class FileSync:
 class _Reading:
     """What is learned of files while their documents are read.
 
-    seen: keys. whole: files of which all could be read. empty: files without a word. renamed: by its key, the relative
-    path by which an earlier release named the same text.
+    empty: files without a word. renamed: by its key, the relative path by which an earlier release named the same text.
     """
 
     def __init__(self, naming: Naming, base: LocalKnowledgeBase, report: Report) -> None:
         self._naming, self._base, self._report = naming, base, report
-        self.seen: set[str] = set()
-        self.whole: set[str] = set()
         self.empty: set[str] = set()
         self.renamed: dict[str, str] = {}
 
     def documents(self, sources: Iterable[Path]) -> Iterator[FileDocument]:
         """The documents of the files, one at a time."""
         for source in sources:
-            file, whole = self._naming.key(source), True
+            file = self._naming.key(source)
 
             def earlier(read: FileDocument, source: Path = source) -> LocalDocument:
                 return LocalDocument(str(source), read.title, read.text, read.metadata)
 
             for read in read_documents(source, Path(file), self._report):
-                self.seen.add(read.key)
-                whole = whole and not read.unreadable
                 if read.unreadable == NO_TEXT:
                     self.empty.add(file)
                 elif read.key == file and not read.unreadable and self._base.has(earlier(read)):
                     self.renamed[file] = str(source)
                 yield read
-            if whole:
-                self.whole.add(file)

@@ -196,6 +196,12 @@ def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocumen
         yield FileDocument.failed(typed, error)
 
 
+def has_parts(source: Path) -> bool:
+    """Whether files of this kind have a document for each page or row, whose keys begin with that of the file."""
+    kind = kind_of(source)
+    return kind is not None and kind.read in (pages.read_pdf, records.read_csv, records.read_parquet)
+
+
 def count_documents(source: Path) -> int:
     """How many documents a file has, or about: pages without text count."""
     kind = kind_of(source)

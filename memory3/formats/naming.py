@@ -50,23 +50,20 @@ class Naming:
         root = absolute(self.paths[0])
         return self.name if path == root else f"{self.name}/{path.relative_to(root).as_posix()}"
 
-    def gone(
-        self, stored: Mapping[str, str], there: Collection[str], read: Collection[str] = (), seen: Collection[str] = ()
-    ) -> list[str]:
-        """Stored documents, {key: key of its file}, which the folders, patterns and files of records no longer hold.
+    def gone(self, stored: Mapping[str, str], there: Collection[str]) -> list[str]:
+        """Stored documents, {key: key of its file}, whose files the folders and patterns no longer hold.
 
-        there: keys of the files that the paths hold. read: those of them that were read whole this time, and seen the
-        keys that came of them.
+        there: keys of the files that the paths hold.
         """
 
-        def is_gone(key: str, file: str) -> bool:
+        def is_gone(file: str) -> bool:
             if file in there:
-                return key != file and file in read and key not in seen
+                return False
             if any(file.startswith(f"{folder}/") for folder in self.folders):
                 return True
             return any(file.startswith(f"{root}/") for root in self._roots) and not Path(file).exists()
 
-        return [key for key, file in stored.items() if is_gone(key, file)]
+        return [key for key, file in stored.items() if is_gone(file)]
 
     @property
     def folders(self) -> list[str]:
@@ -84,6 +81,31 @@ class Naming:
                     plain = plain.parent
                 found.append(str(absolute(plain)))
         return found
+
+
+class FilesRead:
+    """The files that were read, each with the keys of its documents: a page or row that is no longer one of them goes.
+
+    A file counts once all of its documents could be read; otherwise nobody knows what is missing.
+    """
+
+    def __init__(self) -> None:
+        self._whole: dict[str, bool] = {}
+        self._keys: set[str] = set()
+
+    def add(self, source: str, key: str, *, readable: bool) -> None:
+        """A document of the file with the key `source`."""
+        self._keys.add(key)
+        self._whole[source] = self._whole.get(source, True) and readable
+
+    @property
+    def whole(self) -> list[str]:
+        """Keys of the files of which all documents could be read."""
+        return [file for file, whole in self._whole.items() if whole]
+
+    def left_over(self, stored: Mapping[str, str]) -> list[str]:
+        """Stored documents, {key: key of its file}, that their files held when they were longer or had other pages."""
+        return [key for key, file in stored.items() if self._whole.get(file) and key not in self._keys]
 
 
 def file_of(key: str, metadata: Mapping[str, str]) -> str:

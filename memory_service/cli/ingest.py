@@ -6,7 +6,7 @@ import contextlib
 import functools
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal, Optional
@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from memory3.errors import InvalidInput, Memory3Error
-from memory3.formats import Report, count_documents, find_sources, name_of_kind, read_documents
-from memory3.formats.naming import Naming, file_of
+from memory3.formats import Report, count_documents, find_sources, has_parts, name_of_kind, read_documents
+from memory3.formats.naming import FilesRead, Naming, file_of
 from memory3.printable import Bars, counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.client.ingest import Destination, Ingestion, Upload, delete_all, listed
@@ -60,10 +60,11 @@ def ingest(
         raise InvalidInput(f"{', '.join(useless)}: only for --engine ray, here the service writes with its own")
     if engine == "ray" and memories == "later":
         raise InvalidInput("--memories later is for --engine local")
-    report = Report()
+    report, files_read = Report(), FilesRead()
     naming, sources = Naming(tuple(files), name), find_sources(files, report)
     if prune and not naming.folders:
         raise InvalidInput("--prune is for folders: name one")
+    in_parts = {naming.key(source) for source in sources if has_parts(source)}
     to = Destination(address, kb, overlap, _WRITING[memories])
     if to.require(create=create):
         console.print(f"created knowledge base {plain(kb)}")
@@ -73,10 +74,12 @@ def ingest(
             ingestion = Ingestion(to)
             with shown.progress, _interrupting(ingestion, shown):
                 each = (read_documents(source, Path(naming.key(source)), report) for source in sources)
-                shown.all(ingestion.run(Upload.of(one) for documents in each for one in documents))
+                uploads = ingestion.run(Upload.of(one) for documents in each for one in documents)
+                shown.all(_noting(uploads, in_parts, files_read))
         else:
             with shown.progress:
-                shown.all(_reported(_with_ray(sources, naming, to, given, workers), report))
+                uploads = _reported(_with_ray(sources, naming, to, given, workers), report)
+                shown.all(_noting(uploads, in_parts, files_read))
     except KeyboardInterrupt:
         shown.interrupted = True
     except Memory3Error:
@@ -89,6 +92,7 @@ def ingest(
     if shown.interrupted:
         console.print(f"interrupted: {shown.how_far}, run the same command again to go on")
         raise typer.Exit(130)
+    _delete_left_over(to, files_read)
     if prune:
         _prune(to, naming, sources)
     if shown.outcomes["failed"]:
@@ -106,6 +110,26 @@ def _reported(uploads: Iterator[Upload], report: Report) -> Iterator[Upload]:
             kind, upload.where, upload.source, upload.message if upload.reason == "UNREADABLE" else "", upload.notes
         )
         yield upload
+
+
+def _noting(uploads: Iterator[Upload], in_parts: Collection[str], files_read: FilesRead) -> Iterator[Upload]:
+    """The uploads; `files_read` gets those of the files that have parts, named by their keys."""
+    for upload in uploads:
+        if upload.source in in_parts:
+            files_read.add(upload.source, upload.key, readable=upload.reason != "UNREADABLE")
+        yield upload
+
+
+def _delete_left_over(to: Destination, files_read: FilesRead) -> None:
+    """Delete the pages and rows that files no longer have, and name them."""
+    if not files_read.whole:
+        return
+    with asking(ingestion_pb2_grpc.IngestionStub, to.address) as stub:
+        stored = [d.document_key for file in files_read.whole for d in listed(stub, to.knowledge_base, file)]
+        left_over = files_read.left_over({key: file_of(key, {}) for key in stored})
+        delete_all(stub, to.knowledge_base, left_over)
+    for key in left_over:
+        typer.echo(f"deleted {printable(key)}: its file no longer has it")
 
 
 def _prune(to: Destination, naming: Naming, sources: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""A PDF's pages from the file to the sources of an answer, on the command line, over HTTP and in the listings."""
+"""Pages and rows of files: named in the sources of an answer, and gone with the file that no longer has them."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,10 @@ from urllib.parse import quote
 import pytest
 from reportlab.pdfgen.canvas import Canvas
 
+from edge_client.model import EdgeModel
 from edge_client.recall.recaller import MemoryRead
 from memory3.bundle import Bundle
+from memory3.formats import read_documents
 from memory3.formats.naming import page_of, source_of
 from testing.processes import AppProcess
 from tests.edge_client.cli.conftest import run
@@ -67,3 +69,46 @@ def test_the_sources_of_an_answer_over_http_know_their_page(tiny: Bundle, tmp_pa
             ("manual.pdf, page 1", 1),
             ("manual.pdf, page 2", 2),
         }
+        shorter = pdf(tmp_path / "manual.pdf", *PAGES[:1]).read_bytes()
+        reply = call(server.port, "POST", f"/v1/local?key={quote('manual.pdf')}", shorter)
+        assert '"outcome":"dropped","key":"manual.pdf#page=2"' in reply.text
+        assert [one["key"] for one in call(server.port, "GET", "/v1/local").json()["data"]] == ["manual.pdf"]
+
+
+def keys(model: EdgeModel) -> list[str]:
+    return [document.key for document in model.local.documents()["mine"]]
+
+
+def test_a_file_that_became_shorter_or_longer_leaves_no_old_page_or_row(tiny: Bundle, tmp_path: Path) -> None:
+    manual, rooms, record = tmp_path / "manual.pdf", tmp_path / "rooms.csv", tmp_path / "facts.jsonl"
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        for count in (2, 1, 3, 2):
+            pdf(manual, *(f"Page {n}." for n in range(count)))
+            rooms.write_text("room\n" + "".join(f"Hall {n}\n" for n in range(count)))
+            record.write_text("".join(json.dumps({"key": f"k{n}", "text": "x"}) + "\n" for n in range(count)))
+            for source in (manual, rooms, record):
+                assert [
+                    one for one in model.remember_documents(read_documents(source)) if one.outcome == "failed"
+                ] == []
+            pages = [f"{manual}#page={n + 1}" for n in range(count)] if count > 1 else [str(manual)]
+            rows = [f"{rooms}#row={n + 1}" for n in range(count)]
+            assert keys(model) == sorted([*pages, *rows, *(f"k{n}" for n in range(count))])
+        rooms.write_text("room\nHall\nHall, 2\n")  # a row that cannot be read: what else is gone cannot be known
+        assert "failed" in {one.outcome for one in model.remember_documents(read_documents(rooms))}
+        assert f"{rooms}#row=2" in keys(model)
+        assert model.remember("No longer a table.", key=str(rooms)) == 1
+        assert [key for key in keys(model) if key.startswith(str(rooms))] == [str(rooms)]
+
+
+def test_the_command_keeps_no_old_pages_although_it_keeps_files_that_are_gone(tiny: Bundle, tmp_path: Path) -> None:
+    folder = tmp_path.resolve() / "papers"
+    folder.mkdir()
+    pdf(folder / "a.pdf", "One.", "Two.")
+    (folder / "b.txt").write_text("Text.")
+    assert run("remember", folder, "--bundle", tiny.folder).exit_code == 0
+    pdf(folder / "a.pdf", "One.")
+    (folder / "b.txt").unlink()
+    kept = run("remember", folder, "--keep", "--bundle", tiny.folder)
+    assert "2 dropped, 1 stored" in kept.stdout, kept.output
+    listed = run("remembered", "--kb", "mine").stdout.splitlines()
+    assert [line.split()[1] for line in listed] == [f"{folder}/a.pdf", f"{folder}/b.txt"]

@@ -98,6 +98,28 @@ def test_files_are_named_by_their_path_or_a_name_and_pruned_when_they_are_gone(
     assert (alone.exit_code, "--prune is for folders" in alone.stderr) == (1, True)
 
 
+def test_a_file_that_became_shorter_leaves_no_old_row(running: Service, tmp_path: Path) -> None:
+    rooms, other = tmp_path.resolve() / "rooms.csv", tmp_path.resolve() / "rooms.csv.csv"
+
+    def ingested(*arguments: object) -> tuple[str, list[str]]:
+        done = command(running, "ingest", *arguments, "--kb", "rooms")
+        assert done.exit_code == 0, done.output
+        listed = command(running, "documents", "list", "rooms").stdout.splitlines()
+        return done.stdout, [line.split("\t")[0] for line in listed]
+
+    for path in (rooms, other):
+        path.write_text("room,floor\nOak,1\nElm,2\nAsh,3\n")
+    ingested(rooms, other)
+    ingested(rooms, "--name", "halls")
+    rooms.write_text("room,floor\nOak,1\nElm,2\n")
+    said, keys = ingested(rooms)
+    assert f"deleted {rooms}#row=3" in said
+    ingested(rooms, "--name", "halls")
+    left = [f"{rooms}#row=1", f"{rooms}#row=2", *(f"{other}#row={n}" for n in (1, 2, 3)), "halls#row=1", "halls#row=2"]
+    assert ingested(rooms)[1] == sorted(left)
+    assert keys == sorted([*left, "halls#row=3"])
+
+
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
     facts = write_jsonl(tmp_path / "many.jsonl", *({"key": f"k{n}", "text": f"Text {n}."} for n in range(100)))
     process = subprocess.Popen(
