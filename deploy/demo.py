@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.default_bundle import ensure
-from memory3.refusal import SENTENCE
+from memory3.text.refusal import SENTENCE
 from memory_model.catalogue.table import PREFIX
 from memory_model.defaults import ASSETS, MODEL
 from memory_model.models.folder import ModelFolder

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.decoder.providers.tensorrt import decoder_profile
-from memory3.bundle import Bundle
 from memory3.config import ModelConfig
+from memory3.files.bundle import Bundle
 
 QUICK = 0
 """The builder's effort: every graph is parsed and compiled, kernels are not searched for."""

@@ -21,9 +21,9 @@ from edge_client.retrieval import names_of
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream
 from edge_client.wire.client import MemoryClient
-from memory3.bundle import Bundle
-from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.files.bundle import Bundle
+from memory3.runtime.embedder import Embedder
 
 REMEMBER_AT = 0.75
 """Share of the context at which the oldest turns become memories."""

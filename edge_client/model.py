@@ -19,10 +19,10 @@ from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Result
-from memory3.bundle import Bundle
-from memory3.chat import Message, Prompt
 from memory3.errors import InvalidInput
+from memory3.files.bundle import Bundle
 from memory3.formats import FileDocument
+from memory3.text.chat import Message, Prompt
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,9 +12,9 @@ import google_crc32c
 import numpy as np
 
 from edge_client.errors import RetrievalError
-from memory3.embedder import Embedder
 from memory3.errors import InvalidInput
-from memory3.words import order_texts
+from memory3.runtime.embedder import Embedder
+from memory3.text.words import order_texts
 
 OWN_SHARE = 0.4
 """Of the question alone in the vector: decision 0005."""

@@ -21,8 +21,8 @@ from edge_client.generate.past import Progress
 from edge_client.local.database import connected, disk_errors
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import AnswerStream
-from memory3.chat import Message
 from memory3.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
+from memory3.text.chat import Message
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -141,7 +141,7 @@ class Finished:
 
     reason: end (the model ended its turn), stop (a stop string), length (max_tokens), context (the cache is
     full), repetition (the same passage was generated over and over) or cancelled. without_memory: a chunk has
-    no memories because they were unavailable. refused: the answer is a refusal; see `memory3.refusal`.
+    no memories because they were unavailable. refused: the answer is a refusal; see `memory3.text.refusal`.
     """
 
     text: str

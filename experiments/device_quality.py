@@ -22,8 +22,8 @@ from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
 from experiments.corpus.preparing import write_rows
 from experiments.quality import MEASURED, Measured, file_key, keep
-from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
+from memory3.files.bundle import Bundle
 from memory_model import terminal
 from memory_model.data import factbook
 from memory_model.data.factbook import FACTBOOK

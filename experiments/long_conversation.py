@@ -25,9 +25,9 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recall
 from edge_client.session import ChatSession
 from edge_client.stream import Result
-from memory3.bundle import DEFAULT_FOLDER, Bundle
-from memory3.chat import Message
 from memory3.errors import InvalidInput
+from memory3.files.bundle import DEFAULT_FOLDER, Bundle
+from memory3.text.chat import Message
 from memory_model.data import factbook
 from memory_model.data.factbook import FACTBOOK
 from memory_model.eval.scores import Mean, exact_match, token_f1

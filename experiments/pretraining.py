@@ -17,7 +17,7 @@ from experiments.corpus.vocabulary import train_bpe
 from experiments.random_base import write_random_folder
 from memory3.config import ModelConfig, parse_budget
 from memory3.errors import InvalidInput
-from memory3.tokenizer import SpecialTokens, Tokenizer
+from memory3.text.tokenizer import SpecialTokens, Tokenizer
 from memory_model.data.batches import Batch
 from memory_model.data.passages import PassageFiles, corpus_files
 from memory_model.data.retrieved import RetrievalPlan, prepare

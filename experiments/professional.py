@@ -17,8 +17,8 @@ from matplotlib import pyplot as plt
 from rich.table import Table
 
 from memory3.errors import InvalidInput
-from memory3.references import split
-from memory3.words import LARGEST_DROP
+from memory3.text.references import split
+from memory3.text.words import LARGEST_DROP
 from memory_model import terminal
 from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from memory3.config import ModelConfig, weight_shapes
 from memory3.errors import InvalidInput
-from memory3.tokenizer import Tokenizer
+from memory3.text.tokenizer import Tokenizer
 from memory_model.models.folder import Checkpoint, ModelFolder
 from memory_model.terminal import console, progress_bar, write_json
 from testing.shapes import SHAPES

@@ -1,4 +1,4 @@
-"""What every part shares, free of torch: configuration, tokenizer, embedder, codec, formats, bundle.
+"""What every part shares, free of torch: errors and configuration, and the rooms text, codec, runtime, formats, files.
 
 In: files and bytes of a model folder, a bundle or a user's documents. Out: typed values that service, device and
 `memory_model` share. It imports none of them.

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from memory3.errors import ModelMismatch
-from memory3.references import split
+from memory3.text.references import split
 from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.errors import PayloadCorrupt
 from memory_service.stores.store import WriterIdentity

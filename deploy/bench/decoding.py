@@ -18,8 +18,8 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import copy_gb_per_s
 from deploy.bench.scenario import Keys, Sheet, figure, round_figure, subject, with_intervals
 from edge_client import EdgeModel
-from memory3.bundle import Bundle
 from memory3.config import ModelConfig
+from memory3.files.bundle import Bundle
 
 MODES = ("off", "overlap", "exact")
 COPY = "copying memory"

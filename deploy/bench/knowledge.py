@@ -10,8 +10,8 @@ from pathlib import Path
 
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, ScenarioFailed, Settings
-from memory3.bundle import Bundle
 from memory3.digest import file_sha256
+from memory3.files.bundle import Bundle
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 FACTBOOK = ROOT / "data" / "factbook.jsonl"

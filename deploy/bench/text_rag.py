@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from deploy.bench.answering import AnswerSettings, answer
 from deploy.bench.knowledge import prompts
 from edge_client import EdgeModel
-from memory3.words import query_words
+from memory3.text.words import query_words
 
 
 class TextRag:

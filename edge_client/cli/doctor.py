@@ -28,13 +28,13 @@ from edge_client.pull.pack import pull_pack
 from edge_client.pull.transfer import staging_of
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
-from memory3.backend import DecoderBackend
-from memory3.bundle import MANIFEST, Bundle, Manifest
 from memory3.codec.native.library import installed, why_missing
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, Memory3Error
-from memory3.onnx_runtime import ort
+from memory3.files.bundle import MANIFEST, Bundle, Manifest
 from memory3.printable import counted, printable
+from memory3.runtime.backend import DecoderBackend
+from memory3.runtime.onnx_runtime import ort
 
 TEGRA_RELEASE = Path("/etc/nv_tegra_release")
 DEVICE_MODEL = Path("/proc/device-tree/model")

@@ -27,8 +27,8 @@ from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.sync import FileSync
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, MissingFile
+from memory3.files.bundle import Bundle
 from memory3.formats import Report, count_documents
 from memory3.formats.naming import Naming, below
 from memory3.printable import counted, printable

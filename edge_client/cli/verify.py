@@ -31,11 +31,11 @@ from edge_client.decoder.providers import PROVIDERS, nvidia
 from edge_client.decoder.runtime import session_options
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
-from memory3.chat import prefix_ids
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import Memory3Error
-from memory3.onnx_runtime import ort
+from memory3.files.bundle import Bundle
+from memory3.runtime.onnx_runtime import ort
+from memory3.text.chat import prefix_ids
 
 QUESTION = "What is the capital of Norway, and what is it known for? Answer in a few sentences."
 CONTEXT = 1024

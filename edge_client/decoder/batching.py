@@ -22,10 +22,10 @@ from edge_client.decoder.runtime import named_errors
 from edge_client.decoder.scheduler import LATELY_S, Scheduler, broken
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.decoder.slots import Slots
-from memory3.backend import DecoderBackend
-from memory3.bundle import Bundle
-from memory3.chat import prefix_ids, text_start
 from memory3.errors import InvalidInput
+from memory3.files.bundle import Bundle
+from memory3.runtime.backend import DecoderBackend
+from memory3.text.chat import prefix_ids, text_start
 
 LOOK_S = 0.02
 """How often work in the background looks whether the others made steps."""

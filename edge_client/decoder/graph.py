@@ -15,12 +15,12 @@ import numpy as np
 
 from edge_client.decoder.kv import BUCKET, CPU, Buffer, Caches, Device
 from edge_client.decoder.process_memory import return_free_memory
-from memory3.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
-from memory3.cache_layout import TEXT, mask_name, rows_name
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.onnx_runtime import ort
+from memory3.runtime.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
+from memory3.runtime.cache_layout import TEXT, mask_name, rows_name
+from memory3.runtime.onnx_runtime import ort
 
 BINDINGS = 24
 """Shapes of runs that stay bound; a prompt's last piece may have any length."""

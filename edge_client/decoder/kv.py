@@ -21,10 +21,10 @@ from numpy.typing import DTypeLike
 from edge_client.decoder.process_memory import available_bytes
 from edge_client.decoder.runtime import named_errors
 from edge_client.errors import ProviderError
-from memory3.cache_layout import TEXT, CacheTensor, cache_layout
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
-from memory3.onnx_runtime import ort
+from memory3.runtime.cache_layout import TEXT, CacheTensor, cache_layout
+from memory3.runtime.onnx_runtime import ort
 
 CONTEXT, PARALLEL = 2048, 4
 """Text rows and sequences where nothing else is chosen; a context of 0 is this one."""

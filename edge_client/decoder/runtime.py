@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_client.errors import ProviderError
-from memory3.embedder import ExecutionProviders
 from memory3.errors import CorruptFile, Memory3Error
-from memory3.onnx_runtime import ort, runtime_errors
+from memory3.runtime.embedder import ExecutionProviders
+from memory3.runtime.onnx_runtime import ort, runtime_errors
 
 BROKEN = (
     runtime_errors.InvalidProtobuf,

@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_client.decoder.slots import IDLE_S, SequenceState, Slots
 from edge_client.errors import ProviderError
-from memory3.backend import DecoderRunner
+from memory3.runtime.backend import DecoderRunner
 
 PATIENCE_S = 0.005
 """How long a step waits for other sequences that decode, or half of what the last one took if that is more."""

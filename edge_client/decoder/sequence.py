@@ -16,10 +16,10 @@ from edge_client.decoder.kv import PROMPT_TOKENS
 from edge_client.decoder.scheduler import Scheduler
 from edge_client.decoder.slots import SequenceState, Slots
 from edge_client.errors import ContextFull
-from memory3.chat import text_start
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
+from memory3.text.chat import text_start
 
 WORTH_COPYING = 16
 """Tokens that another sequence must have in common beyond this one's before its rows are copied."""

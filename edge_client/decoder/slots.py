@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from memory3.backend import DecoderRunner, RunInput, TextRows
 from memory3.codec.payload import ExplicitMemory
+from memory3.runtime.backend import DecoderRunner, RunInput, TextRows
 
 QUANTUM = 64
 """Reads after which a decoding sequence gives its slot to one that waits for a slot."""

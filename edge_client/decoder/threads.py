@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from memory3.backend import DecoderBackend, RunInput
-from memory3.onnx_runtime import ort
+from memory3.runtime.backend import DecoderBackend, RunInput
+from memory3.runtime.onnx_runtime import ort
 
 THREADS = "threads.json"
 """In the cache folder: the numbers of threads that were measured."""

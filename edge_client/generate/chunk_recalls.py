@@ -18,7 +18,7 @@ from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import LocalSource, Recall, without
 from edge_client.recall.worker import Ticket
 from edge_client.stream import Recalled
-from memory3.chat import Prompt
+from memory3.text.chat import Prompt
 
 GRACE_S = 0.1
 """A wait lasts this much longer than the ticket, so that it is the worker who learns that the service is slow."""

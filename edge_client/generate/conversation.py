@@ -32,8 +32,8 @@ from edge_client.generate.past import Past, Turn, turn_key
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import LocalSource
 from edge_client.stream import Recalled, Remembered
-from memory3.chat import Message, Prompt
 from memory3.errors import Memory3Error
+from memory3.text.chat import Message, Prompt
 
 KEPT_SHARE = 0.5
 """Of the mark, what turns may keep when others leave: so rows are freed once in so many tokens, not at every turn."""

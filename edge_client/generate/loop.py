@@ -1,6 +1,6 @@
 """One answer from its prompt to its last event: the device's read path, as production runs it.
 
-prompt   messages -> tokens -> chunks of 64          memory3.chat, generate.prompt
+prompt   messages -> tokens -> chunks of 64          memory3.text.chat, generate.prompt
 recall   chunk -> query vector -> hits -> memories   generate.chunk_recalls, recall.worker, recall.recaller
 inject   memories -> slots of the caches             decoder.sequence, decoder.kv
 decode   tokens -> logits -> token                   decoder.batching, generate.sampling
@@ -32,8 +32,8 @@ from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.recall.policy import RecallPolicy
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Statistics, Token, TokenLogprob
-from memory3.chat import Prompt
-from memory3.refusal import is_refusal
+from memory3.text.chat import Prompt
+from memory3.text.refusal import is_refusal
 
 CUT = ("length", "context", "repetition", "cancelled")
 """Reasons with which an answer may end inside a character, whose bytes are kept for what goes on with it."""

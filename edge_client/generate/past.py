@@ -14,10 +14,10 @@ from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
-from memory3.chat import Message
 from memory3.errors import InvalidInput
 from memory3.formats import FileDocument
-from memory3.references import turn_references
+from memory3.text.chat import Message
+from memory3.text.references import turn_references
 
 NAME = "conversation"
 """`MemoryRead.knowledge_base` of what is read of it. The title is "turn 3" then, or that of a text."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_client.retrieval import Query
-from memory3.chat import Prompt
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import Prompt
+from memory3.text.tokenizer import Tokenizer
 
 _TURNS = 3
 """The last one, its answer's or question's, and the same speaker's before it."""

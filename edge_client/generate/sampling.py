@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, SkipValidation, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from memory3.errors import InvalidInput
-from memory3.tokenizer import Tokenizer
+from memory3.text.tokenizer import Tokenizer
 
 MOST_LOGPROBS = 20
 """Likeliest tokens that can be requested, as in OpenAI's interface."""

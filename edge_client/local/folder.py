@@ -16,11 +16,11 @@ from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents,
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
 from edge_client.retrieval import RetrievalResult, merged, names_of
-from memory3.bundle import Bundle
 from memory3.errors import IdentityMismatch, InvalidInput, Memory3Error, MissingFile
+from memory3.files.bundle import Bundle
 from memory3.formats import FileDocument
 from memory3.formats.naming import FilesRead, with_file
-from memory3.tokenizer import well_formed
+from memory3.text.tokenizer import well_formed
 
 log = logging.getLogger("edge_client.local")
 DEFAULT_NAME = "mine"

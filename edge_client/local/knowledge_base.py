@@ -1,7 +1,7 @@
-"""`LocalKnowledgeBase`: documents, their memories and vectors in a `memory3.knowledge_file`, searched on the device.
+"""`LocalKnowledgeBase`: documents, their memories and vectors in a knowledge file, searched on the device.
 
 A query is compared with every vector in int8, and exactly with those that are near (`NearVectors`); the
-nearest are put in order by vector and words, as the service does (`memory3.words`). Nothing of it is ever sent.
+nearest are put in order by vector and words, as the service does (`memory3.text.words`). Nothing of it is ever sent.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from edge_client.local.database import connected, disk_errors
 from edge_client.local.records import LocalDocument
 from edge_client.local.writer import Written
 from edge_client.retrieval import Hit, RetrievalResult
-from memory3 import knowledge_file
 from memory3.codec.blas import one_thread
 from memory3.codec.native.library import Library, installed
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.files import knowledge_file
+from memory3.files.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
 from memory3.formats.naming import file_of
-from memory3.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
-from memory3.words import order_texts
+from memory3.text.words import order_texts
 
 LEVELS, QUERY_LEVELS = 127, 2047
 """Largest numbers of a vector and of a query; sums of their products stay within int32 up to 8,000 dimensions."""

@@ -1,4 +1,4 @@
-"""A document as the device keeps it; heads and references are the file's (`memory3.knowledge_file`)."""
+"""A document as the device keeps it; heads and references are the file's (`memory3.files.knowledge_file`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from memory3.files.knowledge_file import Head, Reference
 from memory3.formats.naming import FILE
-from memory3.knowledge_file import Head, Reference
 
 __all__ = ["Head", "LocalDocument", "Reference"]
 

@@ -17,14 +17,14 @@ from edge_client.decoder.process_memory import return_free_memory
 from edge_client.decoder.providers import provider_named
 from edge_client.decoder.runtime import session_options
 from edge_client.errors import StorageError
-from memory3.bundle import Bundle
-from memory3.chat import prefix_ids
 from memory3.codec.blas import one_thread
 from memory3.codec.payload import ExplicitMemory
-from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.onnx_runtime import ort
-from memory3.references import split
+from memory3.files.bundle import Bundle
+from memory3.runtime.embedder import Embedder
+from memory3.runtime.onnx_runtime import ort
+from memory3.text.chat import prefix_ids
+from memory3.text.references import split
 
 PASS_TOKENS, SHORT_PASS_TOKENS = 1024, 256
 """Of one forward pass, padding included: a processor gains little by more, and a pass cannot be interrupted. Short

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.pull.transfer import Progress, ended, require_room, resumed, staged, stream
-from memory3.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest, check_place, replace_folder
 from memory3.channel import ChannelSettings, open_channel
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile
+from memory3.files.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest, check_place, replace_folder
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
 LARGEST_MANIFEST_BYTES = 4 << 20

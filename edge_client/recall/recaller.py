@@ -26,10 +26,10 @@ from edge_client.recall.policy import Breaker
 from edge_client.retrieval import Hit, RetrievalResult, merged, query_vectors
 from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
-from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, IdentityMismatch
 from memory3.formats.naming import page_of, source_of
-from memory3.words import query_words
+from memory3.runtime.embedder import Embedder
+from memory3.text.words import query_words
 
 
 @dataclass(frozen=True)

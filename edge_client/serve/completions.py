@@ -27,8 +27,8 @@ from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGramm
 from edge_client.serve.schema import ChatCompletion, TextCompletion, ok
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
-from memory3.bundle import Bundle
 from memory3.errors import InvalidInput
+from memory3.files.bundle import Bundle
 
 MOST_KNOWLEDGE_BASES = 4
 """Knowledge bases, besides the server's own, whose connections stay open."""

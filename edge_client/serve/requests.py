@@ -17,8 +17,8 @@ from pydantic_core import CoreSchema
 
 from edge_client.generate.sampling import MOST_LOGPROBS, SamplingOptions
 from edge_client.recall.policy import RecallMode
-from memory3.bundle import Bundle
 from memory3.errors import InvalidInput
+from memory3.files.bundle import Bundle
 
 BASE_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 MOST_STOPS = 16

@@ -1,7 +1,7 @@
 """Query vectors to hits over gRPC, from threads. Knows the wire and nothing about models: payloads stay bytes here.
 
 Of several knowledge bases each gets one call, at the same time. A query's hits are then ordered by vector and words as
-the service orders those of one (`memory3.words`), so that the k best of all are read.
+the service orders those of one (`memory3.text.words`), so that the k best of all are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge_client.wire.channel import named_errors
 from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput
-from memory3.words import LARGEST_DROP
+from memory3.text.words import LARGEST_DROP
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,
@@ -119,7 +119,7 @@ class MemoryClient:
     ) -> RetrievalResult:
         """The k nearest memories of each vector (float32 [n, dim]); raises a RetrievalError.
 
-        words: hashes of each query's words (`memory3.words`), with which the service orders near ones and
+        words: hashes of each query's words (`memory3.text.words`), with which the service orders near ones and
         leaves out those that lie far below the best. held_ids: memories whose payloads need not be sent.
         timeout_s: instead of the client's deadline. cancellation: ends the call, which then raises reason CANCELLED.
         """

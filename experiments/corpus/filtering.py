@@ -18,8 +18,8 @@ from rich.table import Table
 
 from experiments.corpus.preparing import SETS, question_sets, write_rows
 from memory3.errors import InvalidInput
-from memory3.references import split
-from memory3.tokenizer import Tokenizer
+from memory3.text.references import split
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data.factbook import read_jsonl
 from memory_model.data.passages import Passage, corpus_files, read_rows
 from memory_model.data.retrieved import overlaps

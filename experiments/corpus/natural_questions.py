@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.corpus.sources import Package
 from memory3.errors import CorruptFile
-from memory3.references import split
+from memory3.text.references import split
 from memory_model.data.passages import Passage, PassageQuestion
 
 PACKAGE = Package(

@@ -11,7 +11,7 @@ import typer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from memory3.errors import InvalidInput
-from memory3.tokenizer import read_backend
+from memory3.text.tokenizer import read_backend
 from memory_model.data.passages import PassageFiles, corpus_files
 from memory_model.models.folder import ModelFolder
 from memory_model.terminal import console

@@ -25,9 +25,9 @@ import typer
 from experiments.corpus.preparing import write_rows
 from experiments.questions.paragraphs import RowData, row_data, write_sets
 from experiments.questions.records import invented_records, record_rows
-from memory3.references import split
-from memory3.refusal import SENTENCE
-from memory3.tokenizer import Tokenizer
+from memory3.text.references import split
+from memory3.text.refusal import SENTENCE
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.factbook import FACTBOOK, Question
 from memory_model.eval.scores import normalise

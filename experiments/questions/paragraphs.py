@@ -18,8 +18,8 @@ import typer
 
 from experiments.corpus.preparing import write_rows
 from memory3.errors import CorruptFile
-from memory3.references import split
-from memory3.refusal import SENTENCE
+from memory3.text.references import split
+from memory3.text.refusal import SENTENCE
 from memory_model.data.tasks import QUESTIONS
 from memory_model.models.tensor_files import read_json
 from memory_model.terminal import console

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.questions.paragraphs import RowData, row_data
-from memory3.refusal import SENTENCE
+from memory3.text.refusal import SENTENCE
 from memory_model.data import factbook
 from memory_model.models.tensor_files import read_json
 

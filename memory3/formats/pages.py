@@ -386,7 +386,7 @@ def _has_image(page: Any) -> bool:
 def _ocr() -> Any:
     """The recogniser of the extra `ocr`; None where it is not installed."""
     try:
-        from memory3.onnx_runtime import ort as ort  # its telemetry is off before the recogniser loads it
+        from memory3.runtime.onnx_runtime import ort as ort  # its telemetry is off before the recogniser loads it
 
         return imported("rapidocr_onnxruntime", "ocr").RapidOCR()
     except MissingFile:

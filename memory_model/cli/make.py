@@ -39,7 +39,7 @@ def new(
     from memory3.codec.payload import MemoryFormat
     from memory3.config import parse_budget
     from memory3.errors import MissingFile
-    from memory3.references import split
+    from memory3.text.references import split
     from memory_model.data.factbook import read_jsonl
     from memory_model.export.activations import KEYS
     from memory_model.models.folder import ModelFolder

@@ -43,7 +43,7 @@ def pretrain(
     make a model folder with `memory-model new OUT`.
     """
     from memory3.config import parse_budget
-    from memory3.tokenizer import Tokenizer
+    from memory3.text.tokenizer import Tokenizer
     from memory_model.models.folder import open_checkpoint
     from memory_model.nn.writing import writing_device
     from memory_model.train.distributed import first_process_first, process_group, processes

@@ -12,7 +12,7 @@ from memory_model.terminal import console, progress_bars
 
 if TYPE_CHECKING:
     from memory3.config import MemoryConfig
-    from memory3.tokenizer import Tokenizer
+    from memory3.text.tokenizer import Tokenizer
     from memory_model.data.mixture import TrainingFiles
     from memory_model.data.retrieved import RetrievedSequences
     from memory_model.data.rows import QuestionRow

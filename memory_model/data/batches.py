@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
+from memory3.text.chat import ChatTemplate
 
 IGNORE = -100
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
-from memory3.references import split
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import ChatTemplate
+from memory3.text.references import split
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, conversation_tokens
 from memory_model.data.factbook import Question

@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
-from memory3.references import turn_references
+from memory3.text.chat import ChatTemplate
+from memory3.text.references import turn_references
 from memory_model.data import factbook
 from memory_model.data.conversations import Sizes, TrainingReference
 from memory_model.data.factbook import Question

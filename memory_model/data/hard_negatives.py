@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
-from memory3.refusal import SENTENCE
+from memory3.text.chat import ChatTemplate
+from memory3.text.refusal import SENTENCE
 from memory_model.data.conversations import Conversations, Example, FactConversations, Sizes, TrainingReference, Turns
 from memory_model.data.factbook import Question, refers_to
 from memory_model.data.rows import QuestionRow

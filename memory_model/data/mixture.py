@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memory3.chat import ChatTemplate
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
 from memory3.printable import counted
-from memory3.references import split
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import ChatTemplate
+from memory3.text.references import split
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.batches import BatchSource, Mixture, parse_weights
 from memory_model.data.conversations import FactConversations, PassageConversations, Sizes, references_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from memory3.refusal import SENTENCE
+from memory3.text.refusal import SENTENCE
 from memory_model.data.batches import Batch
 from memory_model.data.conversations import Conversations, Example, TrainingReference
 from memory_model.data.factbook import Question, refers_to

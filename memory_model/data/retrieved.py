@@ -27,12 +27,12 @@ import numpy as np
 
 from memory3.digest import file_sha256
 from memory3.errors import InvalidInput
-from memory3.references import split
-from memory3.tokenizer import Tokenizer
+from memory3.text.references import split
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data.passages import Passage, PassageFiles
 
 if TYPE_CHECKING:
-    from memory3.embedder import Embedder
+    from memory3.runtime.embedder import Embedder
 
 Progress = Callable[[str, int, int], None]
 """Called with (description, done, total)."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from memory3.chat import ChatTemplate
+from memory3.text.chat import ChatTemplate
 from memory_model.data.batches import IGNORE, Batch, conversation_tokens
 from memory_model.data.passages import Passage
 from memory_model.data.retrieved import RetrievedSequences

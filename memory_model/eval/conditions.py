@@ -21,8 +21,8 @@ from functools import cached_property
 from typing import Any
 
 from memory3.errors import InvalidInput
-from memory3.references import split
-from memory3.refusal import is_refusal
+from memory3.text.references import split
+from memory3.text.refusal import is_refusal
 from memory_model.data.rows import QuestionRow
 from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean, Paired, exact_match, token_f1

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from memory3.embedder import Embedder
+from memory3.runtime.embedder import Embedder
 from memory_model.eval.conditions import Evaluation, Scores
 from memory_model.eval.retrieval import ReferenceIndex, references_of
 from memory_model.eval.subject import Subject

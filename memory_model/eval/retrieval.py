@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from memory3.embedder import Embedder
 from memory3.errors import InvalidInput
-from memory3.references import split
-from memory3.tokenizer import Tokenizer
-from memory3.words import LARGEST_DROP, query_words, ranked, text_words
+from memory3.runtime.embedder import Embedder
+from memory3.text.references import split
+from memory3.text.tokenizer import Tokenizer
+from memory3.text.words import LARGEST_DROP, query_words, ranked, text_words
 from memory_model.data import factbook
 
 CANDIDATES = 50

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from memory3.refusal import PUNCTUATION
+from memory3.text.refusal import PUNCTUATION
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 

@@ -13,7 +13,7 @@ import torch
 
 from memory3.codec.codec import ExactCodec, MemoryCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
-from memory3.refusal import Refusal
+from memory3.text.refusal import Refusal
 from memory_model.eval.written import WrittenMemories
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from memory3.cache_layout import cache_layout, projection_rows
-from memory3.chat import prefix_ids, text_start
+from memory3.runtime.cache_layout import cache_layout, projection_rows
+from memory3.text.chat import prefix_ids, text_start
 from memory_model.nn.decoder import PackedRows
 from memory_model.nn.fused import product_type, products
 from memory_model.nn.writing import stack_memories

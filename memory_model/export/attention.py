@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from memory3.cache_layout import TEXT, CacheLayout, CacheTensor, mask_name, rows_name
 from memory3.config import ModelConfig
+from memory3.runtime.cache_layout import TEXT, CacheLayout, CacheTensor, mask_name, rows_name
 from memory_model.export.graph import Graph
 from memory_model.export.weights import WeightNodes
 

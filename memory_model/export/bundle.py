@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from memory3.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import MemoryFormat
+from memory3.files.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory3.printable import Bars
 from memory_model.data.factbook import read_jsonl
 from memory_model.defaults import PRECISION

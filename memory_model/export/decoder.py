@@ -9,7 +9,7 @@ heads, G = H / K, d head dimension, h heads of one cache tensor, R rows of it, T
 Inputs:  token_ids, position_ids int64 [B, S], positions that follow one another; output_rows int64 [N], which of the
          B S tokens get logits; rotary_cos, rotary_sin float32 [P, d / 2], of every position, with P at least the rows
          of the largest cache; the cache tensors [B, h, R, d], float32 or, where the graph computes with halves,
-         float16; for every layout of `memory3.cache_layout` the row int64 [B] of each sequence's first new
+         float16; for every layout of `memory3.runtime.cache_layout` the row int64 [B] of each sequence's first new
          token, and a mask float32 [B, 1 or h, slots] over the memory slots, 0 or -inf.
          `standard` only: batch_ids int64 [B], 0 to B - 1; columns int64 [T], 0 to T - 1.
 Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`.
@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from memory3.bundle import WRITER_FILE
-from memory3.cache_layout import CacheTensor, cache_layout, fused_path, projection_rows
 from memory3.config import ModelConfig
+from memory3.files.bundle import WRITER_FILE
+from memory3.runtime.cache_layout import CacheTensor, cache_layout, fused_path, projection_rows
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention, normed
 from memory_model.export.graph import ExternalData, Graph, save_together
 from memory_model.export.weights import Precision, WeightNodes

@@ -19,8 +19,8 @@ from onnx import TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from memory3.digest import file_sha256
-from memory3.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.runtime.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
 from memory_model.defaults import MINILM
 from memory_model.export.graph import Graph
 from memory_model.models.encoder import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from zlib import crc32
 
-from memory3.embedder import CONFIG, Embedder
+from memory3.runtime.embedder import CONFIG, Embedder
 from memory_model.defaults import MINILM
 from memory_model.export.embedder import export_embedder
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from memory3.cache_layout import CacheTensor
 from memory3.config import ModelConfig
+from memory3.runtime.cache_layout import CacheTensor
 from memory_model.export.attention import normed
 from memory_model.export.graph import Graph
 from memory_model.export.weights import BITS, Precision, WeightNodes

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from memory3.digest import file_sha256
-from memory3.embedder import POOLINGS
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.runtime.embedder import POOLINGS
 from memory_model.models.huggingface import read_tokenizer
 from memory_model.models.tensor_files import Weights, open_tensors, read_json
 

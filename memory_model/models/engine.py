@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memory3.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
-from memory3.bundle import MANIFEST, Manifest
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import ModelMismatch
+from memory3.files.bundle import MANIFEST, Manifest
+from memory3.runtime.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model, model_id_of
 from memory_model.nn.decoder import Decoder

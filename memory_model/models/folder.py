@@ -24,7 +24,7 @@ from typing import Any
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
-from memory3.refusal import Refusal
+from memory3.text.refusal import Refusal
 from memory_model.catalogue.table import PREFIX, entry_of, nearest
 from memory_model.defaults import ASSETS, MINILM, MODEL
 from memory_model.models.gguf import GgufFile

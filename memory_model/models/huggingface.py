@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput, MissingFile
-from memory3.tokenizer import SpecialTokens, read_backend
+from memory3.text.tokenizer import SpecialTokens, read_backend
 from memory_model.models.architectures import config_of
 from memory_model.models.tensor_files import Weights, open_tensors, read_json, weight_files
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 
-from memory3.chat import ChatTemplate
 from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import MemoryFormat
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, InvalidInput
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import ChatTemplate
+from memory3.text.tokenizer import Tokenizer
 from memory_model.models import tensor_files
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.adapter import Adapter

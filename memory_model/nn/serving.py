@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory3.cache_layout import TEXT, cache_layout
 from memory3.errors import InvalidInput
+from memory3.runtime.cache_layout import TEXT, cache_layout
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.writing import pad_ids
 

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory3.chat import prefix_ids
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import prefix_ids
+from memory3.text.tokenizer import Tokenizer
 from memory_model.nn.decoder import Decoder, MemoryBatch, PackedRows
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}

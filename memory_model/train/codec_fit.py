@@ -15,13 +15,13 @@ import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from memory3.chat import text_start
 from memory3.codec.codec import MemoryCodec
 from memory3.codec.native.library import installed
 from memory3.codec.payload import vector_rows
 from memory3.codec.scalar import SCALAR_BITS, ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.errors import InvalidInput
+from memory3.text.chat import text_start
 from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_tables
 from memory_model.data.batches import IGNORE, Batch, BatchSource

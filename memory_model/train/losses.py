@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory3.chat import text_start
 from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import vector_rows
 from memory3.config import MemoryConfig
+from memory3.text.chat import text_start
 from memory_model.data.batches import IGNORE, Batch, buckets
 from memory_model.nn.adapter import at_start, original
 from memory_model.nn.decoder import Decoder, MemoryBatch, PackedRows

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from safetensors.torch import save_file
 from torch import nn
 
-from memory3.chat import prefix_ids
 from memory3.config import ModelConfig
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import prefix_ids
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.running_text import ContinualBatches
 from memory_model.models.folder import Checkpoint

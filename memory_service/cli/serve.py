@@ -30,7 +30,7 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve until SIGTERM. You can also give every setting as MEMORY_SERVICE_<NAME> or in the --config file."""
-    from memory3.bundle import Bundle
+    from memory3.files.bundle import Bundle
     from memory_service.api.server import run, serve_until_signal
     from memory_service.telemetry.logs import configure_logs, logger
     from memory_service.write.model_encoder import ModelEncoder

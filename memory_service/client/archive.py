@@ -1,6 +1,6 @@
 """Where backups are: a folder or S3-compatible storage, with any number of them side by side.
 
-    20261128T121500.123Z.memories   a knowledge base (`memory3.knowledge_file`)
+    20261128T121500.123Z.memories   a knowledge base (`memory3.files.knowledge_file`)
     20261128T121500.123Z.json       written last: what is in it, and its SHA-256; without it there is no backup
 
 A backup is written next to the older ones, which are removed once it is complete. What a killed run left is removed by

@@ -1,6 +1,6 @@
 """Backup and restore of a knowledge base over the wire, while the service runs.
 
-a snapshot of the service --ExportKnowledgeBase--> one file (`memory3.knowledge_file`) --> an archive
+a snapshot of the service --ExportKnowledgeBase--> one file (`memory3.files.knowledge_file`) --> an archive
 an archive --> its newest file, compared with its checksum --Ingest--> a new knowledge base
 """
 
@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import grpc
 import numpy as np
 
-from memory3 import knowledge_file
 from memory3.errors import CorruptFile
-from memory3.knowledge_file import DocumentRecord, Head, Reference
+from memory3.files import knowledge_file
+from memory3.files.knowledge_file import DocumentRecord, Head, Reference
 from memory3.printable import counted
 from memory_service.client.archive import FILE_4, Archive, Backup
 from memory_service.client.connection import RemoteError, connected

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from memory3.words import query_words
+from memory3.text.words import query_words
 from memory_service.encoder import read_vectors
 from memory_service.errors import BadRequest
 from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings

@@ -178,7 +178,7 @@ class Found(NamedTuple):
 class Query:
     """What to search. vectors: float32 [queries, dimension], finite, none zero.
 
-    words: hashes of each query's words (`memory3.words`), or empty; with them the `candidates` nearest by
+    words: hashes of each query's words (`memory3.text.words`), or empty; with them the `candidates` nearest by
     vector are ordered by vector and words, and the first k are the hits, less those that score lower than the
     best by more than `maximum_drop`.
     """

@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 
 from memory3.errors import Memory3Error
-from memory3.references import split
+from memory3.text.references import split
 from memory_service.encoder import Encoder, read_vectors
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge, ShuttingDown
 from memory_service.stores.store import NewDocument, NewReference, StoredVersion, Written

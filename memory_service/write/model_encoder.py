@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memory3.errors import CorruptFile, MissingFile
-from memory3.references import split
+from memory3.text.references import split
 from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.errors import PayloadCorrupt
 from memory_service.stores.store import WriterIdentity, require_same
 
 if TYPE_CHECKING:
     from memory3.codec.payload import ExplicitMemory, MemoryFormat
-    from memory3.embedder import Embedder
+    from memory3.runtime.embedder import Embedder
     from memory_model.models.load import LoadedModel
     from memory_service.settings import Settings
 
@@ -53,10 +53,10 @@ class ModelEncoder:
         """
         import torch
 
-        from memory3.bundle import Bundle
         from memory3.codec.codec import MemoryCodec
         from memory3.codec.payload import MemoryFormat
-        from memory3.embedder import CONFIG, Embedder, EmbedderConfig
+        from memory3.files.bundle import Bundle
+        from memory3.runtime.embedder import CONFIG, Embedder, EmbedderConfig
         from memory_model.models.folder import ModelFolder
         from memory_model.models.load import load_model, model_id_of
         from memory_model.nn.writing import writing_device

@@ -11,13 +11,13 @@ from deploy.default_bundle import ensure, made_from, modules
 @pytest.mark.parametrize(
     "name",
     [
-        "memory3.bundle",
-        "memory3.cache_layout",
-        "memory3.chat",
+        "memory3.files.bundle",
+        "memory3.runtime.cache_layout",
+        "memory3.text.chat",
         "memory3.codec.codec",
         "memory3.config",
-        "memory3.embedder",
-        "memory3.tokenizer",
+        "memory3.runtime.embedder",
+        "memory3.text.tokenizer",
         "memory_model.export.quantize",
         "memory_model.models.load",
         "memory_model.nn.decoder",

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, main, random_decoder, random_format
-from memory3.backend import RunInput
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import MemoryFormat
+from memory3.runtime.backend import RunInput
 from memory_model.models.engine import TorchBackend
 from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder

@@ -9,7 +9,7 @@ from deploy.bench.decoding import weight_bytes
 from deploy.bench.knowledge import prompts
 from deploy.bench.scenario import ScenarioFailed, find_scenario
 from edge_client import EdgeModel
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from memory_service.write.model_encoder import ModelEncoder
 from tests.edge_client.tiny_bundle import format_of, tiny_bundle, tiny_loaded
 from tests.memory_service.running import document, running

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.model import EdgeModel
-from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
+from memory3.files.bundle import Bundle
 from memory_model.nn.writing import MemoryWriter
 from protos.memory.v1 import models_pb2
 from tests.edge_client.fake_service import FakeService, serving

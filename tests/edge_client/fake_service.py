@@ -11,7 +11,7 @@ import google_crc32c
 import grpc
 import numpy as np
 
-from memory3.embedder import Embedder
+from memory3.runtime.embedder import Embedder
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
 from protos.memory.v1.knowledge_bases_pb2_grpc import KnowledgeBasesServicer, add_KnowledgeBasesServicer_to_server
 

@@ -23,9 +23,9 @@ from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
+from memory3.files.bundle import Bundle
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.tiny_bundle import tiny_bundle
 

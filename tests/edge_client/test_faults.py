@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from edge_client import EdgeModel
-from memory3.bundle import Bundle
 from memory3.codec.codec import ExactCodec
+from memory3.files.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
 from testing.tcp_proxy import TcpProxy
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of

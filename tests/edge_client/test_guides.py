@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
 from tests.edge_client.fake_service import FakeService
 

@@ -18,9 +18,9 @@ from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.conversation import CLOSE
 from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
-from memory3.bundle import Bundle
-from memory3.chat import Prompt
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.files.bundle import Bundle
+from memory3.text.chat import Prompt
 from tests.edge_client.answers import finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_loaded

@@ -18,10 +18,10 @@ from edge_client.decoder.providers import open_decoder
 from edge_client.engine import Engine
 from edge_client.serve.requests import JsonGrammars
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
-from memory3.chat import prefix_ids
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.files.bundle import Bundle
+from memory3.text.chat import prefix_ids
 from memory_model.export.decoder import export_decoder
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of

@@ -8,11 +8,11 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from memory3.bundle import MANIFEST, Bundle
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
-from memory3.tokenizer import Tokenizer as LlmTokenizer
+from memory3.files.bundle import MANIFEST, Bundle
+from memory3.text.tokenizer import Tokenizer as LlmTokenizer
 from memory_model.export.bundle import export_bundle
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel

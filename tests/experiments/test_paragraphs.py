@@ -14,7 +14,7 @@ from experiments.questions.paragraphs import (
     write_paragraph_sets,
 )
 from memory3.errors import CorruptFile
-from memory3.refusal import SENTENCE
+from memory3.text.refusal import SENTENCE
 from memory_model.data.rows import read_rows
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.questions.countries import fact_sets, holders, invented_documents, twin_rows, unanswerable_rows
 from experiments.questions.records import filled, invented_records, record_rows
-from memory3.tokenizer import Tokenizer
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.rows import read_rows
 from memory_model.models.folder import ModelFolder

@@ -11,9 +11,9 @@ import pytest
 
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.model import EdgeModel
-from memory3.bundle import Bundle
 from memory3.codec.codec import ExactCodec
-from memory3.embedder import Embedder
+from memory3.files.bundle import Bundle
+from memory3.runtime.embedder import Embedder
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from memory_model.models.load import LoadedModel

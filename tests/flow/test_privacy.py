@@ -242,10 +242,10 @@ def test_the_service_serves_without_a_look_up(recorded_device: Recorded, bundle:
 
 
 def test_a_program_that_imported_the_runtime_first_is_warned(recorded: Recorded) -> None:
-    code = "import onnxruntime, memory3.embedder"
+    code = "import onnxruntime, memory3.runtime.embedder"
     warned, _ = recorded.start(sys.executable, "-c", code, traced=False).communicate(timeout=120)
     assert "RuntimeWarning: onnxruntime was imported before memory3" in warned
-    code = "import memory3, onnxruntime, memory3.embedder"
+    code = "import memory3, onnxruntime, memory3.runtime.embedder"
     silent, _ = recorded.start(sys.executable, "-c", code, traced=False).communicate(timeout=120)
     assert silent == ""
 

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
 
-from tests.memory3.test_embedder import TEXTS
+from tests.memory3.runtime.test_embedder import TEXTS
 
 VOCABULARY = 300
 POSITIONS = 66

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory3.words import query_words
+from memory3.text.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.stores.address import StoreOptions
 from memory_service.stores.clickhouse.dialect import filter_sql

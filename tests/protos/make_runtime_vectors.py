@@ -22,13 +22,13 @@ import torch
 from edge_client.generate.prompt import cut, requests_recall
 from edge_client.generate.sampling import StreamText
 from edge_client.retrieval import OWN_SHARE
-from memory3.chat import ChatTemplate, prefix_ids, text_start
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory3.codec.tables import ProductTables
 from memory3.config import MEMORY_FORMAT_VERSION, weight_shapes
-from memory3.refusal import Refusal
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import ChatTemplate, prefix_ids, text_start
+from memory3.text.refusal import Refusal
+from memory3.text.tokenizer import Tokenizer
 from memory_model.export.bundle import export_bundle
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel

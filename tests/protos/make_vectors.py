@@ -15,7 +15,7 @@ from memory3.codec.codec import ExactCodec, MemoryCodec
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.codec.scalar import SCALAR_BITS, ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, MemoryHead
-from memory3.words import query_words
+from memory3.text.words import query_words
 from memory_service.write.document import content_hash_of, text_hash_of
 from tests.memory_model.tiny import tiny_config
 

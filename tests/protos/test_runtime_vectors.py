@@ -16,12 +16,12 @@ from tokenizers import Tokenizer
 
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
-from memory3.backend import DecoderBackend
-from memory3.bundle import Bundle
-from memory3.cache_layout import fused_path
 from memory3.codec.payload import MemoryFormat
-from memory3.onnx_runtime import ort
-from memory3.refusal import Refusal
+from memory3.files.bundle import Bundle
+from memory3.runtime.backend import DecoderBackend
+from memory3.runtime.cache_layout import fused_path
+from memory3.runtime.onnx_runtime import ort
+from memory3.text.refusal import Refusal
 from memory_model.models.engine import TorchBackend
 from tests.protos.make_runtime_vectors import FOLDER, contents, loaded, memory_format, write_bundle
 

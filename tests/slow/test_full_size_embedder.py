@@ -14,7 +14,7 @@ from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from edge_client.model import EdgeModel
 from memory3.codec.codec import ExactCodec
-from memory3.embedder import MODEL, Embedder
+from memory3.runtime.embedder import MODEL, Embedder
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from memory_service.write.model_encoder import ModelEncoder

@@ -17,7 +17,7 @@ from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from tests.edge_client.decoder.test_graph import resident_bytes
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded

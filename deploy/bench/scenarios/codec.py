@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
-from memory3.bundle import Bundle
 from memory3.codec.codec import MemoryCodec, ProductCodec
 from memory3.codec.native.library import installed
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.codec.tables import ProductTables
 from memory3.config import ModelConfig
+from memory3.files.bundle import Bundle
 from memory_model.codec.faiss import tables_of_index
 from testing.shapes import MEMORY3_2B
 

@@ -25,7 +25,7 @@ from deploy.bench.scenario import BUILD, Keys, Scenario, ScenarioFailed, Setting
 from deploy.bench.service.data import Collection
 from deploy.bench.service.stores import serve_store
 from memory3.formats import FileDocument
-from memory3.references import split
+from memory3.text.references import split
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model
 from memory_model.nn.writing import MemoryWriter

@@ -32,7 +32,7 @@ from deploy.bench.scenario import (
     subject,
     with_intervals,
 )
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
 
 PEER = "llama.cpp"

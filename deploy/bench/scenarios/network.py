@@ -15,7 +15,7 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, round_figure, subject, with_intervals
 from deploy.bench.shaper import Link, shaped_network
 from deploy.bench.text_rag import TextRag
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 
 RAG = "RAG"
 

@@ -11,7 +11,7 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
 from deploy.bench.text_rag import TextRag
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 
 MEMORY, RAG, RAG_EVERY_CHUNK, PEER, ASKING = "memory", "RAG", "RAG every chunk", "llama.cpp RAG", "retrieval"
 

@@ -22,8 +22,8 @@ from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
-from memory3.bundle import Bundle
-from memory3.words import query_words
+from memory3.files.bundle import Bundle
+from memory3.text.words import query_words
 
 TITLE_WORDS = "What is the capital of Norway?"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from deploy.bench.answering import AnswerSettings
 from deploy.bench.decoding import decoding_sheets, measure_decoding
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed
-from memory3.bundle import MANIFEST
+from memory3.files.bundle import MANIFEST
 
 
 class ShapeSettings(AnswerSettings):

@@ -13,7 +13,7 @@ import numpy as np
 
 from deploy.bench.processes import go_first_when_memory_ends
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
-from memory3.words import ranked
+from memory3.text.words import ranked
 from memory_service.api.retrieval import response_of
 from memory_service.api.server import run
 from memory_service.stores.store import Found, Retrieved

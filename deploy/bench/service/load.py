@@ -14,7 +14,7 @@ import numpy as np
 
 from deploy.bench.service.data import Collection, K, recall
 from deploy.bench.service.front import METHOD
-from memory3.words import query_words
+from memory3.text.words import query_words
 from protos.memory.v1 import retrieval_pb2
 
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from deploy.bench.service.data import Collection
 from deploy.bench.service.front import Candidate, Searcher
-from memory3.words import text_words
+from memory3.text.words import text_words
 
 _BATCH = 256
 _TABLE, _PAYLOADS = "memories", "payloads"

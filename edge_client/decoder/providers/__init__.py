@@ -23,8 +23,8 @@ from edge_client.decoder.providers.cuda import CudaProvider
 from edge_client.decoder.providers.provider import OpenOptions, Provider, Threads
 from edge_client.decoder.providers.tensorrt import TensorrtProvider
 from edge_client.decoder.providers.torch import TorchProvider
-from memory3.backend import DecoderBackend
 from memory3.errors import InvalidInput, Memory3Error
+from memory3.runtime.backend import DecoderBackend
 
 AUTO = "auto"
 PROVIDERS: dict[str, Provider] = {

@@ -8,10 +8,10 @@ from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
 from edge_client.decoder.runtime import cache_folder
 from edge_client.decoder.threads import THREADS, fastest
-from memory3.backend import DecoderBackend
-from memory3.cache_layout import fused_path
-from memory3.embedder import ExecutionProviders
 from memory3.errors import MissingFile
+from memory3.runtime.backend import DecoderBackend
+from memory3.runtime.cache_layout import fused_path
+from memory3.runtime.embedder import ExecutionProviders
 
 CHAIN: ExecutionProviders = [("CPUExecutionProvider", {})]
 

@@ -13,8 +13,8 @@ from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.kv import CUDA
 from edge_client.decoder.providers import cpu, nvidia
 from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
-from memory3.embedder import ExecutionProviders
-from memory3.onnx_runtime import ort
+from memory3.runtime.embedder import ExecutionProviders
+from memory3.runtime.onnx_runtime import ort
 
 OPTIONS: Mapping[str, str] = {
     "device_id": "0",

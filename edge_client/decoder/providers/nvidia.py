@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
-from memory3.onnx_runtime import ort
+from memory3.runtime.onnx_runtime import ort
 
 INSTALL = (
     "pip install 'memory3-edge[edge-{extra}]' && pip uninstall --yes onnxruntime && "

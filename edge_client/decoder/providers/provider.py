@@ -12,9 +12,9 @@ from edge_client.decoder.kv import CONTEXT, CPU, PARALLEL, Device
 from edge_client.decoder.process_memory import in_huge_pages
 from edge_client.decoder.runtime import open_session, session_options
 from edge_client.errors import ProviderError
-from memory3.backend import DecoderBackend
-from memory3.embedder import ExecutionProviders
 from memory3.errors import InvalidInput, MissingFile
+from memory3.runtime.backend import DecoderBackend
+from memory3.runtime.embedder import ExecutionProviders
 
 Threads = int | Literal["auto"]
 

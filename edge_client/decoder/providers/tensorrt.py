@@ -18,10 +18,10 @@ from edge_client.decoder.providers import cuda, nvidia
 from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
 from edge_client.decoder.runtime import cache_folder
 from edge_client.errors import ProviderError
-from memory3.cache_layout import TEXT, cache_layout, mask_name, rows_name
 from memory3.config import ModelConfig
-from memory3.embedder import ExecutionProviders
-from memory3.onnx_runtime import ort
+from memory3.runtime.cache_layout import TEXT, cache_layout, mask_name, rows_name
+from memory3.runtime.embedder import ExecutionProviders
+from memory3.runtime.onnx_runtime import ort
 
 EXECUTION_PROVIDER = "TensorrtExecutionProvider"
 TYPICAL_ROWS = 512

@@ -8,7 +8,7 @@ from pathlib import Path
 from edge_client.decoder.providers.provider import OpenOptions, Provider
 from edge_client.decoder.runtime import named_errors
 from edge_client.errors import ProviderError
-from memory3.backend import DecoderBackend
+from memory3.runtime.backend import DecoderBackend
 
 
 class TorchProvider(Provider):

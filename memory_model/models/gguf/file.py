@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from memory3.config import ModelConfig, weight_shapes
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.tokenizer import SpecialTokens
+from memory3.text.tokenizer import SpecialTokens
 from memory_model.models import tensor_files
 from memory_model.models.gguf.blocks import dequantized, require_readable
 from memory_model.models.gguf.header import StoredTensor, part_files, read_header, stem_of

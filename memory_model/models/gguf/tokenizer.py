@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.tokenizer import SpecialTokens
+from memory3.text.tokenizer import SpecialTokens
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds of tokens in `tokenizer.ggml.token_type`."""

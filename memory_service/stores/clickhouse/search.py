@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memory3.words import query_words, ranked
+from memory3.text.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine

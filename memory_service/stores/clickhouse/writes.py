@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory3.printable import counted
-from memory3.words import text_words
+from memory3.text.words import text_words
 from memory_service.errors import StoreUnavailable
 from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.engine import Engine

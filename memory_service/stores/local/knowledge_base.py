@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from memory3.errors import Memory3Error
-from memory3.words import ranked
+from memory3.text.words import ranked
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores.filters import Filter
 from memory_service.stores.local.database import Database

@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 from pydantic import TypeAdapter
 
-from memory3.words import query_words, text_words
+from memory3.text.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql
 from memory_service.stores.local.disk import is_damage

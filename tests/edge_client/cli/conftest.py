@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from edge_client.cli.main import app
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 
 PROGRAM = Path(sys.executable).parent / "edge-client"

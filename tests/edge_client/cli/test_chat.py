@@ -23,7 +23,7 @@ from edge_client.decoder.providers import nvidia
 from edge_client.errors import ModelClosed
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from memory3.printable import printable, shown_on
 from tests.edge_client.cli.conftest import PROGRAM, run
 from tests.edge_client.fake_service import FakeService

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from edge_client.generate import loop
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService

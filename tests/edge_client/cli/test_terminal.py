@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory3 import __version__
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from memory3.printable import Wrapped
 from testing.processes import AppProcess
 from tests.edge_client.cli.conftest import run

@@ -22,9 +22,9 @@ from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.decoder.slots import IDLE_S
 from edge_client.errors import ProviderError
-from memory3.backend import DecoderBackend, RunInput
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import MemoryConfig, MemoryHead
+from memory3.runtime.backend import DecoderBackend, RunInput
 from memory_model.export.decoder import OPERATORS, decoder_graphs
 from memory_model.models.engine import TorchBackend, TorchRunner
 from tests.edge_client.tiny_bundle import random_memory

@@ -18,10 +18,10 @@ from edge_client.decoder.process_memory import return_free_memory
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
-from memory3.backend import DecoderBackend
-from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.files.bundle import Bundle
+from memory3.runtime.backend import DecoderBackend
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.engine import TorchBackend
 from tests.edge_client.tiny_bundle import random_memory, tiny_config, tiny_loaded

@@ -10,8 +10,8 @@ from edge_client.decoder.providers import PROVIDERS, open_decoder, provider_name
 from edge_client.decoder.providers.cpu import CpuProvider
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
 from memory3.errors import InvalidInput
+from memory3.files.bundle import Bundle
 
 
 class ExampleProvider(CpuProvider):

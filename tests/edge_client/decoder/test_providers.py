@@ -13,9 +13,9 @@ from edge_client.decoder.providers.provider import OpenOptions
 from edge_client.decoder.providers.tensorrt import EngineCache, decoder_inputs
 from edge_client.decoder.runtime import cache_folder, named_errors, session_options
 from edge_client.errors import ProviderError
-from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, ModelMismatch
-from memory3.onnx_runtime import ort
+from memory3.files.bundle import Bundle
+from memory3.runtime.onnx_runtime import ort
 
 ORIN = Gpu("Orin", "87")
 EVERY = ["CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"]

@@ -15,9 +15,9 @@ from edge_client.generate.prompt import cut, query_text
 from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import StreamText
 from edge_client.retrieval import OWN_SHARE, Query, query_vectors
-from memory3.chat import ChatTemplate, Prompt
-from memory3.embedder import Embedder
-from memory3.tokenizer import Tokenizer
+from memory3.runtime.embedder import Embedder
+from memory3.text.chat import ChatTemplate, Prompt
+from memory3.text.tokenizer import Tokenizer
 from memory_model.export.embedder import export_embedder
 from tests.edge_client.tiny_bundle import SPECIAL, TEMPLATE, byte_tokenizer, tiny_bert, tiny_loaded
 

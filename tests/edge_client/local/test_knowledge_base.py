@@ -14,7 +14,6 @@ from edge_client.local.database import KEY_FILE
 from edge_client.local.knowledge_base import BLOCK, LocalKnowledgeBase, NearVectors, kept_documents
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
-from memory3.bundle import Bundle
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import Identity
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
@@ -27,7 +26,8 @@ from memory3.errors import (
     MissingFile,
     ModelMismatch,
 )
-from memory3.words import LARGEST_DROP, query_words, ranked, text_words
+from memory3.files.bundle import Bundle
+from memory3.text.words import LARGEST_DROP, query_words, ranked, text_words
 from memory_model.export.bundle import export_bundle
 from memory_model.nn.writing import MemoryWriter as TorchWriter
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_config, tiny_loaded

@@ -14,8 +14,8 @@ import pytest
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
-from memory3.bundle import Bundle
 from memory3.errors import InvalidInput, ModelMismatch
+from memory3.files.bundle import Bundle
 from testing.tcp_proxy import TcpProxy
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
@@ -134,7 +134,7 @@ import sys
 from pathlib import Path
 from edge_client.local.folder import LocalKnowledgeBases, remember
 from edge_client.local.writer import MemoryWriter
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from memory3.formats import read_documents
 bundle = Bundle.open(sys.argv[1])
 writer = MemoryWriter(bundle)

@@ -13,7 +13,7 @@ from edge_client.local.folder import LocalKnowledgeBases, remember
 from edge_client.local.writer import MemoryWriter
 from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from memory3.formats import read_documents
 from memory3.formats.naming import Naming
 from tests.edge_client.cli.conftest import run

@@ -20,10 +20,10 @@ import pytest
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.pull import transfer
 from edge_client.pull.bundle import checked_manifest, pull_bundle
-from memory3.bundle import MANIFEST, Bundle
 from memory3.channel import ChannelSettings
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.files.bundle import MANIFEST, Bundle
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from testing.programs import ran
 from testing.tcp_proxy import TcpProxy

@@ -17,11 +17,11 @@ from edge_client.pull import transfer
 from edge_client.pull.pack import pull_pack
 from edge_client.retrieval import Hit
 from edge_client.wire.client import MemoryClient
-from memory3.bundle import Bundle
 from memory3.channel import ChannelSettings
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput, ModelMismatch
-from memory3.words import query_words
+from memory3.files.bundle import Bundle
+from memory3.text.words import query_words
 from testing.encoders import DIMENSION, HashEncoder, vector_of
 from testing.tcp_proxy import TcpProxy
 from tests.edge_client.cli.conftest import run

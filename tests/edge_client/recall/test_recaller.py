@@ -15,10 +15,10 @@ from edge_client.errors import Cancellation, RetrievalError
 from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
 from edge_client.recall.recaller import CachedMemory, MemoryCache, Recall, Recaller
 from edge_client.wire.client import MemoryClient
-from memory3.bundle import Bundle
 from memory3.channel import ChannelSettings
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory3.files.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_config

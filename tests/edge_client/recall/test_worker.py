@@ -12,7 +12,7 @@ import pytest
 from edge_client.errors import Cancellation
 from edge_client.recall.recaller import LocalSource, Recall
 from edge_client.recall.worker import RecallWorker
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 
 LONG_S = 20.0

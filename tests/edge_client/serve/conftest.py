@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from memory3.bundle import Bundle
 from memory3.codec.payload import ExplicitMemory
+from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
 from tests.edge_client.conftest import towns
 from tests.edge_client.fake_service import FakeService, serving

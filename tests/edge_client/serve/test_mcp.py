@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters, stdio_client
 
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from testing.programs import ROOT
 
 

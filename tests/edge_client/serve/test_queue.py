@@ -19,7 +19,7 @@ from edge_client.serve.completions import Answering, Queue
 from edge_client.serve.refusals import ApiError
 from edge_client.serve.requests import ChatRequest
 from edge_client.settings import EdgeSettings
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from edge_client.errors import ContextFull
 from edge_client.model import EdgeModel
 from edge_client.serve import completions
-from memory3.bundle import Bundle
+from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService

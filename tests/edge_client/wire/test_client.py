@@ -10,10 +10,10 @@ import pytest
 
 from edge_client.retrieval import Hit, RetrievalResult, merged
 from edge_client.wire.client import QUERIES_PER_CALL, MemoryClient
-from memory3.bundle import Bundle
 from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
 from memory3.errors import InvalidInput
-from memory3.words import query_words
+from memory3.files.bundle import Bundle
+from memory3.text.words import query_words
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 

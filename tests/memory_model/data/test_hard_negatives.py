@@ -9,7 +9,7 @@ import pytest
 from experiments.corpus.preparing import write_rows
 from memory3.config import MemoryConfig
 from memory3.errors import InvalidInput, MissingFile
-from memory3.refusal import SENTENCE
+from memory3.text.refusal import SENTENCE
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import BRIEFLY, Sizes, references_of
 from memory_model.data.dialogue import Dialogues

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 from experiments.questions.countries import invented_documents
 from experiments.questions.paragraphs import paragraph_rows, part_of, write_paragraph_sets
-from memory3.chat import ChatTemplate
-from memory3.refusal import SENTENCE
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import ChatTemplate
+from memory3.text.refusal import SENTENCE
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data.batches import IGNORE
 from memory_model.data.conversations import Sizes
 from memory_model.data.factbook import held_out, read_jsonl

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from memory3.errors import InvalidInput
-from memory3.refusal import SENTENCE
+from memory3.text.refusal import SENTENCE
 from memory_model.data.rows import QuestionRow, read_rows
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
 from memory_model.eval.retrieval import ReferenceIndex, query_of, references_of

@@ -8,8 +8,8 @@ import onnx
 import pytest
 import torch
 
-from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.runtime.embedder import Embedder
 from memory_model.export.embedder import encoder_graph, export_embedder
 from memory_model.models.encoder import read_encoder
 from tests.memory_model.encoder_folders import TEXTS, bert, expected, save, say_pooling, unigram_tokenizer, xlm_r

@@ -16,11 +16,11 @@ from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import Sequence as Text
 from experiments.random_base import hugging_face_config
-from memory3.chat import prefix_ids
 from memory3.codec.codec import ExactCodec
 from memory3.config import ModelConfig, parse_budget
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
-from memory3.tokenizer import SpecialTokens
+from memory3.text.chat import prefix_ids
+from memory3.text.tokenizer import SpecialTokens
 from memory_model.export.bundle import export_bundle
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.architectures import config_of

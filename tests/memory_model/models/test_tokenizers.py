@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from edge_client.generate.sampling import StreamText
-from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
-from memory3.tokenizer import SpecialTokens, Tokenizer
+from memory3.text.chat import ChatTemplate
+from memory3.text.tokenizer import SpecialTokens, Tokenizer
 from memory_model.data.batches import IGNORE, conversation_tokens
 from memory_model.models.huggingface import HuggingFaceFolder
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_level

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory3.chat import text_start
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
 from memory3.errors import InvalidInput
+from memory3.text.chat import text_start
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model
 from memory_model.nn.decoder import Decoder, MemoryBatch

@@ -16,7 +16,7 @@ from experiments.corpus.preparing import write_rows
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import MemoryConfig, MemoryHead
 from memory3.errors import InvalidInput
-from memory3.tokenizer import Tokenizer
+from memory3.text.tokenizer import Tokenizer
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.passages import Passage, corpus_files, held_out
 from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlaps, prepare

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memory3.words import query_words
+from memory3.text.words import query_words
 from protos.memory.v1 import ingestion_pb2, retrieval_pb2
 from protos.memory.v1.filter_pb2 import Filter
 from testing.encoders import HashEncoder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 
-from memory3.words import query_words
+from memory3.text.words import query_words
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, Query, Retrieved
 from protos.memory.v1 import retrieval_pb2 as pb

@@ -17,8 +17,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
-from memory3 import knowledge_file
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.files import knowledge_file
 from memory_service.cli import app
 from memory_service.client.archive import Archive
 from memory_service.client.backup import back_up, restore

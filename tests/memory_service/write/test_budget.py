@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 
-from memory3.references import split
+from memory3.text.references import split
 from memory_service.threads import FairThread
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import HashEncoder

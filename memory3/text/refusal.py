@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memory3.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from memory3.tokenizer import Tokenizer
+    from memory3.text.tokenizer import Tokenizer
 
 SENTENCE = "I don't know."
 """What tuning teaches as the answer to a question that nothing read answers."""

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory3.bundle import MANIFEST, REQUIRED, Bundle, Manifest, staging_folder, write_bundle
 from memory3.codec.codec import ExactCodec
 from memory3.digest import file_sha256
-from memory3.embedder import Embedder
 from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, MissingFile
-from memory3.tokenizer import SpecialTokens
-from memory3.words import lexical_scores, query_words, ranked, text_words
+from memory3.files.bundle import MANIFEST, REQUIRED, Bundle, Manifest, staging_folder, write_bundle
+from memory3.runtime.embedder import Embedder
+from memory3.text.tokenizer import SpecialTokens
+from memory3.text.words import lexical_scores, query_words, ranked, text_words
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from tests.edge_client.tiny_bundle import edit_manifest, tiny_bert, tiny_bundle, tiny_config, tiny_loaded
@@ -179,7 +179,7 @@ def test_an_id_of_another_bundle_is_refused_by_name_before_weights_are_read(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    monkeypatch.setattr("memory3.bundle.file_sha256", lambda path: read.append(path) or file_sha256(path))
+    monkeypatch.setattr("memory3.files.bundle.file_sha256", lambda path: read.append(path) or file_sha256(path))
     edit_manifest(folder, **{f"{name.replace(' ', '_')}_id": "00" * 32})
     with pytest.raises(IdentityMismatch, match=f" {name} .*: (copy or )?export"):
         Bundle.open(folder)

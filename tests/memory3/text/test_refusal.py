@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from experiments.__main__ import app as experiments
 from memory3.errors import InvalidInput
-from memory3.refusal import SENTENCE, Refusal, is_refusal
+from memory3.text.refusal import SENTENCE, Refusal, is_refusal
 from memory_model.data.rows import QuestionRow
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.refusing import Margin, chosen, curve, margins

@@ -12,10 +12,10 @@ import pytest
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
 from edge_client.local.records import LocalDocument
 from edge_client.local.writer import Written
-from memory3 import knowledge_file
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.knowledge_file import DocumentRecord, Head, Reference
+from memory3.files import knowledge_file
+from memory3.files.knowledge_file import DocumentRecord, Head, Reference
 
 FIXTURES = Path(__file__).parent / "fixtures"
 HEAD = Head("towns", "11" * 32, "22" * 32, "33" * 32, "44" * 32, 8, memories=2, description="of the north", documents=2)

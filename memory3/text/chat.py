@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from memory3.config import MemoryConfig
 from memory3.errors import EmptyConversation, InvalidInput, UnknownRole, UnknownTemplate
-from memory3.tokenizer import Tokenizer, well_formed
+from memory3.text.tokenizer import Tokenizer, well_formed
 
 ROLES = ("system", "user", "assistant")
 _BEGIN, _END = "\ue000", "\ue001"

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory3.chat import ChatTemplate
 from memory3.errors import InvalidInput
-from memory3.tokenizer import Tokenizer
+from memory3.text.chat import ChatTemplate
+from memory3.text.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer
 
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())

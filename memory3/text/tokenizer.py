@@ -1,6 +1,6 @@
 """The LLM's tokenizer: text to token ids and back, without special tokens unless the text contains them.
 
-Independent of chat templates (`memory3.chat`) and references.
+Independent of chat templates (`memory3.text.chat`) and references.
 """
 
 from __future__ import annotations

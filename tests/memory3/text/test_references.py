@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory3.errors import InvalidInput
-from memory3.references import split, turn_references
+from memory3.text.references import split, turn_references
 
 
 def words(text: str) -> int:

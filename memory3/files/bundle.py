@@ -23,15 +23,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memory3.chat import ChatTemplate
 from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import Identity, MemoryFormat
 from memory3.config import ModelConfig
 from memory3.digest import file_sha256
-from memory3.embedder import CONFIG, CPU, Embedder, EmbedderConfig, ExecutionProviders
 from memory3.errors import CodecMismatch, CorruptFile, EmbedderMismatch, FormatMismatch, InvalidInput, MissingFile
-from memory3.refusal import Refusal
-from memory3.tokenizer import SpecialTokens, Tokenizer
+from memory3.runtime.embedder import CONFIG, CPU, Embedder, EmbedderConfig, ExecutionProviders
+from memory3.text.chat import ChatTemplate
+from memory3.text.refusal import Refusal
+from memory3.text.tokenizer import SpecialTokens, Tokenizer
 
 MANIFEST = "manifest.json"
 WRITER_FILE = "writer.onnx"

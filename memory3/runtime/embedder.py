@@ -18,8 +18,8 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
-from memory3.onnx_runtime import ort
-from memory3.tokenizer import read_backend, well_formed, without_word_cache
+from memory3.runtime.onnx_runtime import ort
+from memory3.text.tokenizer import read_backend, well_formed, without_word_cache
 
 MODEL, TOKENIZER, CONFIG = "embedder.onnx", "embedder_tokenizer.json", "embedder.json"
 POOLINGS = ("mean", "cls")
