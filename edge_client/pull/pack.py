@@ -136,19 +136,8 @@ class _PackPull:
         if first is None or not first.HasField("head"):
             message = f"the service at {self._channel.address} sent an export without its head"
             raise RetrievalError(message, reason="INCOMPATIBLE")
-        sent, base = first.head, first.head.knowledge_base
-        head = Head(
-            base.name,
-            base.model_id,
-            base.codec_id,
-            base.memory_format_id,
-            base.embedder_id,
-            base.dimension,
-            sent.rerank_candidates,
-            sent.revision,
-            sent.memory_count,
-            sent.id_digest,
-        )
+        sent = first.head
+        head = Head.of_export(sent)
         if head.memories == 0:
             raise StorageError(f"knowledge base {head.name!r} has no memories: ingest documents first")
         row_bytes = 4 * head.dimension + ROW_BYTES

@@ -17,12 +17,16 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 import google_crc32c
 import numpy as np
 
 from memory3.codec.payload import Identity
 from memory3.errors import CodecMismatch, CorruptFile, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
+
+if TYPE_CHECKING:
+    from protos.memory.v1 import knowledge_bases_pb2
 
 FORMAT_VERSION = 2
 """`PRAGMA user_version`. Files of 1 lack the column `written` and are used as they are: all their memories are."""
@@ -76,6 +80,23 @@ class Head:
     def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
         """A new one's, for what a bundle writes."""
         return cls(name, identity.model_id, identity.codec_id, identity.memory_format_id, embedder_id, dimension)
+
+    @classmethod
+    def of_export(cls, sent: knowledge_bases_pb2.ExportHead) -> Head:
+        """That of a knowledge base which a service exports."""
+        base = sent.knowledge_base
+        return cls(
+            base.name,
+            base.model_id,
+            base.codec_id,
+            base.memory_format_id,
+            base.embedder_id,
+            base.dimension,
+            sent.rerank_candidates,
+            sent.revision,
+            sent.memory_count,
+            sent.id_digest,
+        )
 
     def require(self, identity: Identity, embedder_id: str, remedy: str) -> None:
         """Raise the mismatch of the first id that is another; remedy: what to do, if not the usual."""

@@ -93,21 +93,10 @@ def _saved(channel: grpc.Channel, name: str, path: Path, on_progress: Progress) 
 
 
 def _head_of(sent: pb.ExportHead) -> Head:
-    base = sent.knowledge_base
     if sent.memory_count and not sent.document_count:
         message = "the service is older than this command and exports no snapshots: update it"
         raise RemoteError(message, grpc.StatusCode.UNIMPLEMENTED)
-    return Head(
-        base.name,
-        base.model_id,
-        base.codec_id,
-        base.memory_format_id,
-        base.embedder_id,
-        base.dimension,
-        sent.rerank_candidates,
-        sent.revision,
-        description=base.description,
-    )
+    return replace(Head.of_export(sent), description=sent.knowledge_base.description)
 
 
 class _Writing:
