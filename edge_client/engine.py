@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import Bundle
 from memory3.runtime.embedder import Embedder
 
+log = logging.getLogger("edge_client.local")
 REMEMBER_AT = 0.75
 """Share of the context at which the oldest turns become memories."""
 
@@ -73,6 +75,13 @@ class Engine:
         if settings.minimum_score is None:
             settings = settings.model_copy(update={"minimum_score": bundle.manifest.minimum_score})
         local = _local(bundle, settings)  # refused before weights are loaded
+        for name, model in local.elsewhere.items():
+            log.warning(
+                "knowledge base %r of model %s is not read: `edge-client remember --anew --kb %s` writes it for this",
+                name,
+                model,
+                name,
+            )
         decoder = BatchingDecoder.open(
             bundle,
             threads=settings.threads,
@@ -120,7 +129,7 @@ class Engine:
             client,
             decoder.backend.reading_format(bundle.memory_format),
             local=[local],
-            stand_ins=local.stand_ins(settings.knowledge_base),
+            stand_ins=lambda: local.stand_ins(settings.knowledge_base),
             cache=cache,
         )
         return cls(bundle, decoder, recaller, settings, local)
@@ -199,7 +208,7 @@ class Engine:
 
 
 def _local(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBases:
-    return LocalKnowledgeBases(settings.local, bundle, minimum_score=settings.minimum_score)
+    return LocalKnowledgeBases(settings.store, bundle, minimum_score=settings.minimum_score)
 
 
 def _lower_priority() -> None:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from edge_client.decoder.providers import AUTO, provider_names
+from edge_client.local.store import LocalStore
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from memory3.channel import ChannelSettings
 from memory3.errors import InvalidInput
@@ -70,7 +71,8 @@ class EdgeSettings(CheckedSettings):
     memories are read, several as atlas,firm.
 
     local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read, and of memory
-    packs (`edge-client pull --kb`), read where the service does not answer; default: the user's, see `user_folder`.
+    packs (`edge-client pull --kb`), read where the service does not answer; all are to be of one model. Default: the
+    user's, see `user_folder`, in which every model has its own.
 
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read; default: the
@@ -126,6 +128,11 @@ class EdgeSettings(CheckedSettings):
             names = ", ".join(provider_names())
             raise PydanticCustomError("provider", "Input should be one of {names}", {"names": names})
         return name
+
+    @property
+    def store(self) -> LocalStore:
+        """The knowledge bases of this device: the user's own, or those of the folder that was named."""
+        return LocalStore(self.local, by_model="local" not in self.model_fields_set)
 
     @property
     def channel(self) -> ChannelSettings:

@@ -22,7 +22,8 @@ from edge_client.decoder.providers.provider import Threads
 from edge_client.decoder.runtime import cache_folder
 from edge_client.decoder.threads import physical_cores, step_ms
 from edge_client.errors import RetrievalError, StorageError, described
-from edge_client.local.folder import path_of
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.local.store import reads
 from edge_client.pull.bundle import pull_bundle
 from edge_client.pull.pack import pull_pack
 from edge_client.pull.transfer import staging_of
@@ -126,11 +127,28 @@ def check(settings: EdgeSettings) -> Iterator[Check]:
     files = f"{len(manifest.files)} files, {sum(f.bytes for f in manifest.files.values()) / 1e6:.0f} MB"
     name = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
     yield Check("bundle", True, f"{name}, {files}, checksums right")
+    yield from _local(manifest, settings)
     for what, checks in (("decoder", _decoder), ("embedder", _embedder), ("service", _service)):
         try:
             yield from checks(bundle, settings)
         except Memory3Error as error:
             yield Check(what, False, described(error))
+
+
+def _local(manifest: Manifest, settings: EdgeSettings) -> Iterator[Check]:
+    """The knowledge bases of this device, of all models."""
+    try:
+        for path in settings.store.files():
+            with contextlib.closing(LocalKnowledgeBase.any(path)) as base:
+                count, model = len(base.files()), settings.store.model_of(path, base.head)
+            ours = reads(manifest, base.head)
+            advice = "" if ours else f"edge-client remember --anew --kb {path.stem}, to read its texts with this bundle"
+            read = "read by this bundle" if ours else "not read by this bundle"
+            yield Check(
+                "on this device", None, f"{path.stem}: {counted(count, 'document')}, model {model}, {read}", advice
+            )
+    except Memory3Error as error:
+        yield Check("on this device", False, described(error))
 
 
 def _decoder(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
@@ -186,7 +204,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
         yield Check("knowledge base", number > 0, detail, advice)
 
 
-@with_options("bundle", "service", "knowledge_base", "provider", "model")
+@with_options("bundle", "service", "knowledge_base", "local", "provider", "model")
 def doctor(given: dict[str, Any]) -> None:
     """Check device, bundle, decoder, embedder and service."""
     marks = {None: ("info", "dim"), True: ("ok  ", "green"), False: ("FAIL", "red")}
@@ -256,7 +274,8 @@ def pull(
     EDGE_CLIENT_API_KEY and others (docs/edge-guide.md).
     """
     settings = EdgeSettings(**given)
-    target = settings.bundle if knowledge_base is None else path_of(settings.local, knowledge_base)
+    known = _known(settings.bundle)
+    target = settings.bundle if knowledge_base is None else settings.store.path(knowledge_base, known)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -277,8 +296,15 @@ def pull(
                 size = sum(entry.bytes for entry in manifest.files.values())
                 summary = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
-                known = _known(settings.bundle)
-                head = pull_pack(settings.channel, knowledge_base, settings.local, progress=show, **known)
+                identity = Identity(known.model_id, known.codec_id, known.memory_format_id) if known else None
+                head = pull_pack(
+                    settings.channel,
+                    knowledge_base,
+                    target.parent,
+                    identity=identity,
+                    embedder_id=known.embedder_id if known else "",
+                    progress=show,
+                )
                 size = target.stat().st_size
                 summary = f"{counted(head.memories, 'memory')} of {knowledge_base}, revision {head.revision}"
     except (KeyboardInterrupt, RetrievalError, StorageError):
@@ -289,11 +315,9 @@ def pull(
     out.print(f"{target}: {summary}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
 
 
-def _known(bundle: Path) -> dict[str, Any]:
-    """Identity of the bundle on this device, if any, so that another model's pack is refused at once."""
+def _known(bundle: Path) -> Manifest | None:
+    """The manifest of the bundle on this device, if any, so that another model's pack is refused at once."""
     try:
-        manifest = Manifest.from_json((bundle / MANIFEST).read_bytes())
+        return Manifest.from_json((bundle / MANIFEST).read_bytes())
     except (OSError, CorruptFile):
-        return {}
-    identity = Identity(manifest.model_id, manifest.codec_id, manifest.memory_format_id)
-    return {"identity": identity, "embedder_id": manifest.embedder_id}
+        return None

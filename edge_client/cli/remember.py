@@ -18,12 +18,12 @@ from edge_client.local.folder import (
     DEFAULT_NAME,
     DocumentOutcome,
     LocalKnowledgeBases,
-    files_of,
-    path_of,
     remove,
+    to_write_anew,
     write_anew,
 )
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
+from edge_client.local.store import LocalStore, check_name
 from edge_client.local.sync import FileSync
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
@@ -71,12 +71,12 @@ def remember(
     bundle = Bundle.open(settings.bundle)
     writer = MemoryWriter(bundle, threads=settings.embedder_threads)
     if anew:
-        with closing(LocalKnowledgeBase.any(path_of(settings.local, kb))) as base:
-            total = len(base.documents())
-        _show(write_anew(settings.local, kb, writer), total)
+        with closing(LocalKnowledgeBase.any(to_write_anew(settings.store, kb, bundle.manifest))) as base:
+            total = len(base.files())
+        _show(write_anew(settings.store, kb, writer), total)
         return
-    path_of(settings.local, kb)  # before anything is loaded
-    bases = LocalKnowledgeBases(settings.local, bundle, only=kb)
+    check_name(kb)  # before anything is loaded
+    bases = LocalKnowledgeBases(settings.store, bundle, only=kb)
     try:
         _require_paths(files or [], bases, kb)
 
@@ -124,23 +124,34 @@ def remembered(
     given: dict[str, Any],
     kb: Annotated[str | None, typer.Option("--kb", "--knowledge-base", help="List the documents of this one.")] = None,
 ) -> None:
-    """List this device's knowledge bases, or the documents of one."""
-    folder = EdgeSettings(**given).local
-    if kb is not None:
-        with closing(LocalKnowledgeBase.any(path_of(folder, kb))) as base:
-            documents = base.documents()
-        for document in documents:
+    """List this device's knowledge bases with their models, or the documents of one."""
+    store = EdgeSettings(**given).store
+    if kb is None:
+        for path in store.files():
+            with closing(LocalKnowledgeBase.any(path)) as base:
+                documents, references = len(base.files()), len(base)
+                model = store.model_of(path, base.head)
+            size = f"{path.stat().st_size / 1e6:.1f} MB"
+            print(
+                f"{path.stem}: {counted(documents, 'document')}, {counted(references, 'memory')}, {size}, model {model}"
+            )
+        return
+    paths = _named(store, kb)
+    for path in paths:
+        with closing(LocalKnowledgeBase.any(path)) as base:
+            documents_of = base.documents()
+            if len(paths) > 1:
+                print(f"model {store.model_of(path, base.head)}:")
+        for document in documents_of:
             title = f"  {document.title}" if document.title else ""
             print(printable(f"{document.references:6} {document.key}{title}"))
-        return
-    for path in files_of(folder):
-        with closing(LocalKnowledgeBase.any(path)) as base:
-            head, documents = base.head, base.documents()
-        references = sum(document.references for document in documents)
-        print(
-            f"{path.stem}: {counted(len(documents), 'document')}, {counted(references, 'memory')},"
-            f" {path.stat().st_size / 1e6:.1f} MB, model {head.model_id[:12]}"
-        )
+
+
+def _named(store: LocalStore, kb: str) -> list[Path]:
+    """The knowledge bases of this name, of all models; raises MissingFile where there is none."""
+    if not (paths := store.named(kb)):
+        read_head(store.path(kb, None))  # raises it
+    return paths
 
 
 @with_options("local")
@@ -153,27 +164,33 @@ def forget(
     everything: Annotated[bool, typer.Option("--all", help="Remove the whole knowledge base.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all.")] = False,
 ) -> None:
-    """Remove documents, or a whole knowledge base, from this device."""
-    folder = EdgeSettings(**given).local
+    """Remove documents, or a whole knowledge base, from this device, whichever models have written them."""
+    store = EdgeSettings(**given).store
     if everything == bool(keys):
         raise InvalidInput("name the documents to forget, or give --all alone")
-    path = path_of(folder, kb)
+    paths = _named(store, kb)
     if everything:
-        read_head(path)  # no other file is removed
+        for path in paths:
+            read_head(path)  # no other file is removed
         if not yes:
             typer.confirm(f"forget {kb} with all its documents?", abort=True)
-        remove(path)
+        for path in paths:
+            remove(path)
         print(f"forgot {kb} with all its documents")
         return
-    unknown = []
-    with closing(LocalKnowledgeBase.any(path)) as base:
-        for typed in keys or ():
-            chosen = below([document.key for document in base.documents()], typed)
-            for key in chosen:
-                base.delete(key)
-                print(printable(f"forgot {key}"))
-            if not chosen:
-                unknown.append(typed)
+    unknown, forgotten = list(keys or ()), dict[str, None]()
+    for path in paths:
+        with closing(LocalKnowledgeBase.any(path)) as base:
+            stored = list(base.files())
+            for typed in keys or ():
+                chosen = below(stored, typed)
+                for key in chosen:
+                    base.delete(key)
+                    forgotten[key] = None
+                if chosen and typed in unknown:
+                    unknown.remove(typed)
+    for key in forgotten:
+        print(printable(f"forgot {key}"))
     if unknown:
         raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
 

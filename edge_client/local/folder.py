@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,22 +14,21 @@ import numpy as np
 from edge_client.local.database import disk_errors
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
+from edge_client.local.store import SUFFIX, LocalStore, files_of
 from edge_client.local.writer import MemoryWriter
 from edge_client.retrieval import RetrievalResult, merged, names_of
 from memory3.errors import IdentityMismatch, InvalidInput, Memory3Error, MissingFile
-from memory3.files.bundle import Bundle
+from memory3.files.bundle import Bundle, Manifest
 from memory3.formats import FileDocument
 from memory3.formats.naming import FilesRead, with_file
 from memory3.text.tokenizer import well_formed
 
 log = logging.getLogger("edge_client.local")
 DEFAULT_NAME = "mine"
-SUFFIX = ".memories"
 TEXT_LIMIT = 16 << 20
 """Characters of a document: hours of writing."""
 PIECE = 8
 """References that are written and stored together: what a killed process has to write again."""
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,17 @@ class DocumentOutcome:
 
 
 class LocalKnowledgeBases:
-    """The knowledge bases in one folder, opened for one bundle: the device's own and memory packs. Thread-safe."""
+    """The knowledge bases of one bundle in a store: the device's own and memory packs. Thread-safe."""
 
-    def __init__(self, folder: Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = "") -> None:
-        """Opens what is there, or `only` one; raises what LocalKnowledgeBase.open raises: none is left out silently."""
-        self.folder, self._bundle, self._minimum_score, self._only = folder, bundle, minimum_score, only
+    def __init__(
+        self, store: LocalStore | Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = ""
+    ) -> None:
+        """Opens what is there, or `only` one; raises what LocalKnowledgeBase.open raises: none is left out silently.
+
+        store: a folder is one that was named. In the user's store, those of other models are left to them.
+        """
+        self.store = LocalStore(store) if isinstance(store, Path) else store
+        self._bundle, self._minimum_score, self._only = bundle, minimum_score, only
         self._lock = threading.Lock()
         self._open: dict[Path, tuple[_File, LocalKnowledgeBase]] = {}
         self._unusable: dict[Path, _File] = {}  # reported once
@@ -68,12 +73,24 @@ class LocalKnowledgeBases:
         """The documents of every knowledge base of the device's own, by its name."""
         return {base.path.stem: base.documents() for base in self._own()}
 
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """Names of the device's own that only other models have in the user's store, each with its model for people."""
+        with self._lock:
+            own = {path.stem for path in self._open}
+        found = {}
+        for path in self.store.files():
+            with contextlib.suppress(Memory3Error):  # what is wrong with it is told to those who read it
+                if path.stem not in own and not (head := read_head(path)).pulled:
+                    found[path.stem] = self.store.model_of(path, head)
+        return found
+
     def base(self, name: str, dimension: int = 0) -> LocalKnowledgeBase:
         """One by name; with the dimension of its vectors, it is made where it is missing.
 
         Raises MissingFile, and InvalidInput for one that was pulled from a service.
         """
-        path = path_of(self.folder, name)
+        path = self.store.path(name, self._bundle.manifest)
         with self._lock:
             self._refresh()
             if name in {base.name for _, base in self._open.values() if base.head.pulled}:
@@ -84,6 +101,7 @@ class LocalKnowledgeBases:
                 except MissingFile:
                     if not dimension:
                         raise
+                    self.store.make()
                     head = Head.of(name, self._bundle.identity, self._bundle.manifest.embedder_id, dimension)
                     made = LocalKnowledgeBase.create(path, head, minimum_score=self._minimum_score)
                     self._open[path] = _file_of(path), made
@@ -91,7 +109,9 @@ class LocalKnowledgeBases:
 
     def stand_ins(self, names: str) -> list[LocalKnowledgeBase]:
         """Packs of the knowledge bases "atlas,firm", to be searched where their service does not answer."""
-        pulled = {base.name: base for _, base in self._open.values() if base.head.pulled}
+        with self._lock:
+            self._refresh()
+            pulled = {base.name: base for _, base in self._open.values() if base.head.pulled}
         return [pulled[name] for name in names_of(names) if name in pulled]
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
@@ -113,7 +133,8 @@ class LocalKnowledgeBases:
     # Everything below is called with the lock held.
 
     def _paths(self) -> list[Path]:
-        return [path for path in files_of(self.folder) if self._only in ("", path.stem)]
+        folders = dict.fromkeys((self.store.folder, self.store.folder_of(self._bundle.manifest)))
+        return [path for folder in folders for path in files_of(folder) if self._only in ("", path.stem)]
 
     def _refresh(self) -> None:
         """Take in the files that other processes made or replaced meanwhile, and leave those that are gone.
@@ -136,10 +157,16 @@ class LocalKnowledgeBases:
 
     def _take_in(self, path: Path) -> None:
         file, identity = _file_of(path), self._bundle.identity
-        base = LocalKnowledgeBase.open(
-            path, identity, self._bundle.manifest.embedder_id, minimum_score=self._minimum_score
-        )
-        self._open[path] = file, base
+        try:
+            base = LocalKnowledgeBase.open(
+                path, identity, self._bundle.manifest.embedder_id, minimum_score=self._minimum_score
+            )
+        except IdentityMismatch:
+            if not self.store.by_model or path.parent != self.store.folder:
+                raise
+            self._unusable[path] = file  # another model's, from an earlier release
+        else:
+            self._open[path] = file, base
 
 
 _File = tuple[int, int]
@@ -153,20 +180,6 @@ def _file_of(path: Path) -> _File:
     except OSError:
         return (0, 0)
     return found.st_dev, found.st_ino
-
-
-def files_of(folder: Path) -> list[Path]:
-    """The files of a folder's knowledge bases, by name."""
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
-
-
-def path_of(folder: Path, name: str) -> Path:
-    """Where a knowledge base lies; raises InvalidInput for a name that no file can have."""
-    if not _NAME.fullmatch(name):
-        raise InvalidInput(
-            f"a local knowledge base cannot be called {name!r}: use letters, digits, '.', '_' and '-', 64 at most"
-        )
-    return folder / f"{name}{SUFFIX}"
 
 
 def remember(
@@ -226,28 +239,50 @@ def readable(read: FileDocument) -> str:
     return read.text
 
 
-def write_anew(folder: Path, name: str, writer: MemoryWriter) -> Iterator[DocumentOutcome]:
-    """Write a knowledge base of another bundle anew from its kept texts, replacing the old one when it is complete.
+def to_write_anew(store: LocalStore, name: str, manifest: Manifest) -> Path:
+    """The knowledge base whose texts `write_anew` takes: of the user's store, the newest one of another model.
 
-    Interrupted, the next call goes on. Raises MissingFile, CorruptFile, StorageError.
+    Raises MissingFile where there is none.
     """
-    path = path_of(folder, name)
-    read_head(path)
-    bundle, made = writer.bundle, path.with_suffix(f"{SUFFIX}.anew")
-    identity, embedder_id = bundle.identity, bundle.manifest.embedder_id
+    own = store.path(name, manifest)
+    others = [path for path in store.named(name) if path != own]
+    newest = max(others, key=lambda path: path.stat().st_mtime, default=own)
+    read_head(newest)
+    return newest
+
+
+def write_anew(store: LocalStore, name: str, writer: MemoryWriter) -> Iterator[DocumentOutcome]:
+    """Write a knowledge base of another bundle for this one, from its kept texts.
+
+    In a folder that was named, the new one replaces the old one when it is complete. In the user's store, the other
+    model keeps its own, and what the bundle has by this name gets the documents that it lacks. Interrupted, the next
+    call goes on. Raises MissingFile, CorruptFile, StorageError.
+    """
+    manifest, identity = writer.bundle.manifest, writer.bundle.identity
+    kept, path = to_write_anew(store, name, manifest), store.path(name, manifest)
+    replaces = kept == path
+    made = path.with_suffix(f"{SUFFIX}.anew") if replaces else path
     try:
-        base = LocalKnowledgeBase.open(made, identity, embedder_id)
+        base = LocalKnowledgeBase.open(made, identity, manifest.embedder_id)
     except (MissingFile, IdentityMismatch):
         remove(made)
-        base = LocalKnowledgeBase.create(made, Head.of(name, identity, embedder_id, writer.embedder.dim))
+        store.make()
+        base = LocalKnowledgeBase.create(made, Head.of(name, identity, manifest.embedder_id, writer.embedder.dim))
+    newer = () if replaces else base.files().keys()
     failed = False
-    for one in remember(base, writer, _kept(path)):
+    for one in remember(base, writer, (document for document in _kept(kept) if not _differs(base, document, newer))):
         failed = failed or one.outcome == "failed"
         yield one
     base.close()
-    if not failed:
+    if replaces and not failed:
         with disk_errors(path):
             install(made, path)
+
+
+def _differs(base: LocalKnowledgeBase, read: FileDocument, keys: Collection[str]) -> bool:
+    """Whether the base has another text by the document's key."""
+    same = base.stored(LocalDocument(read.key, read.title, read.text, read.metadata))
+    return read.key in keys and same == (0, 0)
 
 
 def _kept(path: Path) -> Iterator[FileDocument]:

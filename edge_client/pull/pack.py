@@ -16,9 +16,10 @@ import google_crc32c
 import numpy as np
 
 from edge_client.errors import RetrievalError, StorageError
-from edge_client.local.folder import install, path_of, remove
+from edge_client.local.folder import install, remove
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.local.records import Head, Reference
+from edge_client.local.store import LocalStore
 from edge_client.pull.transfer import Progress, ended, require_room, resumed, staged, stream
 from memory3.channel import ChannelSettings, open_channel
 from memory3.codec.payload import Identity
@@ -51,7 +52,7 @@ def pull_pack(
     (KNOWLEDGE_BASE_CHANGING where it is written to again and again), InvalidInput where the device has a knowledge base
     of its own by that name.
     """
-    target = path_of(folder, knowledge_base).absolute()
+    target = LocalStore(folder).path(knowledge_base, None).absolute()
     if target.exists() and not read_head(target).pulled:
         raise InvalidInput(f"{target} holds this device's own memories: choose another folder with --local")
     request = bases.ExportKnowledgeBaseRequest(name=knowledge_base, embedder_id=embedder_id)

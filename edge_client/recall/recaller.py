@@ -197,8 +197,8 @@ class Recaller:
     """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
     client: the service, if it is to be called. local: searched at every recall, and merged with the service's answer by
-    score; recallers may share the list. stand_ins: searched where the service does not answer. clock: seconds, replaced
-    in tests.
+    score; recallers may share the list. stand_ins: what is searched where the service does not answer, looked up anew
+    for every recall. clock: seconds, replaced in tests.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Recaller:
         memory_format: MemoryFormat,
         *,
         local: list[LocalSource] | None = None,
-        stand_ins: Sequence[LocalSource] = (),
+        stand_ins: Callable[[], Sequence[LocalSource]] = tuple,
         cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -260,8 +260,8 @@ class Recaller:
     ) -> list[Recall]:
         if not queries:
             return []
-        failed = self.closed()
-        if failed and not local and not (self._stand_ins and failed.unavailable):
+        failed, stand_ins = self.closed(), self._stand_ins()
+        if failed and not local and not (stand_ins and failed.unavailable):
             return without(queries, failed.reason, str(failed), "skipped")
         begun = time.perf_counter()
         with self._computing:
@@ -282,9 +282,9 @@ class Recaller:
                 error.__traceback__ = error.__cause__ = error.__context__ = None
                 failed = error
         if failed and failed.unavailable:
-            answers += [source.retrieve(vectors, k=k, words=words) for source in self._stand_ins]
+            answers += [source.retrieve(vectors, k=k, words=words) for source in stand_ins]
         # Where this device has nothing near, memories from before are read on, as without knowledge bases of its own.
-        elsewhere = self.client is not None and not self._stand_ins
+        elsewhere = self.client is not None and not stand_ins
         nothing = not any(hits for answer in answers for hits in answer.hits)
         if failed and (not answers or failed.reason == "CANCELLED" or (elsewhere and nothing)):
             times = replace(times, call_ms=1e3 * (time.perf_counter() - embedded)).shared(len(queries))
@@ -307,7 +307,7 @@ class Recaller:
                 reads,
                 times=times,
                 state="offline" if failed else _state(reads),
-                service_error=described(failed) if failed and (self.client or self._stand_ins) else "",
+                service_error=described(failed) if failed and (self.client or stand_ins) else "",
             )
             for query, (memories, reads) in zip(queries, read, strict=True)
         ]

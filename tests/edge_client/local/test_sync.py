@@ -171,4 +171,4 @@ def test_the_store_is_the_users_and_nobody_elses(
     folder = EdgeSettings().local
     assert folder == tmp_path / "share" / "memory3-edge" / "local"
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("*/*")} == {0o600}

@@ -233,7 +233,8 @@ def test_a_cancelled_recall_ends_its_call_and_is_no_failure(
 def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
     tiny: Bundle, service: FakeService, nobody: str
 ) -> None:
-    recaller = recaller_of(tiny, nobody, stand_ins=[client_of(tiny, service.address)])
+    stand_in = client_of(tiny, service.address)
+    recaller = recaller_of(tiny, nobody, stand_ins=lambda: [stand_in])
     first, second = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
     assert (first.state, second.state, first.error, len(second.memories)) == ("offline", "offline", "", 5)
     assert first.service_error.startswith("UNREACHABLE: no service at")
@@ -242,7 +243,8 @@ def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
 
 def test_a_refusal_is_not_hidden_by_the_pack(tiny: Bundle, service: FakeService) -> None:
     service.abort = (grpc.StatusCode.PERMISSION_DENIED, "wrong key")
-    recaller = recaller_of(tiny, service.address, stand_ins=[client_of(tiny, service.address)])
+    stand_in = client_of(tiny, service.address)
+    recaller = recaller_of(tiny, service.address, stand_ins=lambda: [stand_in])
     (found,) = recaller.recall([QUERY])
     assert (found.state, found.error.split(":")[0]) == ("failed", "ACCESS_REFUSED")
 
