@@ -1,4 +1,4 @@
-"""Documents of office programs and books, converted by kreuzberg to Markdown, and what it leaves out.
+"""Documents of office programs and books, converted by kreuzberg to text, and what it leaves out.
 
 kreuzberg is one wheel without dependencies (decision 0050). It keeps no cache here, and no model is loaded.
 """
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from memory3.formats import office97
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
-from memory3.formats.markup import markdown_text, sentence, words
+from memory3.formats.markup import markdown_text, read_html, sentence, words
 from memory3.printable import counted
 
 _FURTHER = {
@@ -30,7 +31,7 @@ _FURTHER = {
 _PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
 _MIDNIGHT = re.compile(r"(?<=\d{4}-\d\d-\d\d) 00:00:00\b")
 _FOOTNOTE = re.compile(r"\[\^\w+\](?!:)")
-_SHEETS = (".xlsx", ".ods")
+_SHEETS = (".xlsx", ".ods", ".xls", ".xlt")
 _FORMULA = re.compile(rb"<c\b[^>]*><f\b[^>]*>[^<]*</f>(?:<v\s*/>|<v></v>)?</c>")
 _PARAGRAPHS = ("p", "text")
 
@@ -38,16 +39,31 @@ _PARAGRAPHS = ("p", "text")
 def read_office(source: Path) -> Iterator[FileDocument]:
     """Word, PowerPoint, Excel, OpenDocument, RTF and EPUB: headings, lists, tables, notes."""
     kreuzberg = imported("kreuzberg")
-    settings = kreuzberg.ExtractionConfig(output_format="markdown", use_cache=False)
+    suffix = source.suffix.lower()
+    old = suffix in office97.SUFFIXES
     try:
-        found = kreuzberg.extract_file_sync(str(source), config=settings)
-        heading, text = markdown_text(_plain(str(found.content)), headed=None)
-        further, notes = _further(source)
+        mime = office97.real_type(source) if old else None
+        if mime == office97.HTML:  # as many programs export tables
+            yield from read_html(source)
+            return
+        word = old and mime is None and suffix in (".doc", ".dot")
+        suffix = office97.SUFFIX_OF.get(mime or "", suffix)
+        head = office97.WordHead.of(source.read_bytes()) if word else office97.WordHead()
+        if head.encrypted:
+            raise ValueError(office97.ENCRYPTED)
+        further, notes = _further(source, suffix)
+        settings = kreuzberg.ExtractionConfig(output_format="plain" if word else "markdown", use_cache=False)
+        found = kreuzberg.extract_file_sync(str(source), mime, settings)
+        if word:
+            heading, text = "", office97.word_text(str(found.content))
+            notes = head.notes(str(found.content))
+        else:
+            heading, text = markdown_text(_plain(str(found.content)), headed=None)
     except Exception as error:  # a broken file shows itself by any error; it must not end the reading of others
         yield FileDocument.failed(source, f"it is no readable {source.suffix[1:].upper()} file: {_short(error)}")
         return
     named = useful_title(dict(found.metadata).get("title"))
-    sheets = source.suffix.lower() in _SHEETS  # whose headings are the names of sheets
+    sheets = suffix in _SHEETS  # whose headings are the names of sheets
     title = named or ("" if sheets else useful_title(heading)) or title_of(source)
     if heading and heading != title and not (sheets and not useful_title(heading)):
         text = f"{sentence(heading)}\n\n{text}"
@@ -61,14 +77,14 @@ def _plain(markdown: str) -> str:
     return re.sub(r"^\[\^\w+\]:[ \t]*\n?[ \t]*", "\n", markdown, flags=re.MULTILINE).replace("&#32;", " ")
 
 
-def _further(source: Path) -> tuple[list[str], list[str]]:
-    """Lines of the parts that the converter leaves out, and notes of what is not read."""
+def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
+    """Lines of the parts that the converter leaves out, and notes of what is not read. suffix: of its kind."""
     if not zipfile.is_zipfile(source):
         return [], []
     lines: list[str] = []
     with zipfile.ZipFile(source) as archive:
         names = archive.namelist()
-        for pattern, label in _FURTHER.get(source.suffix.lower(), ()):
+        for pattern, label in _FURTHER.get(suffix, ()):
             for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number):
                 text = _part_text(archive.read(name))
                 line = f"{label}: {text}" if not re.match(r"\w[^.!?:]{0,60}: \S", text) or label == "Comment" else text
