@@ -15,7 +15,7 @@ FOLDER = "memory3/codec/native"
 
 
 class NativeBuildHook(BuildHookInterface):
-    """An editable install gets the library beside its source, a wheel holds it and is then for this platform.
+    """An editable install gets the library next to its source, a wheel holds it and is then for this platform.
 
     HATCH_BUILD_NO_HOOKS=true makes a wheel without it, for every platform.
     """

@@ -166,8 +166,8 @@ class Request(BaseHTTPRequestHandler):
         wait(stall, "after")
         headers = {"X-ClickHouse-Query-Id": given.get("query_id", ""), "X-ClickHouse-Timezone": "UTC"}
         if HAS_RESULT.match(sql):
-            said = FORMAT.search(sql)
-            headers["X-ClickHouse-Format"] = said[1].decode() if said else "TabSeparated"
+            format_clause = FORMAT.search(sql)
+            headers["X-ClickHouse-Format"] = format_clause[1].decode() if format_clause else "TabSeparated"
         self.send(HTTPStatus.OK, content, headers)
 
     def stall_of(self, sql: bytes) -> dict[str, str]:

@@ -44,7 +44,7 @@ class OldHandle:
 
     def run(self, sql: bytes, database: str, settings: dict[str, str], parameters: dict[str, str]) -> Any:
         """The result of a statement; raises with the engine's message."""
-        # MyScale deletes rows lightly without being told so.
+        # MyScale itself needs no setting for lightweight deletes.
         settings = {"allow_experimental_lightweight_delete": "1", **settings}
         head = [f"SET {name} = {quoted(value)}" for name, value in settings.items()]
         head += [f"SET param_{name} = {quoted(value)}" for name, value in parameters.items()]
