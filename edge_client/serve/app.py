@@ -43,6 +43,7 @@ from edge_client.serve.schema import (
     describe,
     ok,
 )
+from edge_client.serve.suggestions import suggestion_routes
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import DocumentInfo, MemoryClient
 from memory3 import __version__
@@ -66,6 +67,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key:
     app.include_router(model_routes(answering))
     app.include_router(knowledge_routes(model.engine.recaller.client, edge))
     app.include_router(local_routes(model))
+    app.include_router(suggestion_routes(answering))
     app.mount("/", _Page(directory=PAGE, html=True))
     guarded = Guard(app, settings, key)
     if not settings.allowed_origins:

@@ -89,15 +89,19 @@ class Answering:
 
     def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """Check a request and return its answer, not yet started; raises ApiError, Memory3Error."""
-        options, memory, model = request.sampling(self._grammars), request.memory, self.model
+        options, memory = request.sampling(self._grammars), request.memory
         name = memory.knowledge_base or self._usual
-        if (name != self._usual or self._named) and model.engine.policy_with(memory.mode).mode is not RecallMode.off:
+        reads = self.model.engine.policy_with(memory.mode).mode is not RecallMode.off
+        if reads and (name != self._usual or self._named):
             self._check(name)
-        if name != self._usual:
-            model = self._reading(name)
+        model = self.reading(name)
         if isinstance(request, CompletionRequest):
             return model.complete(request.text, memory=memory.mode, **options)
         return model.generate(request.conversation(), memory=memory.mode, **options)
+
+    def reading(self, names: str) -> EdgeModel:
+        """The model with these knowledge bases of the service; empty: the server's own."""
+        return self.model if names in ("", self._usual) else self._reading(names)
 
     def _check(self, names: str) -> None:
         """Raise ApiError (404) if neither this device nor the service has a knowledge base."""

@@ -180,6 +180,12 @@ class DocumentList(BaseModel):
     data: list[DocumentItem]
 
 
+class SuggestionList(BaseModel):
+    """Questions that the model answers; none where it answers none."""
+
+    data: list[str]
+
+
 class Deleted(BaseModel):
     """Whether the document was there."""
 

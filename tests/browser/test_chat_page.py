@@ -26,6 +26,17 @@ LONG = "Write down the numbers from one to two hundred, one after the other."
 HANDBOOK = "Paid leave: 31 days a year\nNotice period: 6 weeks\nOffice: Velmora, 12 Harbour Street\n"
 
 
+def test_the_suggested_questions_are_answered(open_page: OpenPage) -> None:
+    ideas = open_page().locator("#ideas button")
+    expect(ideas.first).to_be_visible(timeout=90_000)
+    for question in ideas.all_inner_texts():
+        page = open_page()
+        page.get_by_role("button", name=question).click()
+        answer = wait_until_answered(page)
+        expect(answer.locator(".note")).to_be_hidden()
+        expect(answer.locator(".markdown")).not_to_be_empty()
+
+
 def test_an_answer_stands_beside_its_memories_and_outlives_a_reload(open_page: OpenPage) -> None:
     page = open_page()
     answer = ask_and_wait(page, QUESTION)

@@ -83,6 +83,10 @@ export async function* chat(body, signal) {
 export const documents = (base, page = "", count = 20) =>
   getJson(`/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${new URLSearchParams({ page, count })}`);
 
+/** Questions that the model answers from these knowledge bases ("atlas,firm"). */
+export const suggestions = async (bases) =>
+  (await getJson(`/v1/suggestions?${new URLSearchParams({ knowledge_base: bases })}`)).data;
+
 /** The steps of remembering a file on this device. */
 export async function* remember(file) {
   const headers = { "Content-Type": "application/octet-stream" };

@@ -11,6 +11,7 @@ let local = []; // documents that this device remembers
 let usual = { default: "", also: [] }; // what the app reads unless a request says otherwise
 let drawn = "";
 let suggested = () => {};
+let suggesting = 0;
 
 export const chosenBase = () => byId("base").value || store.settings().base;
 
@@ -53,19 +54,19 @@ async function look() {
 
 /** The documents of this device, read anew. */
 export async function remembered() {
+  const before = JSON.stringify(local);
   local = (await api.getJson("/v1/local").catch(() => ({ data: [] }))).data;
   drawAlso();
+  if (drawn && JSON.stringify(local) !== before) suggest();
   return local;
 }
 
-/** Questions about documents of the chosen knowledge base, or of this device. */
+/** Questions that the model answers from the chosen knowledge base, or from this device; the last call counts. */
 async function suggest() {
-  const found = await api.documents(chosenBase(), "", 3).catch(() => ({ data: [] }));
-  const documents = found.data.length ? found.data : local.slice(0, 3);
-  byId("ideas").replaceChildren(...documents.map((document) => {
-    const idea = `What is known about ${document.title || document.key}?`;
-    return h("button", { type: "button", onclick: () => suggested(idea) }, idea);
-  }));
+  const mine = (suggesting += 1);
+  const ideas = await api.suggestions(chosenBases().join(",")).catch(() => []);
+  if (mine !== suggesting) return;
+  byId("ideas").replaceChildren(...ideas.map((idea) => h("button", { type: "button", onclick: () => suggested(idea) }, idea)));
 }
 
 function drawBases() {

@@ -1,0 +1,144 @@
+"""GET /v1/suggestions: questions for an empty conversation, each of which the model has answered from its document.
+
+document -> its first reference -> questions about its "label: value" lines -> asked -> kept where the value came back
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Query
+
+from edge_client.errors import RetrievalError
+from edge_client.model import EdgeModel
+from edge_client.retrieval import names_of
+from edge_client.serve.completions import Answering
+from edge_client.serve.requests import BASE_NAME
+from edge_client.serve.schema import SuggestionList, ok
+from edge_client.stream import Result
+from memory3.errors import Memory3Error
+
+MOST = 3
+TRIES = 9
+"""Questions that are asked for one list; each costs a short answer."""
+VALUES = 2
+"""Of a document about which is asked, before the whole."""
+DOCUMENTS = 6
+TOKENS = 48
+"""Of an answer."""
+_LABEL = re.compile(r"([^\W\d_][^:;|.?!]{0,38}): (\S[^|]{0,78})")
+_FEWEST, _SHARE = 3, 0.8
+"""Words that an answer about a whole document has, and which of them are to stand in what was read."""
+_LEAST_LETTERS = 4
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A question about a document. value: what the answer is to hold; empty for any answer from what was read."""
+
+    question: str
+    key: str
+    value: str = ""
+
+    def answered_by(self, result: Result) -> bool:
+        """Whether the model answered from the document, with the value."""
+        read = [memory for memory in result.memories if memory.document_key == self.key]
+        if result.refused or not read:
+            return False
+        answer = _words(result.text)
+        if value := _words(self.value):
+            return any(answer[n : n + len(value)] == value for n in range(len(answer)))
+        known = {word for memory in read for word in _words(memory.text or "")}
+        told = {word for word in answer if len(word) >= _LEAST_LETTERS}
+        return len(told) >= _FEWEST and len(told & known) >= _SHARE * len(told)
+
+
+def suggestions_of(key: str, title: str, text: str) -> Iterator[Suggestion]:
+    """Questions about a reference, whose first line is its title: about its values, then about the whole."""
+    subject = title or key
+    for line in text.split("\n"):
+        found = [match for part in line.split("; ") if (match := _LABEL.fullmatch(part.strip()))]
+        if not found or len(found) != line.count("; ") + 1:
+            continue
+        of = found[0][2] if len(found) > 1 else subject  # a table's row begins with what it is about
+        label, value = found[-1].groups()
+        if len(label.split()) <= 5 and value.casefold() not in of.casefold():
+            plain = label[0].lower() + label[1:] if label[1:2].islower() else label
+            yield Suggestion(f"What is the {plain} of {of}?", key, value.rstrip("."))
+    yield Suggestion(f"What is known about {subject}?", key)
+
+
+def suggestion_routes(answering: Answering) -> APIRouter:
+    """The route. Lists are made one at a time, only while nobody else waits for an answer, and kept."""
+    router, one_at_a_time = APIRouter(), anyio.Lock()
+    made: dict[object, list[str]] = {}
+
+    @router.get("/v1/suggestions", responses=ok(SuggestionList))
+    async def suggestions(
+        knowledge_base: Annotated[str, Query(pattern=rf"^({BASE_NAME}(,{BASE_NAME})*)?$")] = "",
+    ) -> dict[str, Any]:
+        """Questions about documents of the first knowledge base, or of this device, that the model answers."""
+        async with one_at_a_time:
+            model = answering.reading(knowledge_base)
+            listed = await anyio.to_thread.run_sync(_documents, model)
+            if listed in made:
+                return {"data": made[listed]}
+            found: list[str] = []
+            tries = TRIES
+            for key, title, _ in listed:
+                of_one = await anyio.to_thread.run_sync(_suggestions, model, key, title)
+                for suggestion in of_one[:tries]:
+                    if answering.queue.running or answering.queue.waiting:
+                        return {"data": found}  # whoever asks goes first; the next call makes the rest
+                    tries -= 1
+                    async with answering.queue.turn:
+                        kept = await anyio.to_thread.run_sync(_is_answered, model, suggestion)
+                    if kept:
+                        found.append(suggestion.question)
+                        break
+                if len(found) == MOST or not tries:
+                    break
+            made.clear()
+            made[listed] = found
+            return {"data": found}
+
+    return router
+
+
+def _documents(model: EdgeModel) -> tuple[tuple[str, str, int], ...]:
+    """Key, title and number of references of some documents: of the service's first, or of this device."""
+    client = model.engine.recaller.client
+    if client is not None and model.engine.recaller.closed() is None:
+        try:
+            found, _ = client.documents(names_of(client.knowledge_base)[0], "", DOCUMENTS)
+        except RetrievalError:
+            found = []
+        if found:
+            return tuple((one.key, one.title, one.references) for one in found)
+    local = (one for documents in model.local.documents().values() for one in documents)
+    return tuple((one.key, one.title, one.references) for one, _ in zip(local, range(DOCUMENTS), strict=False))
+
+
+def _suggestions(model: EdgeModel, key: str, title: str) -> list[Suggestion]:
+    """Of the document's reference that is nearest to its title."""
+    (found,) = model.engine.recaller.recall([title or key])
+    text = next((memory.text for memory in found.read if memory.document_key == key and memory.text), "")
+    *values, whole = suggestions_of(key, title, text)
+    return [*values[:VALUES], whole] if text else []
+
+
+def _is_answered(model: EdgeModel, suggestion: Suggestion) -> bool:
+    """Asks in a conversation of its own, so that those that are kept stay."""
+    try:
+        return suggestion.answered_by(model.session().send(suggestion.question, max_tokens=TOKENS).result())
+    except Memory3Error:
+        return False
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())

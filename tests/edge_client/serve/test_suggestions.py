@@ -1,0 +1,96 @@
+"""Suggested questions: made of what is remembered, and shown only where the model has answered them."""
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from edge_client.model import EdgeModel
+from edge_client.recall.recaller import MemoryRead, Recall
+from edge_client.serve import suggestions
+from edge_client.serve.completions import Answering, Queue
+from edge_client.serve.suggestions import Suggestion, suggestion_routes, suggestions_of
+from edge_client.settings import EdgeSettings
+from edge_client.stream import Recalled, Result, Statistics
+from memory3.files.bundle import Bundle
+
+CABIN = (
+    "Cabin\nWireless password: reindeer-42\nIP address: 10.0.0.7\nIt lies in the wood."
+    "\nA longer label that has many words: x"
+)
+ROOMS = "Oak\nroom: Oak; floor: 1\nroom: Elm; phone: 322"
+
+
+def test_questions_are_made_of_labels_and_of_the_rows_of_tables() -> None:
+    assert [(one.question, one.value) for one in suggestions_of("c", "Cabin", CABIN)] == [
+        ("What is the wireless password of Cabin?", "reindeer-42"),
+        ("What is the IP address of Cabin?", "10.0.0.7"),
+        ("What is known about Cabin?", ""),
+    ]
+    assert [one.question for one in suggestions_of("r", "Oak", ROOMS)] == [
+        "What is the floor of Oak?",
+        "What is the phone of Elm?",
+        "What is known about Oak?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "key", "refused", "kept"),
+    [
+        ("The password is Reindeer-42.", "reindeer-42", "c", False, True),
+        ("The password is reindeer-43.", "reindeer-42", "c", False, False),
+        ("reindeer-42", "reindeer-42", "other", False, False),
+        ("reindeer-42", "reindeer-42", "c", True, False),
+        ("The cabin lies in the wood.", "", "c", False, True),
+        ("The cabin stands beside seventeen lakes.", "", "c", False, False),
+        ("Cabin", "", "c", False, False),
+    ],
+)
+def test_a_question_is_kept_if_the_answer_holds_what_its_document_says(
+    answer: str, value: str, key: str, refused: bool, kept: bool
+) -> None:
+    read = (MemoryRead(1, key, "Cabin", 0, 0.5, CABIN),)
+    result = Result(answer, "end", Statistics(), False, refused, (Recalled(0, False, Recall("", read=read)),))
+    assert Suggestion("?", "c", value).answered_by(result) is kept
+
+
+def test_a_list_is_made_once_while_nobody_waits_and_anew_when_the_documents_change(
+    tiny: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answers(_: Any, suggestion: Suggestion) -> bool:
+        asked.append(suggestion.question)
+        return suggestion.value == "red"
+
+    monkeypatch.setattr(suggestions, "_is_answered", answers)
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        answering, app = Answering(model, EdgeSettings(), Queue(1, 0)), FastAPI()
+        app.include_router(suggestion_routes(answering))
+        with TestClient(app) as client:
+
+            def suggested() -> list[str]:
+                found: list[str] = client.get("/v1/suggestions").json()["data"]
+                return found
+
+            assert suggested() == []
+            model.remember("Colour: red", key="a", title="Pump")
+            model.remember("Colour: blue", key="b", title="Lid")
+            for _ in range(2):
+                assert suggested() == ["What is the colour of Pump?"]
+            assert asked == ["What is the colour of Pump?", "What is the colour of Lid?", "What is known about Lid?"]
+            model.forget("a")
+            answering.queue.turn.acquire_nowait()
+            assert suggested() == []
+            answering.queue.turn.release()
+            assert len(asked) == 3
+            assert client.get("/v1/suggestions?knowledge_base=../x").status_code == 422
+
+
+def test_a_model_that_answers_nothing_has_no_suggestions(tiny: Bundle) -> None:
+    with EdgeModel.open(tiny.folder, offline=True) as model:  # its weights are random
+        model.remember("Colour: red", key="a", title="Pump")
+        (first, _) = suggestions._suggestions(model, "a", "Pump")
+        assert first.question == "What is the colour of Pump?"
+        assert not suggestions._is_answered(model, first)
