@@ -32,11 +32,11 @@ def pdf(path: Path, *pages: str) -> Path:
 @pytest.mark.parametrize(
     ("key", "title", "page", "source"),
     [
-        ("/home/me/manual.pdf#page=12", "Boiler", 12, "manual.pdf, page 12"),
+        ("/notes/manual.pdf#page=12", "Boiler", 12, "manual.pdf, page 12"),
         ("wiki/manual.pdf#page=1", "", 1, "manual.pdf, page 1"),
         (r"C:\files\manual.pdf#page=3", "", 3, "manual.pdf, page 3"),
-        ("/home/me/rooms.csv#row=2", "Bero", None, "Bero"),
-        ("/home/me/notes.txt", "Notes", None, "Notes"),
+        ("/notes/rooms.csv#row=2", "Bero", None, "Bero"),
+        ("/notes/notes.txt", "Notes", None, "Notes"),
         ("a#page=x", "", None, "a#page=x"),
     ],
 )
