@@ -76,7 +76,7 @@ def test_the_pictures_of_the_documents(open_page: OpenPage, scheme: str, picture
     page = open_page(color_scheme=scheme)
     expect(page.locator("#service")).to_have_text("online")
     expect(page.locator("#base")).to_have_value("default")
-    expect(page.locator("#ideas button").first).to_be_visible()
+    expect(page.locator("#ideas button").first).to_be_visible(timeout=90_000)
     if scheme == "light":
         picture(page, "start")
     page = filled(open_page, color_scheme=scheme)
