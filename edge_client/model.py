@@ -22,6 +22,7 @@ from edge_client.stream import AnswerStream, Result
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
 from memory3.formats import FileDocument
+from memory3.formats.document import joined
 from memory3.text.chat import Message, Prompt
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class EdgeModel:
         messages: str | Sequence[Message],
         *,
         memory: RecallMode | str | None = None,
-        document: str = "",
+        document: str | Sequence[FileDocument] = "",
         title: str = "",
         progress: Progress | None = None,
         **options: Unpack[SamplingOptions],
@@ -123,16 +124,16 @@ class EdgeModel:
         messages: str | Sequence[Message],
         *,
         memory: RecallMode | str | None = None,
-        document: str = "",
+        document: str | Sequence[FileDocument] = "",
         title: str = "",
         progress: Progress | None = None,
         **options: Unpack[SamplingOptions],
     ) -> AnswerStream:
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
 
-        document: a text that the last question is about. It stands before the question where the cache has room for
-        it; a longer one is written as memories first, for this answer alone (see `ChatSession.remember`, also for
-        title and progress).
+        document: a text that the last question is about, or the documents of a file. It stands before the question
+        where the cache has room for it; a longer one is written as memories first, for this answer alone (see
+        `ChatSession.remember`, also for title and progress).
 
         The last conversations are kept as sessions: one that goes on, is repeated or has its last question
         changed reads only what is new, and one that fills the cache goes on as a `ChatSession` does. options: see
@@ -146,7 +147,8 @@ class EdgeModel:
         self.bundle.chat.prompt(messages)  # refuses what is no conversation
         if document:
             *before, question = messages
-            whole = [*before, {**question, "content": f"{document}\n\n{question['content']}"}]
+            text = document if isinstance(document, str) else joined(document)
+            whole = [*before, {**question, "content": f"{text}\n\n{question['content']}"}]
             if len(self.bundle.chat.prompt(whole).ids) >= self.engine.mark:
                 session = ChatSession(self.engine, before, policy)
                 if policy.mode is not RecallMode.off:

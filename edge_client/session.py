@@ -22,6 +22,7 @@ from edge_client.local.database import connected, disk_errors
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import AnswerStream
 from memory3.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
+from memory3.formats import FileDocument
 from memory3.text.chat import Message
 
 if TYPE_CHECKING:
@@ -115,10 +116,11 @@ class ChatSession:
             self._answer = weakref.ref(stream)
         return stream
 
-    def remember(self, text: str, title: str = "", *, progress: Progress | None = None) -> int:
+    def remember(self, text: str | Sequence[FileDocument], title: str = "", *, progress: Progress | None = None) -> int:
         """Write a text of any length as memories that this conversation alone reads; returns how many they are.
 
-        title: stands in front of every reference, and names the text where it is read. progress: called after every
+        text: or the documents of a file (`memory3.formats`), such as its pages, which have titles of their own. title:
+        stands in front of every reference, and names the text where it is read. progress: called after every
         few references. What is written stays when this is interrupted, and is not written again. Raises InvalidInput,
         SessionBusy, StorageError (NO_WRITER, DISK_FULL), ModelClosed.
         """

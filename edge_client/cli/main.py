@@ -33,7 +33,7 @@ from edge_client.serve.access import (
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory3.errors import InvalidInput, Memory3Error
-from memory3.formats import Report, find_sources, read_documents
+from memory3.formats import FileDocument, Report, find_sources, read_documents
 from memory3.printable import Wrapped, version_option
 
 EXIT_CODES = (
@@ -99,7 +99,7 @@ def ask(
         question = sys.stdin.read()
     if not question.strip():
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
-    title, text = ("", "") if file is None else _document(file)
+    documents = [] if file is None else _documents(file)
     compared, results = _memory(given) is Memory.compare, list[Result]()
     with EdgeModel.open(**given) as model:
         if named := given.get("knowledge_base"):
@@ -111,8 +111,7 @@ def ask(
                 stream = model.generate(
                     question,
                     memory=mode,
-                    document=text,
-                    title=title,
+                    document=documents,
                     **drawn,
                     progress=lambda done, of: status.update(f"remembering {file}: {done} of {of} references"),
                 )
@@ -231,18 +230,18 @@ def mcp(given: dict[str, Any]) -> None:
         make_server(model).run("stdio")
 
 
-def _document(file: Path) -> tuple[str, str]:
-    """Title and text of a file; several documents in one are joined, each under its title."""
+def _documents(file: Path) -> list[FileDocument]:
+    """The documents of a file, such as its pages; raises InvalidInput for one that cannot be read."""
     report = Report()
     each = (read_documents(source, report=report) for source in find_sources([file], report))
     documents = [document for found in each for document in found]
     if unreadable := [d for d in documents if d.unreadable]:
         raise InvalidInput(f"{unreadable[0].where}: {unreadable[0].unreadable}")
+    if not documents:
+        raise InvalidInput(f"{file} has no text")
     for line in report.lines()[1:]:  # without what was read
         say(line)
-    if len({document.title for document in documents}) == 1:  # one, or the pages of one
-        return documents[0].title, "\n\n".join(document.text for document in documents)
-    return file.name, "\n\n".join(f"{d.title}\n{d.text}" for d in documents)
+    return documents
 
 
 def _memory(given: dict[str, Any]) -> Memory | None:

@@ -97,15 +97,22 @@ class Past:
                     added += len(references)
         return added
 
-    def remember(self, text: str, title: str = "", progress: Progress | None = None) -> int:
-        """Write a text of any length; see `ChatSession.remember`."""
-        key = f"text {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
-        for one in remember(self.base, self._writer, [FileDocument(key, key, title, text)]):
+    def remember(self, text: str | Sequence[FileDocument], title: str = "", progress: Progress | None = None) -> int:
+        """Write a text of any length, or the documents of a file; see `ChatSession.remember`."""
+        documents = [_text_document(text, title)] if isinstance(text, str) else text
+        count = 0  # of the documents that are done
+        for one in remember(self.base, self._writer, documents):
             if one.outcome == "failed":
                 raise InvalidInput(f"the text cannot be remembered: {one.message}")
             if progress is not None:
-                progress(one.done, one.references)
-        return one.references
+                progress(count + one.done, count + one.references)
+            count += one.references if one.outcome in ("stored", "unchanged") else 0
+        return count
+
+
+def _text_document(text: str, title: str) -> FileDocument:
+    key = f"text {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+    return FileDocument(key, key, title, text)
 
 
 def _document(number: int, messages: Sequence[Message]) -> LocalDocument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,6 +51,13 @@ class FileDocument:
     def noted(self, *notes: str) -> FileDocument:
         """With further notes; empty ones do not count."""
         return replace(self, notes=(*self.notes, *filter(None, notes)))
+
+
+def joined(documents: Sequence[FileDocument]) -> str:
+    """The texts of a file's documents as one, each under its title where they have different ones."""
+    if len({document.title for document in documents}) == 1:  # one, or the pages of one
+        return "\n\n".join(document.text for document in documents)
+    return "\n\n".join(f"{one.title}\n{one.text}" for one in documents)
 
 
 def where(source: str, position: str, key: str) -> str:

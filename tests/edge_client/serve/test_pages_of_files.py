@@ -57,6 +57,22 @@ def test_the_sources_of_an_answer_on_the_command_line_know_their_page(tiny: Bund
     assert "mine: manual.pdf, page 2 #0" in shown
 
 
+def test_a_long_pdf_that_is_asked_about_is_read_by_its_pages(tiny: Bundle, tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "manual.pdf"))
+    for page in (1, 2):
+        for line in range(50):  # longer together than three quarters of the context
+            canvas.drawString(72, 800 - 14 * line, f"Part {page}{line:02} is here.")
+        canvas.showPage()
+    canvas.save()
+    asked = run("ask", "Where?", "--file", tmp_path / "manual.pdf", "--bundle", tiny.folder, "--offline", "--json")
+    assert asked.exit_code == 0, asked.output
+    read = [hit for chunk in json.loads(asked.stdout)["memories"] for hit in chunk["read"]]
+    assert read
+    for hit in read:
+        assert f"Part {hit['page']}" in hit["text"]
+        assert hit["source"] == f"manual.pdf, page {hit['page']}"
+
+
 def test_the_sources_of_an_answer_over_http_know_their_page(tiny: Bundle, tmp_path: Path) -> None:
     content = pdf(tmp_path / "manual.pdf", *PAGES).read_bytes()
     with AppProcess.start(tmp_path, tiny.folder, "127.0.0.1:1", "--offline", "--memory", "exact") as server:
