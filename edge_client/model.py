@@ -228,8 +228,11 @@ class EdgeModel:
         yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)
 
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
-        """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
-        return self.local.base(knowledge_base).delete(key)
+        """Remove a text from a knowledge base of this device, for all models; whether it was there.
+
+        Raises MissingFile.
+        """
+        return self.local.delete(knowledge_base, key)
 
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.

@@ -107,6 +107,20 @@ class LocalKnowledgeBases:
                     self._open[path] = _file_of(path), made
             return self._open[path][1]
 
+    def delete(self, name: str, key: str) -> bool:
+        """Remove a document, in the user's store from what other models have by this name, too; whether it was there.
+
+        Raises as `base` does.
+        """
+        found = [self.base(name).delete(key)]
+        with self._lock:
+            own = set(self._open)
+        for path in self.store.named(name):
+            if path not in own and not read_head(path).pulled:
+                with contextlib.closing(LocalKnowledgeBase.any(path)) as other:
+                    found.append(other.delete(key))
+        return any(found)
+
     def stand_ins(self, names: str) -> list[LocalKnowledgeBase]:
         """Packs of the knowledge bases "atlas,firm", to be searched where their service does not answer."""
         with self._lock:

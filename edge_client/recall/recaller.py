@@ -197,8 +197,8 @@ class Recaller:
     """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
     client: the service, if it is to be called. local: searched at every recall, and merged with the service's answer by
-    score; recallers may share the list. stand_ins: what is searched where the service does not answer, looked up anew
-    for every recall. clock: seconds, replaced in tests.
+    score; recallers may share the list. stand_ins: what is searched where the service does not answer, looked up
+    whenever it does not. clock: seconds, replaced in tests.
     """
 
     def __init__(
@@ -260,7 +260,8 @@ class Recaller:
     ) -> list[Recall]:
         if not queries:
             return []
-        failed, stand_ins = self.closed(), self._stand_ins()
+        failed = self.closed()
+        stand_ins = self._stand_ins() if failed else ()
         if failed and not local and not (stand_ins and failed.unavailable):
             return without(queries, failed.reason, str(failed), "skipped")
         begun = time.perf_counter()
@@ -280,7 +281,7 @@ class Recaller:
             except RetrievalError as error:
                 # Error and frame, and those of its causes, would hold each other until Python's collector runs.
                 error.__traceback__ = error.__cause__ = error.__context__ = None
-                failed = error
+                failed, stand_ins = error, self._stand_ins()
         if failed and failed.unavailable:
             answers += [source.retrieve(vectors, k=k, words=words) for source in stand_ins]
         # Where this device has nothing near, memories from before are read on, as without knowledge bases of its own.

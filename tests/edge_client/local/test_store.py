@@ -8,6 +8,7 @@ import pytest
 
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.store import LocalStore
+from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings, user_folder
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
@@ -121,6 +122,10 @@ def test_a_document_is_forgotten_in_the_knowledge_bases_of_all_models(
     assert run("forget", "a").stdout == "forgot a\n"
     assert (read(tiny), read(other)) == ({"b": "Text."}, {"b": "Text."})
     assert run("forget", "a").exit_code == 1
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        assert model.forget("b")
+        assert not model.forget("b")
+    assert (read(tiny), read(other)) == ({}, {})
     assert run("forget", "--all", "--yes").exit_code == 0
     assert (LocalStore(store, by_model=True).files(), listed()) == ([], [])
 
