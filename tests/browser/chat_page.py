@@ -7,12 +7,12 @@ from playwright.sync_api import Locator, Page, expect
 
 QUESTION = "What is the total area of Benin?"
 ANSWER = "112,622"
-# Never SmolLM2's <|endoftext|> and <|im_end|>.
+# Never SmolLM2's <|endoftext|> and <|im_end|>, and drawn so that no passage is repeated until it ends the answer.
 ENDLESS = """() => {
   const asked = window.fetch;
   window.fetch = (path, options = {}) => {
     if (path !== "/v1/chat/completions") return asked(path, options);
-    const body = {...JSON.parse(options.body), logit_bias: {0: -100, 2: -100}};
+    const body = {...JSON.parse(options.body), logit_bias: {0: -100, 2: -100}, temperature: 1.5};
     return asked(path, {...options, body: JSON.stringify(body)});
   };
 }"""

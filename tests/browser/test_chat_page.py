@@ -109,7 +109,7 @@ def test_a_document_is_remembered_on_the_device_and_asked_about_at_once(
     hostile = tmp_path / "<img src=x onerror=hacked=1>.txt"
     hostile.write_bytes(b"\xff\xfe\x00")
     page.locator("#u-files").set_input_files([hostile])
-    expect(page.locator("#u-list .bad")).to_contain_text("Not valid UTF-8")
+    expect(page.locator("#u-list .bad")).to_contain_text("Not valid UTF-16")
     expect(page.locator("#u-list img")).to_have_count(0)
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete handbook").click()
