@@ -17,6 +17,7 @@ from experiments.professional import professional
 from experiments.quality import quality
 from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
+from experiments.questions.prose import prose_questions
 from experiments.random_base import random_base
 from experiments.refusals import refusal_curve
 from memory3.printable import Commands
@@ -27,6 +28,7 @@ for study in (
     draw_questions,
     invent_countries,
     split_questions,
+    prose_questions,
     quality,
     device_quality,
     mean_adapter,

@@ -1,0 +1,84 @@
+"""Training questions about prose: twins lack what answers a refused question, and development articles are held out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.questions import prose
+from memory3.refusal import SENTENCE
+
+TEXT = "The mill was built in 1843. It burned down in 1871. A museum opened there in May 1990."
+QUESTIONS = [("When was the mill built?", "1843"), ("When did it burn?", "1871"), ("When did the museum open?", "1990")]
+
+
+def squad(articles: int, paragraphs: int = 3) -> dict[str, Any]:
+    """A file in SQuAD's form."""
+    questions = [{"question": q, "answers": [{"text": a}]} for q, a in QUESTIONS]
+    paragraph = {"context": TEXT, "qas": questions}
+    return {"data": [{"title": f"Mill_{n}", "paragraphs": [paragraph] * paragraphs} for n in range(articles)]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Small files under the names of the published ones."""
+    for name in ("squadshifts_wiki", "squadshifts_amazon", "squad2_dev_12articles", "xquad_en"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(squad(12)))
+    natural = [
+        {
+            "title": f"River {n}",
+            "knowledge": f"River number {n} is {n}00 km long.",
+            "question": f"how long is river {n}",
+            "right_answer": f"{n}00 km",
+            "answers": [],
+        }
+        for n in range(1, 200)
+    ]
+    (tmp_path / "nq_gold_train.json").write_text(json.dumps(natural))
+    return tmp_path
+
+
+def rows_of(folder: Path, out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    prose.prose_questions(folder, out, model=None)
+    training = json.loads((out / "prose_training.json").read_text())
+    return training, json.loads((out / "squadshifts_wiki_dev.json").read_text())
+
+
+def test_refused_questions_are_not_answered_by_their_text(folder: Path, tmp_path: Path) -> None:
+    training, _ = rows_of(folder, tmp_path / "out")
+    answers = dict(QUESTIONS)
+    twins = [r for r in training if not r["answerable"] and r["question"] in answers]
+    assert len(twins) > 20
+    for row in twins:
+        assert row["right_answer"] == SENTENCE
+        assert answers[row["question"]] not in row["knowledge"]
+        assert row["plausible"] in row["knowledge"], "what seems to answer is there"
+
+
+def test_near_misses_are_of_other_passages(folder: Path, tmp_path: Path) -> None:
+    training, _ = rows_of(folder, tmp_path / "out")
+    rivers = [r for r in training if not r["answerable"] and r["question"].startswith("how long is river")]
+    assert rivers
+    assert not any(r["knowledge"].startswith(f"River number {r['question'].split()[-1]} ") for r in rivers)
+
+
+def test_held_articles_are_for_development_alone(folder: Path, tmp_path: Path) -> None:
+    training, development = rows_of(folder, tmp_path / "out")
+    held = {row["title"] for row in development}
+    assert held == {"Mill 0", "Mill 1", "Mill 2", "Mill 3"}
+    wiki = training[: next(n for n, r in enumerate(training) if r["title"].startswith("Customer"))]
+    assert not held & {r["title"].removesuffix(" (extract)") for r in wiki}
+
+
+def test_notes_are_listed_with_their_twins(folder: Path, tmp_path: Path) -> None:
+    training, _ = rows_of(folder, tmp_path / "out")
+    bus = [r for r in training if r["title"] == "Bus 14, weekdays" and not r["knowledge"].endswith(" ")]
+    assert {r["answerable"] for r in bus} == {True, False}
+    last = [r for r in bus if r["question"] == "When is the last 14 in the evening?" and not r["answerable"]]
+    assert last, "the twin without that sentence"
+    assert "20:15" not in last[0]["knowledge"]
+
+
+def test_the_same_files_give_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    assert rows_of(folder, tmp_path / "a") == rows_of(folder, tmp_path / "b")
