@@ -9,9 +9,10 @@ NAME ?= service
 TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory3/__init__.py)
 DEVICE ?= cpu
 STEPS ?= 1000
-# The packaged model that is used when none is named: `make demo MODEL=qwen2.5-coder-1.5b` names another one.
-DEFAULT_MODEL := $(shell sed -n 's/^MODEL = "\(.*\)"/\1/p' memory_model/defaults.py)
-MODEL ?= $(DEFAULT_MODEL)
+# The packaged model that is used when none is named: `make demo MODEL=smollm2-135m` names the tiny one.
+DEFAULT_MODEL := $(shell sed -n 's/^PACKAGED = "\(.*\)"/\1/p' memory_model/defaults.py)
+MODEL ?= $(or $(MEMORY3_MODEL),$(DEFAULT_MODEL))
+export MEMORY3_MODEL := $(MODEL)
 BUNDLE ?= build/bundle$(if $(filter-out $(DEFAULT_MODEL),$(MODEL)),-$(MODEL))
 PROCESSES ?= 2
 # Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.

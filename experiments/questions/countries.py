@@ -30,8 +30,9 @@ from memory3.text.refusal import SENTENCE
 from memory3.text.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.factbook import FACTBOOK, Question
+from memory_model.defaults import ASSETS, TINY
 from memory_model.eval.scores import normalise
-from memory_model.models.folder import DEFAULT, ModelFolder
+from memory_model.models.folder import ModelFolder
 from memory_model.terminal import console
 
 PLACES = (
@@ -187,11 +188,14 @@ def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str],
 
 def draw_questions(data: Annotated[Path, typer.Option(help="JSONL of countries.")] = FACTBOOK) -> None:
     """Draw the question sets about countries again, into the folder of --data, and the model's calibration rows."""
-    countries, tokenizer = factbook.read_jsonl(data), Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
+    countries, tokenizer = (
+        factbook.read_jsonl(data),
+        Tokenizer.from_json(ModelFolder.open(ASSETS / TINY).checkpoint.tokenizer_json),
+    )
     records = {"records_dev": record_rows("dev"), "records_test": record_rows("test")}
     sets = write_sets(data.parent, fact_sets(countries, tokenizer.count) | records)
     introductions = factbook.read_jsonl(data.with_name("introductions.jsonl"), ("question", "answer", "text"))
-    write_rows(DEFAULT / "calibration.jsonl", calibration_rows(countries, introductions, tokenizer.count))
+    write_rows(ASSETS / TINY / "calibration.jsonl", calibration_rows(countries, introductions, tokenizer.count))
     console.print(", ".join(f"{count} rows in {name}.json" for name, count in sets.items()))
 
 

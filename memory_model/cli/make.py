@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from memory_model.defaults import MINILM, PRECISION
+from memory_model.defaults import ASSETS, MINILM, PRECISION, TINY
 from memory_model.terminal import ModelOption, console, count
 
 BUNDLE = Path("build/bundle")
@@ -66,7 +66,7 @@ def new(
         console.print(f"its heads keep different tokens: memory-model fit-codec --model {out} makes its codec")
         return
     with console.status(f"writing {_CALIBRATION_TEXTS} memories for the codec"):
-        rows, loaded = read_jsonl(ModelFolder.open().calibration or "", KEYS), load_model(made)
+        rows, loaded = read_jsonl(ModelFolder.open(ASSETS / TINY).calibration or "", KEYS), load_model(made)
         texts = [split(row["knowledge"], "", loaded.tokenizer.count, memory.reference_tokens)[0] for row in rows]
         codec = scalar_codec(loaded.writer, memory, sorted(texts, key=len)[-_CALIBRATION_TEXTS:])
         codec.save(made.path / "codec.npz")

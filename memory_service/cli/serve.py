@@ -24,7 +24,9 @@ def serve(
     port_file: Annotated[Path | None, typer.Option(help="file to write the port to, once ready")] = None,
     bundle: Annotated[Path | None, typer.Option(help="bundle for devices, with the embedder")] = None,
     embedder: Annotated[Path | None, typer.Option(help="folder of another embedder")] = None,
-    model: Annotated[Path | None, typer.Option(help="folder of the model that writes memories")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="folder of the model that writes memories; default: the bundle's")
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="key file; without it, no authentication")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="allow other machines without keys")] = None,
     config: Config = None,
@@ -50,7 +52,7 @@ def serve(
     if settings.bundle is not None:
         Bundle.open(settings.bundle)  # a wrong one makes no store
     address = parse_address(settings.store)
-    logger().info("loading", model=str(settings.model or "packaged"), store=str(address))  # which takes seconds
+    logger().info("loading", model=str(settings.model or "the bundle's"), store=str(address))  # which takes seconds
     run(serve_until_signal(settings, lambda: ModelEncoder.open(settings)))
 
 

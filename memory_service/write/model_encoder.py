@@ -57,13 +57,14 @@ class ModelEncoder:
         from memory3.codec.payload import MemoryFormat
         from memory3.files.bundle import Bundle
         from memory3.runtime.embedder import CONFIG, Embedder, EmbedderConfig
-        from memory_model.models.folder import ModelFolder
+        from memory_model.models.folder import ModelFolder, packaged_models
         from memory_model.models.load import load_model, model_id_of
         from memory_model.nn.writing import writing_device
 
-        folder = ModelFolder.open(settings.model)
         # Refused before anything large is loaded.
         made = Bundle.open(settings.bundle).manifest if settings.bundle is not None else None
+        of_bundle = made.name if made is not None and made.name in packaged_models() else None
+        folder = ModelFolder.open(settings.model or of_bundle)
         codec = MemoryCodec.load(settings.codec or folder.need_codec())
         embedder = settings.embedder or settings.bundle
         if embedder is None:

@@ -10,7 +10,7 @@ import pytest
 from memory3 import formats
 from memory3.errors import InvalidInput
 from memory3.formats import FileDocument, Kind, find_sources, read_documents
-from memory_model.defaults import ASSETS, MODEL
+from memory_model.defaults import ASSETS, PACKAGED, TINY
 from memory_model.models import architectures, folder
 from memory_model.models.folder import ModelFolder
 from memory_service.stores import address, opening
@@ -27,7 +27,7 @@ RECIPES = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
         ("Add a store", ["_FOLDERS", "_SERVERS", "STORES", "test_store_conformance.py"]),
         ("Add an architecture", ["ARCHITECTURES", "memory_model/models/architectures.py", "nn/serving.py"]),
         ("Add a format", ["memory3/formats/", "formats/__init__.py"]),
-        ("Change the default model", ["MODEL", "memory_model/defaults.py", "memory_model/recipes/"]),
+        ("Change the default model", ["PACKAGED", "memory_model/defaults.py", "memory_model/recipes/"]),
     ],
 )
 def test_a_recipe_names_the_files_and_tables_that_the_toys_use(recipe: str, names: list[str]) -> None:
@@ -82,7 +82,7 @@ def test_a_format_is_a_reader_and_a_row(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_default_model_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packaged = json.loads((ASSETS / MODEL / "model.json").read_text())
+    packaged = json.loads((ASSETS / TINY / "model.json").read_text())
     (tmp_path / "model.json").write_text(json.dumps({**packaged, "name": "another"}))
     monkeypatch.setattr(folder, "DEFAULT", tmp_path)
     assert ModelFolder.open().name == "another"
@@ -94,8 +94,8 @@ def test_the_default_model_is_named_once(tmp_path: Path, monkeypatch: pytest.Mon
         "deploy/*",
         ":!tests",
         ":!testing",
-        f":!memory_model/recipes/{MODEL}.sh",
+        f":!memory_model/recipes/{PACKAGED}.sh",
     )
-    command = ["git", "grep", "-l", "-e", f"[\"'/]{MODEL}", "--", *code]
+    command = ["git", "grep", "-l", "-e", f"[\"'/]{PACKAGED}", "--", *code]
     named = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     assert named == ["memory_model/defaults.py"]
