@@ -25,7 +25,7 @@ from memory3.text.references import split
 from memory3.text.refusal import is_refusal
 from memory_model.data.rows import QuestionRow
 from memory_model.eval.retrieval import ReferenceIndex, query_of
-from memory_model.eval.scores import Mean, Paired, exact_match, token_f1
+from memory_model.eval.scores import Mean, Paired, contained, exact_match, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import greedy_and_nll
@@ -47,14 +47,15 @@ PAIRS = (
 class Scores:
     """What was measured under one condition: one number a row, or none where a score does not apply.
 
-    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. refused: is a
-    refusal; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the
+    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. contained: whether an answer
+    has the words of a right one, of the rows that something answers. refused: is a refusal; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the
     right reference was retrieved.
     """
 
     nll: list[float] = field(default_factory=list)
     exact_match: list[float] = field(default_factory=list)
     f1: list[float] = field(default_factory=list)
+    contained: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
     refused_rightly: list[float] = field(default_factory=list)
     refused_wrongly: list[float] = field(default_factory=list)
@@ -74,6 +75,8 @@ class Scores:
         self.answers.append(answer)
         self.exact_match.append(max(exact_match(answer, right) for right in row.right_answers))
         self.f1.append(max(token_f1(answer, right) for right in row.right_answers))
+        if row.answerable:
+            self.contained.append(max(contained(answer, right) for right in row.right_answers))
         self.refused.append(float(is_refusal(answer)))
         (self.refused_wrongly if row.answerable else self.refused_rightly).append(self.refused[-1])
 
@@ -96,7 +99,7 @@ def compared(scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PA
             a, b = scores[first], scores[second]
             found[f"{first} - {second}"] = {
                 name: Paired.of(getattr(a, name), getattr(b, name))
-                for name in ("exact_match", "f1", "refused", "nll")
+                for name in ("exact_match", "f1", "contained", "refused", "nll")
                 if getattr(a, name) and len(getattr(a, name)) == len(getattr(b, name))
             }
     return found

@@ -37,6 +37,11 @@ def token_f1(answer: str, right: str) -> float:
     return 2 * same / (len(found) + len(wanted))
 
 
+def contained(answer: str, right: str) -> float:
+    """1.0 when the answer has the words of the right one, one after the other: long answers are not marked down."""
+    return float(f" {normalise(right)} " in f" {normalise(answer)} ")
+
+
 _DRAWS = 2000
 
 

@@ -173,6 +173,8 @@ class Tuner:
         with locked(self.folder) if rank() == 0 else nullcontext(), self.metrics.open("a") as metrics:
             while not self.finished and first_decides(time.monotonic() - began < limit_s):
                 done = self.one_step()
+                if self.step % _RETURNED_EVERY == 0:
+                    _return_freed_memory()
                 metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
                 report(done)
@@ -283,6 +285,16 @@ class Tuner:
         self.batches.restore(state["batches"])
         self.step = state["step"]
         return True
+
+
+_RETURNED_EVERY = 8
+"""Steps after which freed memory is returned: of steps of different lengths more and more pieces would lie about."""
+
+
+def _return_freed_memory() -> None:
+    """Have glibc give free pages back to the system, also those between used ones."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _keep_freed_memory() -> None:

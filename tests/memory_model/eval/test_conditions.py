@@ -14,7 +14,7 @@ from memory3.text.refusal import SENTENCE
 from memory_model.data.rows import QuestionRow, read_rows
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
 from memory_model.eval.retrieval import ReferenceIndex, query_of, references_of
-from memory_model.eval.scores import exact_match, token_f1
+from memory_model.eval.scores import contained, exact_match, token_f1
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
@@ -164,16 +164,18 @@ def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_ser
 
 
 @pytest.mark.parametrize(
-    ("answer", "right", "same", "f1"),
+    ("answer", "right", "same", "f1", "inside"),
     [
-        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0),
-        ("28,748 sq km", "28748 sq. km", 1.0, 1.0),
-        ("red and blue", "blue", 0.0, 0.5),
-        ("no", "yes", 0.0, 0.0),
-        ("", "", 1.0, 1.0),
-        ("", "yes", 0.0, 0.0),
+        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0, 1.0),
+        ("28,748 sq km", "28748 sq. km", 1.0, 1.0, 1.0),
+        ("red and blue", "blue", 0.0, 0.5, 1.0),
+        ("blueish", "blue", 0.0, 0.0, 0.0),
+        ("no", "yes", 0.0, 0.0, 0.0),
+        ("", "", 1.0, 1.0, 1.0),
+        ("", "yes", 0.0, 0.0, 0.0),
     ],
 )
-def test_scores_of_known_answers(answer: str, right: str, same: float, f1: float) -> None:
+def test_scores_of_known_answers(answer: str, right: str, same: float, f1: float, inside: float) -> None:
     assert exact_match(answer, right) == same
     assert token_f1(answer, right) == pytest.approx(f1)
+    assert contained(answer, right) == inside
