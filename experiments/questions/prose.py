@@ -18,9 +18,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from experiments.questions.paragraphs import RowData, read_paragraphs, write_sets
-from memory3.references import split
-from memory3.refusal import SENTENCE
-from memory3.tokenizer import Tokenizer
+from memory3.text.references import split
+from memory3.text.refusal import SENTENCE
+from memory3.text.tokenizer import Tokenizer
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.terminal import console

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from experiments.questions import prose
-from memory3.refusal import SENTENCE
+from memory3.text.refusal import SENTENCE
 
 TEXT = "The mill was built in 1843. It burned down in 1871. A museum opened there in May 1990."
 QUESTIONS = [("When was the mill built?", "1843"), ("When did it burn?", "1871"), ("When did the museum open?", "1990")]
