@@ -47,9 +47,10 @@ PAIRS = (
 class Scores:
     """What was measured under one condition: one number a row, or none where a score does not apply.
 
-    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. contained: whether an answer
-    has the words of a right one, of the rows that something answers. refused: is a refusal; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the
-    right reference was retrieved.
+    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. contained: whether an answer has
+    the words of a right one, of the rows that something answers. refused: is a refusal; refused_rightly,
+    refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the right reference was
+    retrieved.
     """
 
     nll: list[float] = field(default_factory=list)
