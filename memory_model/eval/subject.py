@@ -29,7 +29,7 @@ class MemoryBank:
     """Memories by reference text, for one model and one codec. One thread at a time.
 
     Each reference is written once, when it is read first. Coded memories are kept as payloads and decoded when they
-    are read, because an exact one of the default model takes ten times the room. keeps_exact: keep memories as they
+    are read, because an exact one of SmolLM2-135M takes ten times the room. keeps_exact: keep memories as they
     were before the codec too, for `read(…, exact=True)`. written: memories as they were written, of earlier runs too.
     """
 

@@ -43,4 +43,4 @@ def test_a_recipes_commands_are_taken_by_the_programs(recipe: Path, paragraphs: 
         if command == "adapt":
             mixed |= set(parse_weights(context.params["mixture"], TASKS))
     assert mixed >= {"facts", "hard", "keeping"}
-    assert ("preferences" in mixed) == paragraphs
+    assert "preferences" not in mixed or paragraphs

@@ -35,7 +35,7 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from testing.clickhouse import PASSWORD, clickhouse_server
 from testing.processes import ServiceProcess
 
-_POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968  # of the default model
+_POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968  # of SmolLM2-135M
 
 
 class IngestSettings(Settings):
