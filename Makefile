@@ -8,7 +8,6 @@ READY := $(VENV)/.ready
 NAME ?= service
 TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory3/__init__.py)
 DEVICE ?= cpu
-STEPS ?= 1000
 # The packaged model that is used when none is named: `make demo MODEL=smollm2-135m` names the tiny one.
 DEFAULT_MODEL := $(shell sed -n 's/^PACKAGED = "\(.*\)"/\1/p' memory_model/defaults.py)
 MODEL ?= $(or $(MEMORY3_MODEL),$(DEFAULT_MODEL))
@@ -114,11 +113,11 @@ eval: $(READY) ## measure the default model's answers, resumable: an hour or two
 	$(BIN)/python -m experiments quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
 	$(BIN)/python -m experiments device-quality $(if $(LIMIT),--limit $(LIMIT))
 
-quality: $(READY) ## write docs/quality.md from what `make eval` measured
+quality: $(READY) ## write docs/quality.md from what `make eval MODEL=smollm2-135m` measured
 	$(BIN)/python -m docs.quality
 
-adapt: $(READY) ## tune the default model again and fit its codec, resumable: hours on a CPU (DEVICE=cuda STEPS=1000 DRY=1)
-	PATH="$(abspath $(BIN)):$$PATH" DEVICE=$(DEVICE) STEPS=$(STEPS) DRY=$(DRY) sh memory_model/recipes/$(MODEL).sh
+adapt: $(READY) ## tune the default model again and fit its codec, resumable: hours on a CPU (DEVICE=cuda STEPS=400 DRY=1)
+	PATH="$(abspath $(BIN)):$$PATH" DEVICE=$(DEVICE) $(if $(STEPS),STEPS=$(STEPS)) DRY=$(DRY) sh memory_model/recipes/$(MODEL).sh
 
 llama: build/llama/.ready ## build llama.cpp for comparison (minutes; needs a C++ compiler)
 
