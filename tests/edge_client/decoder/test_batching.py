@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +102,34 @@ class Conversation:
             logits = sequence.read([said[-1]])
         sequence.end()
         return said
+
+
+def test_a_sequence_that_decodes_alone_makes_its_steps_in_its_own_thread(
+    graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = BatchingDecoder(graph, PREFIX, context=128, parallel=2)
+    ran: list[int] = []
+    run = decoder.scheduler._runner.run
+
+    def recorded(*arguments: Any, **options: Any) -> np.ndarray:
+        ran.append(threading.get_ident())
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(decoder.scheduler._runner, "run", recorded)
+    monkeypatch.setattr(scheduler, "LATELY_S", 60.0)
+    one, other = decoder.sequence(), decoder.sequence()
+    one.begin([4, 5], memory=False)
+    one.read([4, 5])
+    for _ in range(40):  # until the scheduler's thread waits again
+        one.read([6])
+        if ran[-1] == threading.get_ident():
+            break
+        time.sleep(0.02)
+    assert ran[-1] == threading.get_ident()
+    other.begin([7, 8], memory=False)
+    other.read([7, 8])
+    one.read([9])
+    assert ran[-1] != threading.get_ident(), "another one decodes: their steps may be run together"
 
 
 @pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
