@@ -27,7 +27,8 @@ def adapt(
     start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
     steps: Annotated[int, count(help="Number of steps.")] = 600,
     accumulate: Annotated[int, amount(help="Batches per step over all processes; default: one each.")] = 0,
-    conversations: Annotated[int, count(help="Conversations, and references, per batch.")] = 10,
+    conversations: Annotated[int, count(help="Conversations per batch.")] = 10,
+    references: Annotated[int, amount(help="References per batch; default: as many as conversations.")] = 0,
     refused: Annotated[float, share(help="Share of unanswerable questions in hard and dialogue.")] = 0.12,
     refused_articles: Annotated[float, share(help="The same in articles.")] = 0.12,
     all_as_text: Annotated[float, share(help="Share of their conversations with references as text.")] = 0.2,
@@ -100,7 +101,7 @@ def adapt(
         budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory
         loaded = load_base(folder, budget, codec)
         sizes = Sizes(
-            written=conversations,
+            written=references or conversations,
             conversations=conversations,
             refused=refused,
             refused_articles=refused_articles,

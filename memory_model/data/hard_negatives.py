@@ -90,7 +90,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
         """As FactConversations. Raises InvalidInput where no field is held by a dozen documents."""
         super().__init__(references, chat, seed, sizes, _WHOLE)
         if sizes.written < 4:
-            raise InvalidInput("task hard needs --conversations of 4 or more, which is also the number of references")
+            raise InvalidInput("task hard needs 4 or more references a batch: raise --references or --conversations")
         self.refused_share = sizes.refused
         self.topics = {t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES}
         if not self.topics:
