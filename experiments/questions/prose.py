@@ -31,7 +31,8 @@ _DEVELOPMENT = 100  # rows of a development file
 _QUESTIONS = 6  # of a part of a paragraph
 _REFUSED = 4
 _REVIEWS_A_PAGE = 9  # groups of reviews that are read next to each other
-_NOTES_TIMES = 4  # how often notes are listed: there are few
+_NOTES_TIMES = 24  # how often notes are listed, each time in other versions: there are few
+_TWIN = 0.5  # share of the notes that are listed as one of their twins
 _NEAR_ROWS = 60  # rows within which two passages may be read next to each other
 _ADVICE = "docs/data.md says where published sets come from"
 
@@ -143,15 +144,18 @@ class _Rows:
                 )
 
     def add_notes(self, path: Path) -> None:
-        """Everyday notes and their twins, several times."""
-        by_note: dict[str, list[RowData]] = defaultdict(list)
+        """Everyday notes and their twins, several times; those of a kind next to each other."""
+        by_kind: dict[str, dict[str, list[RowData]]] = defaultdict(lambda: defaultdict(list))
         for row in read_json(path, list, "it is in this repository"):
-            by_note[row["knowledge"]].append(row)
-        notes = [rows for note, own in by_note.items() for rows in _note_rows(note, own)]
+            by_kind[row["kind"]][row["knowledge"]].append(row)
+        kinds = [[_note_rows(note, own) for note, own in notes.items()] for notes in by_kind.values()]
         for time in range(_NOTES_TIMES):
-            self.random.shuffle(notes)
-            # Spaces at the end tell the listings apart: one paragraph is otherwise drawn once.
-            self.training += [r | {"knowledge": r["knowledge"] + " " * time} for rows in notes for r in rows]
+            # One version of each note: a twin beside its original would be refused although another memory answers.
+            self.random.shuffle(kinds)
+            for notes in kinds:
+                for whole, *twins in self.random.sample(notes, len(notes)):
+                    rows = self.random.choice(twins) if twins and self.random.random() < _TWIN else whole
+                    self.training += [row | {"article": f"Notes, listing {time + 1}"} for row in rows]
 
 
 def _note_rows(note: str, own: Sequence[RowData]) -> list[list[RowData]]:

@@ -174,7 +174,7 @@ class HardFacts(HardNegativeConversations, FactConversations):
 
 
 class Articles(HardNegativeConversations):
-    """People's questions about paragraphs (SQuAD, XQuAD), next to other paragraphs of the same article."""
+    """People's questions about paragraphs, next to other paragraphs of the same article (`QuestionRow.article`)."""
 
     task = "articles"
 
@@ -182,19 +182,20 @@ class Articles(HardNegativeConversations):
         """rows: as `split-questions` writes them. Raises InvalidInput where no article has enough of them."""
         super().__init__(chat, seed, sizes)
         self.refused_share = sizes.refused_articles
-        paragraphs: dict[tuple[str, str], tuple[list[list[Question]], list[Question]]] = {}
+        paragraphs: dict[tuple[str, str, str], tuple[list[list[Question]], list[Question]]] = {}
         for row in rows:
-            answers, refused = paragraphs.setdefault((row.title, row.knowledge), ([], []))
+            key = row.article or row.title, row.title, row.knowledge
+            answers, refused = paragraphs.setdefault(key, ([], []))
             if row.answerable:
                 answers.append([Question(row.question, row.right_answer, row.knowledge)])
             else:
                 refused.append(Question(row.question, row.plausible, ""))
         self.articles: dict[str, list[tuple[TrainingReference, list[Question]]]] = {}
-        for number, ((title, text), (answers, refused)) in enumerate(paragraphs.items()):
+        for number, ((article, title, text), (answers, refused)) in enumerate(paragraphs.items()):
             headed = f"{title}\n{text}"
             ids = chat.tokenizer.encode(headed)
             if answers and len(ids) <= sizes.longest:
-                self.articles.setdefault(title, []).append((TrainingReference(number, headed, ids, answers), refused))
+                self.articles.setdefault(article, []).append((TrainingReference(number, headed, ids, answers), refused))
         single = [one for held in self.articles.values() if len(held) < _LEAST_PARAGRAPHS for one in held]
         self.articles = {name: held for name, held in self.articles.items() if len(held) >= _LEAST_PARAGRAPHS}
         for start in range(0, len(single) - _LEAST_PARAGRAPHS + 1, _POOLED):

@@ -19,7 +19,8 @@ class QuestionRow:
     title: of the document that knowledge and distractors are from, put before each reference. answers: other right
     answers. distractors: texts that are read next to the knowledge; None draws them from the other rows. answerable:
     False when neither the knowledge nor the distractors answer the question, so that the right answer is a refusal.
-    plausible: what seems to answer such a question.
+    plausible: what seems to answer such a question. article: whose paragraphs are read next to each other in tuning;
+    empty: those with the same title.
     """
 
     knowledge: str
@@ -30,6 +31,7 @@ class QuestionRow:
     distractors: tuple[str, ...] | None = None
     answerable: StrictBool = True
     plausible: str = ""
+    article: str = ""
 
     @property
     def right_answers(self) -> tuple[str, ...]:
