@@ -154,6 +154,14 @@ def test_paragraphs_of_short_articles_are_read_next_to_each_other() -> None:
     assert len(batch.reference_ids) > 3
 
 
+def test_an_article_may_be_named_apart_from_the_titles() -> None:
+    rows = [replace(row, title=f"{row.title} {number}", article=row.title) for number, row in enumerate(ROWS)]
+    source = Articles(rows, tiny_loaded().chat, 1, replace(SIZES, written=5, longest=64))
+    for _ in range(5):
+        subjects = {re.findall(r"of (A\d) was", reference.text)[0] for reference in source.draw()}
+        assert len(subjects) == 1
+
+
 def test_the_teacher_reads_the_right_reference_as_text_and_predicts_the_same_answer() -> None:
     chat = tiny_loaded().chat
     batch = Articles(ROWS, chat, 1, replace(SIZES, longest=64, turns=1, distilled=1.0, all_as_text=0.0)).next()
