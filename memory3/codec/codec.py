@@ -26,7 +26,7 @@ from memory3.codec.native.library import Compiled, Library, compiled, installed
 from memory3.codec.tables import COARSE_SUBSPACES, ProductTables, pack_bits, unpack_bits
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
-CODEC_FORMAT_VERSION = 3  # 2 added codes of several vectors, 3 the kind "scalar"
+CODEC_FORMAT_VERSION = 4  # 2 added codes of several vectors, 3 the kind "scalar", 4 a basis in bytes
 _DISTANCES = 1 << 18  # computed at a time: what a processor's cache holds
 _UNREADABLE = (BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError)
 
@@ -94,6 +94,8 @@ class MemoryCodec(ABC):
                 return ExactCodec(int(header["head_dim"]), str(header["dtype"]))
             if header["kind"] == "product":
                 tables = {name: array.squeeze(0).astype(np.float32) for name, array in arrays.items()}  # of all heads
+                if (steps := tables.pop("basis_step", None)) is not None:
+                    tables["basis"] *= steps[:, None]
                 together = int(header.get("together", 1))
                 return ProductCodec(ProductTables(**tables, together=together), installed())
             if header["kind"] == "scalar":
@@ -217,9 +219,13 @@ class ProductCodec(TableCodec):
         return np.asarray(found)
 
     def save(self, path: str | Path) -> None:
-        """Write `codec.npz`, float16 tables where they lose nothing."""
+        """Write `codec.npz`, tables in float16 and the basis in bytes where they lose nothing."""
         header = {"kind": "product", "groups": self.together, "head_dim": self.head_dim, "together": self.together}
-        save_codec(path, header, {name: _smallest(array[None]) for name, array in self.tables.arrays().items()})
+        arrays = self.tables.arrays()
+        numbers, steps = row_bytes(self.tables.basis)
+        if np.array_equal(numbers * steps[:, None], self.tables.basis):
+            arrays |= {"basis": numbers, "basis_step": steps}
+        save_codec(path, header, {name: _smallest(array[None]) for name, array in arrays.items()})
 
 
 def _words(codewords: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -253,6 +259,19 @@ def save_codec(path: str | Path, header: dict[str, Any], arrays: dict[str, np.nd
     partial.replace(path)
 
 
+def row_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(numbers int8 [n, d], steps float32 [n]): numbers * steps is near the matrix [n, d], exact for such a product.
+
+    A step has eleven bits, so that 127 steps are a float32 number and the step can be computed from a row again.
+    """
+    part, exponent = np.frexp(np.abs(matrix).max(axis=1) / 127)
+    steps = np.ldexp(np.ceil(part * 2048) / 2048, exponent).astype(np.float32)
+    steps[steps == 0] = 1
+    return np.rint(matrix / steps[:, None]).astype(np.int8), steps
+
+
 def _smallest(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.int8:
+        return array
     half = array.astype(np.float16)
     return half if np.array_equal(half.astype(np.float32), array) else array

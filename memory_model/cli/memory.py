@@ -78,7 +78,7 @@ def fit_codec(
     data: terminal.DataOption = FACTBOOK,
     corpus: terminal.CorpusOption = None,
     factory: Annotated[
-        str, typer.Option(help="'tokens:PARTSxBITS', 'scalar:4', 'scalar:8', or a FAISS factory string.")
+        str, typer.Option(help="'tokens:PARTSxBITS[xAXES]', 'scalar:4', 'scalar:8', or a FAISS factory string.")
     ] = "",
     references: Annotated[int, typer.Option(min=2, help="References to write; a tenth is for measuring.")] = 700,
     points: Annotated[int, count(help="Vectors to fit to.")] = 40000,
@@ -88,7 +88,8 @@ def fit_codec(
 ) -> None:
     """Fit the codec to the model's own key-values (paper, appendix B); the same seed gives the same file.
 
-    tokens:… encodes all vectors of a token together, FAISS's 'PQ16x8' each alone; scalar:4 rounds each number to
+    tokens:… encodes all vectors of a token together, FAISS's 'PQ16x8' each alone. AXES is the most that a code of BITS
+    bits describes: fewer make the file and decompression smaller. scalar:4 rounds each number to
     4 bits: more bytes, but a few references suffice (`memory-model new` writes such a codec). Default: tokens with
     8 bytes per vector if every memory head keeps all tokens, otherwise the paper's 14 bytes.
     """

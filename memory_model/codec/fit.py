@@ -13,7 +13,7 @@ from statistics import NormalDist
 import faiss
 import numpy as np
 
-from memory3.codec.codec import ProductCodec
+from memory3.codec.codec import ProductCodec, row_bytes
 from memory3.codec.native.library import installed
 from memory3.codec.tables import ProductTables
 from memory3.errors import InvalidInput
@@ -27,17 +27,19 @@ def fit_tables(
     bits: int,
     metrics: Sequence[np.ndarray] | None = None,
     *,
+    widest: int = 0,
     together: int = 1,
     iterations: int = 12,
     points: int = 65536,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ProductCodec:
-    """A codec whose code has `parts` codes of `bits` bits.
+    """A codec whose code has `parts` codes of `bits` bits, each of at most `widest` axes (0: as many as are worth it).
 
     vectors: float32 [n, together * d], the vectors of a code side by side, of which at most `points` are used.
     metrics: symmetric positive [d, d] of each of them, in one unit; without, all directions count the same. progress:
-    called with the number of subspaces fitted since its last call. Tables are rounded to the half precision of files.
+    called with the number of subspaces fitted since its last call. Tables are rounded as files hold them: the basis to
+    bytes, the others to half precision.
     """
     if len(vectors) < 1 << bits:
         raise InvalidInput(f"{len(vectors)} vectors are too few for {1 << bits} codewords: use more references")
@@ -47,11 +49,12 @@ def fit_tables(
     centred = vectors - mean  # the only copy
     root = square_root(metrics or [np.eye(vectors.shape[1] // together)] * together)
     moment = np.asarray(centred.T @ centred, np.float64) / len(centred)
-    axes = dealt_axes(apply(root, apply(root, moment).T), parts, bits)
+    axes = dealt_axes(apply(root, apply(root, moment).T), parts, bits, widest)
     d, _, width = axes.shape
     flat = axes.reshape(d, parts * width)
     inverse = [np.linalg.inv(block) for block in root]
-    basis = _half(apply(inverse, flat).T)
+    numbers, steps = row_bytes(apply(inverse, flat).T)
+    basis = numbers * steps[:, None]
     codewords = np.zeros((parts, 1 << bits, width), np.float32)
     tables = ProductTables(
         mean, basis, codewords, together=together, metric=np.stack([own @ own for own in root]).astype(np.float32)
@@ -99,12 +102,13 @@ def square_root(metrics: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [root / size for root in roots]
 
 
-def dealt_axes(moment: np.ndarray, parts: int, bits: int) -> np.ndarray:
+def dealt_axes(moment: np.ndarray, parts: int, bits: int, widest: int = 0) -> np.ndarray:
     """Principal axes of a second moment [d, d], dealt out to `parts` subspaces of equal width: [d, parts, width].
 
     A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on each of
     them (rate-distortion of a Gaussian). Axes are dealt from the strongest on, each to where it adds least to the sum
-    of these losses; one that is weaker than D everywhere is left out. Columns that are left over are zero.
+    of these losses; one that is weaker than D everywhere is left out, as is one for which no subspace of fewer than
+    `widest` axes is left. Columns that are left over are zero.
     """
     variances, axes = np.linalg.eigh(moment)
     logs = np.log(variances.clip(1e-12 * variances.max()))
@@ -118,7 +122,8 @@ def dealt_axes(moment: np.ndarray, parts: int, bits: int) -> np.ndarray:
     for axis in np.argsort(-logs, kind="stable"):
         now = loss(sums, counts)
         grown = (counts + 1) * np.exp(loss(sums + logs[axis], counts + 1))
-        added = np.where(now < logs[axis], grown - counts * np.exp(now), np.inf)
+        open_to = (now < logs[axis]) & ((counts < widest) | (widest == 0))
+        added = np.where(open_to, grown - counts * np.exp(now), np.inf)
         best = int(np.argmin(added))
         if not np.isfinite(added[best]):
             break  # no weaker axis earns bits either

@@ -35,19 +35,19 @@ _WRITTEN_AT_ONCE = 16
 METRIC_BATCHES = 8
 
 
-def recipe(factory: str, memory: MemoryConfig) -> tuple[int, int] | None:
-    """(parts, bits) of `tokens:PARTSxBITS`, None for a FAISS string; raises InvalidInput."""
+def recipe(factory: str, memory: MemoryConfig) -> tuple[int, int, int] | None:
+    """(parts, bits, widest) of `tokens:PARTSxBITS[xAXES]`, None for a FAISS string; raises InvalidInput."""
     if not factory.startswith("tokens:"):
         return None
-    found = re.fullmatch(r"tokens:(\d{1,4})x(\d{1,2})", factory)
-    if not found or not int(found[1]) or not 1 <= int(found[2]) <= 16:
+    found = re.fullmatch(r"tokens:(\d{1,4})x(\d{1,2})(?:x(\d{1,3}))?", factory)
+    if not found or not int(found[1]) or not 1 <= int(found[2]) <= 16 or found[3] == "0":
         raise InvalidInput(f"--factory {factory!r}: write tokens:PARTSxBITS, as tokens:144x8, or a FAISS factory")
     if any(h.tokens != memory.reference_tokens for h in memory.heads):
         raise InvalidInput(
             f"--factory {factory!r} codes the heads of a token together, but they keep different tokens:"
             " give a FAISS factory string, such as OPQ16_64,PQ16x8"
         )
-    return int(found[1]), int(found[2])
+    return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
 def scalar_bits(factory: str, memory: MemoryConfig) -> int | None:
@@ -117,10 +117,13 @@ def fit(
         steps = progress.track(range(METRIC_BATCHES), description="measuring what errors cost")
         metrics = reading_metrics(loaded.model, (batches.next() for _ in steps), loaded.writer.prefix)
         task = progress.add_task("fitting tables", total=tokens[0])
+        parts, code_bits, widest = tokens
         codec = fit_tables(
             sample,
-            *tokens,
+            parts,
+            code_bits,
             metrics,
+            widest=widest,
             together=together,
             points=points,
             seed=seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import faiss
@@ -74,6 +75,25 @@ def test_a_metric_moves_the_error_to_where_it_does_not_count() -> None:
         return float(np.einsum("nd,de,ne->", error, metric, error))
 
     assert felt(fit_tables(data, 4, 5, [metric])) < 0.8 * felt(fit_tables(data, 4, 5))
+
+
+def test_a_code_describes_at_most_the_axes_it_is_given() -> None:
+    data = vectors(1000)
+    few, many = fit_tables(data, 4, 6, widest=2, iterations=3), fit_tables(data, 4, 6, iterations=3)
+    assert few.tables.codewords.shape == (4, 64, 2)
+    assert len(few.tables.basis) < len(many.tables.basis)
+
+
+def test_a_basis_is_kept_in_bytes_where_that_loses_nothing(token_codec: ProductCodec, tmp_path: Path) -> None:
+    token_codec.save(tmp_path / "bytes.npz")
+    rotation, *_ = np.linalg.qr(np.random.default_rng(1).normal(size=token_codec.tables.basis.shape))
+    tables = replace(token_codec.tables, basis=rotation.astype(np.float32))
+    ProductCodec(tables).save(tmp_path / "floats.npz")
+    for name, dtype in (("bytes", np.int8), ("floats", np.float32)):
+        with np.load(tmp_path / f"{name}.npz") as file:
+            assert file["basis"].dtype == dtype
+    read = MemoryCodec.load(tmp_path / "bytes.npz"), MemoryCodec.load(tmp_path / "floats.npz")
+    assert [codec.codec_id for codec in read] == [token_codec.codec_id, ProductCodec(tables).codec_id]
 
 
 def test_a_payload_holds_one_code_for_each_token(token_codec: ProductCodec) -> None:

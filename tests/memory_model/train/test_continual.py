@@ -217,10 +217,11 @@ def batch(seed: int = 0) -> Batch:
     return Batch(torch.randint(0, 64, (6, 16), generator=random), lengths, ids, labels, memories, torch.zeros_like(ids))
 
 
-def test_a_recipe_is_parts_and_bits_of_a_token_or_faiss() -> None:
-    assert recipe("tokens:52x8", HEADS) == (52, 8)
+def test_a_recipe_is_parts_bits_and_axes_of_a_token_or_faiss() -> None:
+    assert recipe("tokens:52x8", HEADS) == (52, 8, 0)
+    assert recipe("tokens:52x8x4", HEADS) == (52, 8, 4)
     assert recipe("OPQ16_64,PQ16x8", HEADS) is None
-    for factory in ("tokens:", "tokens:25", "tokens:0x8", "tokens:4x17"):
+    for factory in ("tokens:", "tokens:25", "tokens:0x8", "tokens:4x17", "tokens:4x8x0", "tokens:4x8x"):
         with pytest.raises(InvalidInput, match="tokens:PARTSxBITS"):
             recipe(factory, HEADS)
     with pytest.raises(InvalidInput, match="different tokens"):
