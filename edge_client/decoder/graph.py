@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from edge_client.decoder.process_memory import return_free_memory
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.runtime.attention import memory_tensors
 from memory3.runtime.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
 from memory3.runtime.cache_layout import TEXT, mask_name, rows_name
 from memory3.runtime.onnx_runtime import ort
@@ -50,6 +51,8 @@ class DecoderGraph(DecoderBackend):
         self.fused = properties.get("operators") == "fused"
         half = properties.get("compute") == "float16"
         self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
+        self.query_outputs = self._query_outputs()
+        self.records_queries = bool(self.query_outputs)
         self.provider, self.caches_on, self.device = provider, device, device.name
         self.threads, self.warning = threads, ""
 
@@ -58,6 +61,14 @@ class DecoderGraph(DecoderBackend):
         self.__dict__.clear()
         return_free_memory()
 
+    def _query_outputs(self) -> dict[str, tuple[list[str | int], int]]:
+        """By name the shape of every output with queries, and how many of a token's numbers are queries."""
+        declared = {output.name: output.shape for output in self.session.get_outputs()}
+        tensors, width = memory_tensors(self.config), self.config.group * self.config.head_dim
+        if any(tensor.queries not in declared for tensor in tensors):
+            return {}  # exported before there were any
+        return {t.queries: (declared[t.queries], len(t.heads) * width) for t in tensors}
+
     def runner(self, context: int, parallel: int, prefix: Sequence[int] = ()) -> Runner:
         """New caches. prefix: what every sequence begins with, if anything; it is read like any text."""
         return Runner(self, context, parallel)
@@ -65,12 +76,16 @@ class DecoderGraph(DecoderBackend):
 
 @dataclass
 class _Binding:
-    """One shape of run, bound. small: arrays of the host's, by input; kept: what the binding has addresses of."""
+    """One shape of run, bound. small: arrays of the host's, by input; kept: what the binding has addresses of.
+
+    queries: of every layer with memory heads [sequences, tokens with logits, width], where they are recorded.
+    """
 
     io: ort.IOBinding
     small: dict[str, np.ndarray]
     rows: dict[int, np.ndarray]
     logits: np.ndarray
+    queries: list[np.ndarray]
     kept: list[object]
 
 
@@ -81,7 +96,7 @@ class Runner(DecoderRunner):
         self.graph, self.config = graph, graph.config
         self.caches = Caches(graph.config, context, parallel, graph.cache_dtype, graph.caches_on)
         self._layouts = self.caches.layout.numbers
-        self._bindings: dict[tuple[int, int, int, int, int], _Binding] = {}
+        self._bindings: dict[tuple[int, int, int, int, int, bool], _Binding] = {}
         positions = max(context + self.config.memory.reference_tokens, *(self.caches.rows(n) for n in self._layouts))
         angles = np.arange(positions)[:, None] * self.config.frequencies
         self._tables = {
@@ -94,7 +109,8 @@ class Runner(DecoderRunner):
         count = len(inputs[0].tokens)
         logit_rows = count if all_logits else 1
         seen = -(-max(row.length + count for row in inputs) // BUCKET) * BUCKET if not self.graph.fused else 0
-        key = first, len(inputs), count, logit_rows, seen
+        records = any(row.record is not None for row in inputs)
+        key = first, len(inputs), count, logit_rows, seen, records
         binding = self._bindings.get(key) or self._bind(*key)
         small = binding.small
         for number, row in enumerate(inputs):
@@ -106,6 +122,10 @@ class Runner(DecoderRunner):
             for name, array in small.items():
                 binding.io.bind_cpu_input(name, array)
         self.graph.session.run_with_iobinding(binding.io)
+        for number, row in enumerate(inputs if records else ()):
+            if row.record is not None:
+                queries = np.concatenate([layer[number] for layer in binding.queries], axis=1)
+                row.record.add(row.length + count - logit_rows, queries)
         return binding.logits
 
     def release(self, slot: int) -> None:
@@ -121,15 +141,15 @@ class Runner(DecoderRunner):
         """See `DecoderRunner.inject`."""
         self.caches.inject(slot, memories)
 
-    def read_text(self, slot: int, memory: bool, tokens: int) -> TextRows:
+    def read_text(self, slot: int, memory: bool, tokens: int, names: Collection[str] = ()) -> TextRows:
         """See `DecoderRunner.read_text`."""
-        return self.caches.read(slot, memory, tokens)
+        return self.caches.read(slot, memory, tokens, names)
 
     def write_text(self, slot: int, memory: bool, rows: TextRows) -> None:
         """See `DecoderRunner.write_text`."""
         self.caches.write(slot, memory, {name: np.asarray(array) for name, array in rows.items()})
 
-    def _bind(self, first: int, sequences: int, count: int, logit_rows: int, seen: int) -> _Binding:
+    def _bind(self, first: int, sequences: int, count: int, logit_rows: int, seen: int, records: bool) -> _Binding:
         """Allocate and bind everything that a run of this shape reads and writes."""
         each = np.arange(count - logit_rows, count) + count * np.arange(sequences)[:, None]
         rows = {layout: np.zeros(sequences, np.int64) for layout in self._layouts}
@@ -153,9 +173,16 @@ class Runner(DecoderRunner):
         logits = Buffer.zeros((each.size, self.config.vocabulary), np.float32)
         logits.bind(io, write="logits")
         kept.append(logits)
-        binding = _Binding(io, small, rows, logits.array, kept)
+        queries = []
+        sizes: dict[str | int, int] = {"B": sequences, "S": count, "BS": sequences * count}
+        for name, (shape, width) in self.graph.query_outputs.items() if records else ():
+            made = Buffer.zeros([sizes.get(n, n) for n in shape], self.graph.cache_dtype)
+            made.bind(io, write=name)
+            kept.append(made)
+            queries.append(made.array.reshape(sequences, count, -1)[:, count - logit_rows :, :width])
+        binding = _Binding(io, small, rows, logits.array, queries, kept)
         if len(self._bindings) >= BINDINGS:
             oldest, *_ = self._bindings
             self._bindings.pop(oldest, None)
-        self._bindings[first, sequences, count, logit_rows, seen] = binding
+        self._bindings[first, sequences, count, logit_rows, seen, records] = binding
         return binding

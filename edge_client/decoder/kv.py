@@ -11,7 +11,7 @@ cross between host and device.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -230,10 +230,11 @@ class Caches:
             values = np.concatenate([m.values[sources] for m in memories])
             self._copies.write(self.buffers[tensor.values], rows, values)
 
-    def read(self, slot: int, memory: bool, stop: int) -> dict[str, np.ndarray]:
-        """Copies of the first `stop` text rows of every cache tensor."""
+    def read(self, slot: int, memory: bool, stop: int, names: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Copies of the first `stop` text rows of every cache tensor, or of those that are named."""
         found = {}
-        for name, tensor in self.tensors.items():
+        for name in names or self.tensors:
+            tensor = self.tensors[name]
             rows = self._text_rows(tensor, slot, memory, stop)
             shape = (len(tensor.heads), stop, self.config.head_dim)
             found[name] = self._copies.read(self.buffers[name], rows).reshape(shape)

@@ -6,7 +6,7 @@ Holds tokens, positions and memories; text as characters and retrieval are outsi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from edge_client.errors import ContextFull
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
+from memory3.runtime.attention import AttentionShares, attention_shares, memory_tensors
 from memory3.text.chat import text_start
 
 WORTH_COPYING = 16
@@ -52,7 +53,8 @@ class SequenceDecoder(Protocol):
 class CachedSequence(SequenceState):
     """Made by `BatchingDecoder.sequence`. One thread at a time; other threads may use other sequences meanwhile.
 
-    decoder_s: seconds spent reading, waiting for other sequences included. The other attributes: see `SequenceState`.
+    decoder_s: seconds spent reading, waiting for other sequences included. on_change: called before other memories take
+    the slots, or other rows replace the text. The other attributes: see `SequenceState`.
 
     What was read is used again for a prompt that begins alike. Without memory that is every common token. With memory
     a chunk of a prompt reads memories by a query that depends on the text up to the chunk's end; so a chunk is kept if
@@ -64,6 +66,7 @@ class CachedSequence(SequenceState):
         super().__init__(source=source)
         self.decoder = decoder
         self.decoder_s = 0.0
+        self.on_change: Callable[[], None] | None = None
         self._chunks: list[_Chunk] = []  # as prompts were read
         self._chunk_start: int | None = None  # where it is not what is read first
         self._prompt_length = 0
@@ -153,7 +156,23 @@ class CachedSequence(SequenceState):
             return
         if not self.memory:
             raise InvalidInput("this sequence was begun without memory")
+        if self.on_change is not None:
+            self.on_change()
         self.decoder.scheduler.call(lambda slots: slots.inject(self, memories))
+
+    def shares(self, rows: Sequence[int]) -> AttentionShares:
+        """How the attention of tokens with recorded queries is shared by the memories in the slots now.
+
+        rows: their text rows, ascending, prefix included; what was recorded is forgotten.
+        """
+        assert self.record is not None
+        names = [tensor.keys for tensor in memory_tensors(self.decoder.config)]
+        keys, memories = self.decoder.scheduler.call(
+            lambda slots: (slots.read_text(self, rows[-1] + 1, names), slots.on_host(self.memories))
+        )
+        first = self._first_position - len(self.decoder.prefix)
+        positions = [first + row for row in rows]
+        return attention_shares(self.decoder.config, self.record.take(rows), rows, positions, keys, memories)
 
     def miss(self) -> None:
         """The next chunk's memories could not be had: another answer to the same prompt reads the chunk again."""
@@ -166,6 +185,8 @@ class CachedSequence(SequenceState):
 
     def become(self, other: CachedSequence) -> None:
         """Hold what another sequence of the same decoder has read, where it lies; the other one is empty then."""
+        if self.on_change is not None:
+            self.on_change()
         self.decoder.scheduler.call(lambda slots: self._become(slots, other))
 
     def _become(self, slots: Slots, other: CachedSequence) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from memory3.codec.payload import ExplicitMemory
+from memory3.runtime.attention import QueryRecord
 from memory3.runtime.backend import DecoderRunner, RunInput, TextRows
 
 QUANTUM = 64
@@ -18,14 +21,15 @@ IDLE_S = 0.1
 
 @dataclass(eq=False)
 class SequenceState:
-    """What the decoder keeps of one sequence. Only the thread of its `Scheduler` changes it, but for the last four.
+    """What the decoder keeps of one sequence. Only the thread of its `Scheduler` changes it, but for the last five.
 
     tokens: the text in the cache, without the prefix. memories: those in the memory slots; memory: whether it has
     those. slot: of the caches, or parked: its rows on the way to one; neither at the beginning. reads: since it got
     the slot; last_read: when the last one was. running: whether the background reads it now.
 
-    source: whose memories it reads, such as a knowledge base. per_step: None, or that it reads in the background, so
-    many tokens for every step of the others. over: whether its answer is. reading: whether somebody waits for it.
+    record: of the queries of its tokens with logits, where an answer has citations. source: whose memories it reads,
+    such as a knowledge base. per_step: None, or that it reads in the background, so many tokens for every step of the
+    others. over: whether its answer is. reading: whether somebody waits for it.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -36,6 +40,7 @@ class SequenceState:
     reads: int = 0
     last_read: float = 0.0
     running: bool = False
+    record: QueryRecord | None = None
     source: object = None
     per_step: float | None = None
     over: bool = True
@@ -71,7 +76,7 @@ class Slots:
     def input(self, sequence: SequenceState, tokens: Sequence[int]) -> RunInput:
         """These tokens after what the sequence has read."""
         position = self._first_position + len(sequence.tokens)
-        return RunInput(tokens, position, self.length(sequence), sequence.memory)
+        return RunInput(tokens, position, self.length(sequence), sequence.memory, sequence.record)
 
     def length(self, sequence: SequenceState) -> int:
         """Text rows of a sequence, the prefix's included."""
@@ -160,6 +165,18 @@ class Slots:
         else:
             target.parked = rows
         target.tokens = source.tokens[:tokens]
+
+    def read_text(self, sequence: SequenceState, tokens: int, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """The first text rows, prefix included, of these cache tensors, float32 [heads, tokens, d] of the host."""
+        if sequence.slot is not None:
+            rows = self._runner.read_text(sequence.slot, sequence.memory, tokens, names)
+        else:
+            rows = sequence.parked or self._prefix_rows
+        return {name: self._runner.on_host(rows[name][:, :tokens]) for name in names}
+
+    def on_host(self, memories: Sequence[ExplicitMemory]) -> list[ExplicitMemory]:
+        """The same memories with keys that are float32 of the host."""
+        return [replace(memory, keys=self._runner.on_host(memory.keys)) for memory in memories]
 
     def move(self, source: SequenceState, target: SequenceState) -> None:
         """Let the target have the source's rows where they lie; the source is empty then."""

@@ -7,27 +7,30 @@ device (`edge_client.decoder`) calls nothing else of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.config import ModelConfig
+from memory3.runtime.attention import QueryRecord
 
 
 @dataclass(frozen=True)
 class RunInput:
     """What one sequence adds to a run: its new tokens, the position of the first, the rows before them.
 
-    length: text rows of the sequence before this run, prefix included. memory: whether it has memory slots.
+    length: text rows of the sequence before this run, prefix included. memory: whether it has memory slots. record:
+    where the run leaves the queries of the tokens that get logits; None: it computes no output for that.
     """
 
     tokens: Sequence[int]
     position: int
     length: int
     memory: bool
+    record: QueryRecord | None = None
 
 
 class RowArray(Protocol):
@@ -68,12 +71,16 @@ class DecoderRunner(ABC):
         """Replace the memories of a sequence that has memory slots by these, at most the model's number."""
 
     @abstractmethod
-    def read_text(self, slot: int, memory: bool, tokens: int) -> TextRows:
-        """Copies of the first `tokens` text rows of every cache tensor."""
+    def read_text(self, slot: int, memory: bool, tokens: int, names: Collection[str] = ()) -> TextRows:
+        """Copies of the first `tokens` text rows of every cache tensor, or of those that are named."""
 
     @abstractmethod
     def write_text(self, slot: int, memory: bool, rows: TextRows) -> None:
         """The inverse of `read_text`, into this or another slot, of a sequence with or without memory."""
+
+    def on_host(self, rows: Any) -> np.ndarray:
+        """Rows that `read_text` returned, or keys of a memory, as float32 of the host."""
+        return np.asarray(rows, np.float32)
 
 
 class DecoderBackend(ABC):
@@ -81,7 +88,7 @@ class DecoderBackend(ABC):
 
     config: shape of the model. precision: of the weights. provider: name in the table of providers. device: where
     caches are, such as "cpu" or "cuda". threads: of its products on the CPU. warning: why it is not a better provider,
-    or "".
+    or "". records_queries: whether runs can leave queries, as those of a graph without that output cannot.
     """
 
     config: ModelConfig
@@ -90,6 +97,7 @@ class DecoderBackend(ABC):
     device: str
     threads: int
     warning: str
+    records_queries: bool = True
 
     @abstractmethod
     def runner(self, context: int, parallel: int, prefix: Sequence[int] = ()) -> DecoderRunner:

@@ -47,6 +47,14 @@ class CacheTensor:
         """Name of the graph input that holds the values."""
         return f"{'memory' if self.tokens else 'text'}_values_{self.layer}"
 
+    @property
+    def queries(self) -> str:
+        """Name of the graph output that holds queries, of heads with memory only.
+
+        Of every token the first h G d numbers are its queries, divided by sqrt(d), before the rotary embedding.
+        """
+        return f"memory_queries_{self.layer}"
+
 
 @dataclass(frozen=True)
 class CacheLayout:

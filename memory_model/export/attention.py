@@ -9,6 +9,8 @@ Fused: ONNX Runtime's GroupQueryAttention, which sees a sequence's rows from 0 t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from onnx import TensorProto
 
@@ -53,6 +55,15 @@ class AttentionNodes:
             self.g.input(name, self.nodes.dtype.type, shape)
             self.g.output(f"{name}_out", self.nodes.dtype.type, shape)
         return tensor.keys, tensor.values
+
+    def _offer(self, tensor: CacheTensor, queries: str, shape: Sequence[int | str]) -> str:
+        """Make a tensor that begins with a token's queries an output, where the heads have memory; its name then.
+
+        It is there anyway, so the output costs nothing in a run that does not request it.
+        """
+        if not tensor.tokens:
+            return queries
+        return self.g.offer(queries, tensor.queries, self.nodes.dtype.type, shape)
 
     def widened(self, *rest: int) -> str:
         """The shape [B, S, …] as a tensor."""
@@ -121,10 +132,13 @@ class StandardAttention(AttentionNodes):
         """Attend; qkv [B S, h (G + 2) d], returns [B S, h G d]."""
         g, group, heads, d = self.g, self.config.group, len(tensor.heads), self.config.head_dim
         turning = heads * (group + 1)
+        if norm is None:
+            qkv = self._offer(tensor, qkv, ["BS", (turning + heads) * d])
         qkv = g.op("Reshape", qkv, self.widened(turning + heads, d))
         qk, v = g.ops("Split", qkv, [turning, heads], out=2, axis=2)
         if norm is not None:
             qk = self.nodes.narrow(normed(g, self.nodes.wide(qk), norm, self.config.norm_epsilon))
+            qk = self._offer(tensor, qk, ["B", "S", turning, d])
         if tensor.layer not in self.config.plain_layers:
             qk = g.op("MatMul", qk, self._rotation)
         q, k = g.ops("Split", qk, [heads * group, heads], out=2, axis=2)
@@ -184,6 +198,7 @@ class FusedAttention(AttentionNodes):
         g, heads = self.g, len(tensor.heads)
         if norm is not None:
             qkv = self._normed(tensor, qkv, norm)
+        qkv = self._offer(tensor, qkv, ["B", "S", heads * (self.config.group + 2) * self.config.head_dim])
         rotates = tensor.layer not in self.config.plain_layers
         angles = (self._cos, self._sin, self._positions) if rotates else ("", "", "")
         keys, values = self._caches(tensor)

@@ -12,7 +12,9 @@ Inputs:  token_ids, position_ids int64 [B, S], positions that follow one another
          float16; for every layout of `memory3.runtime.cache_layout` the row int64 [B] of each sequence's first new
          token, and a mask float32 [B, 1 or h, slots] over the memory slots, 0 or -inf.
          `standard` only: batch_ids int64 [B], 0 to B - 1; columns int64 [T], 0 to T - 1.
-Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`.
+Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`; for every layer with memory heads
+         `memory_queries_<layer>`, which a run need not request: of every token first the queries of these heads,
+         [h G d] numbers divided by sqrt(d), before the rotary embedding (then keys and values, which are not for use).
 
 A cache's input and output are bound to the same memory. A token sees the rows up to its own, and of the slots what the
 mask leaves; the mask of a sequence without memory, whose text is there, is zero. The fused variant reads several

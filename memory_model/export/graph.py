@@ -94,6 +94,12 @@ class Graph:
         self._outputs.append(helper.make_tensor_value_info(name, _kind(dtype), list(shape)))
         return name
 
+    def offer(self, tensor: str, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
+        """Make a tensor that no node reads yet an output as well; returns its new name."""
+        made = next(node.output for node in reversed(self._nodes) if tensor in node.output)
+        made[list(made).index(tensor)] = name
+        return self.output(name, dtype, shape)
+
     def constant(self, value: Value, name: str = "") -> str:
         """Store an array; Python ints become int64, floats float32."""
         if not isinstance(value, np.ndarray):

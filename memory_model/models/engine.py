@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,8 +71,16 @@ class TorchRunner(DecoderRunner):
     def run(self, first: int, inputs: Sequence[RunInput], *, all_logits: bool = False) -> np.ndarray:
         """See `DecoderRunner.run`; the array is the caller's."""
         tokens, lengths = [one.tokens for one in inputs], [one.length for one in inputs]
-        logits = self._decoder.run(first, tokens, lengths, all_logits)
-        return np.asarray(logits.to("cpu", copy=True).numpy())
+        records = any(one.record is not None for one in inputs)
+        found = self._decoder.run(first, tokens, lengths, all_logits, records)
+        logits = np.asarray(found.to("cpu", copy=True).numpy())
+        if records:
+            count = len(tokens[0]) if all_logits else 1
+            queries = torch.cat([layer[:, -count:] for layer in self._decoder.queries], dim=2).cpu().numpy()
+            for one, own in zip(inputs, queries, strict=True):
+                if one.record is not None:
+                    one.record.add(one.length + len(one.tokens) - count, own)
+        return logits
 
     def release(self, slot: int) -> None:
         """Nothing to do: logits are copies."""
@@ -84,9 +93,13 @@ class TorchRunner(DecoderRunner):
         """See `DecoderRunner.inject`."""
         self._decoder.inject([slot], stack_memories([memories], self._decoder.config, self._decoder.device))
 
-    def read_text(self, slot: int, memory: bool, tokens: int) -> dict[str, Tensor]:
+    def read_text(self, slot: int, memory: bool, tokens: int, names: Collection[str] = ()) -> dict[str, Tensor]:
         """See `DecoderRunner.read_text`."""
-        return {name: text[slot, :, :tokens].clone() for name, text in self._decoder.text.items()}
+        return {name: self._decoder.text[name][slot, :, :tokens].clone() for name in names or self._decoder.text}
+
+    def on_host(self, rows: Any) -> np.ndarray:
+        """See `DecoderRunner.on_host`."""
+        return np.asarray(torch.as_tensor(rows).float().cpu().numpy())
 
     @torch.inference_mode()
     def write_text(self, slot: int, memory: bool, rows: TextRows) -> None:

@@ -32,6 +32,10 @@ _SHORTEST = 256
 """Text rows that the shortest step reads. Longer ones read twice as many, and so on up to all."""
 
 
+_Graph = tuple[torch.cuda.CUDAGraph, Tensor, list[Tensor]]
+"""A step, its logits, and the queries that it records."""
+
+
 @dataclass(frozen=True)
 class _Cache:
     """Keys and values [B, h, S, d] of some KV heads [h] of one layer; `layout` numbers its mask."""
@@ -50,6 +54,8 @@ class BatchedDecoder:
 
     length: Tensor
     """int64 [B] on the device: rows of each sequence's text, prefix included."""
+    queries: list[Tensor]
+    """Of the last run that recorded them, [n, T, h G d] of every layer with memory heads, see `CacheTensor.queries`."""
     text: dict[str, Tensor]
     """Text rows [B, h, R, d] of the caches, prefix first, by the names of `CacheTensor`."""
 
@@ -98,25 +104,27 @@ class BatchedDecoder:
             for x in self.text.values():
                 x[1:] = x[:1]
         self.length.fill_(self.prefix)
-        self._graphs = self._captured()
+        self.queries = []
+        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self._graphs: dict[bool, dict[int, _Graph]] = {False: self._captured(records=False)}
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
-    def _captured(self) -> dict[int, tuple[torch.cuda.CUDAGraph, Tensor]]:
-        """By text rows, a step as a CUDA graph with the tensor that it writes logits to; none on a processor."""
-        graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
-        for seen in self._sizes if pool else ():
+    def _captured(self, records: bool) -> dict[int, _Graph]:
+        """By text rows, a step as a CUDA graph with the tensors that it writes; none on a processor."""
+        graphs: dict[int, _Graph] = {}
+        for seen in self._sizes if self._pool else ():
             side = torch.cuda.Stream(self.device)
             side.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(side):
                 for _ in range(_WARM_UP_STEPS):  # of idle sequences: their tokens are negative
-                    self._advance(seen)
+                    self._advance(seen, records)
             torch.cuda.current_stream(self.device).wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                graphs[seen] = graph, self._advance(seen)
+            with torch.cuda.graph(graph, pool=self._pool):
+                logits = self._advance(seen, records)
+            graphs[seen] = graph, logits, self.queries
         return graphs
 
     # What a caller does with sequences
@@ -166,21 +174,28 @@ class BatchedDecoder:
         return self._replayed(self._seen(self._longest))
 
     @torch.inference_mode()
-    def run(self, first: int, ids_nT: Sequence[Sequence[int]], lengths: Sequence[int], every: bool) -> Tensor:
+    def run(
+        self, first: int, ids_nT: Sequence[Sequence[int]], lengths: Sequence[int], every: bool, records: bool = False
+    ) -> Tensor:
         """Append tokens to the sequences from `first` on, as many to each, behind the first `lengths` rows of each.
 
         float32 logits [n, V] behind the last tokens, with `every` [n T, V] behind all; valid until the next run. What
-        the other sequences hold is kept, but not their `length`: a caller of `run` keeps lengths itself.
+        the other sequences hold is kept, but not their `length`: a caller of `run` keeps lengths itself. records: leave
+        `queries`, which are valid as long.
         """
         ids, start = (torch.tensor(x, device=self.device) for x in (ids_nT, lengths))
         sequences, seen = slice(first, first + len(ids)), self._seen(max(lengths) + ids.shape[1])
-        if self._graphs and ids.shape[1] == 1:
+        if self._pool and ids.shape[1] == 1:
             self._tokens.fill_(-1)
             self.length.fill_(self.capacity)  # others write to the spare row
+            if records not in self._graphs:
+                self._graphs[records] = self._captured(records)
             self._tokens[sequences], self.length[sequences] = ids[:, 0], start
-            return self._replayed(seen)[sequences]
+            logits = self._replayed(seen, records)
+            self.queries = [layer[sequences] for layer in self.queries]
+            return logits[sequences]
         rows = start[:, None] + torch.arange(ids.shape[1], device=self.device)
-        hidden = self._hidden(ids, rows, sequences, seen)
+        hidden = self._hidden(ids, rows, sequences, seen, records)
         return self.model.head(hidden if every else hidden[:, -1:]).float().flatten(0, 1)
 
     @torch.inference_mode()
@@ -221,22 +236,25 @@ class BatchedDecoder:
         """Text rows to read where no sequence is longer."""
         return next(size for size in self._sizes if size >= longest)
 
-    def _replayed(self, seen: int) -> Tensor:
+    def _replayed(self, seen: int, records: bool = False) -> Tensor:
         """A step of `_tokens` behind `length` that reads `seen` text rows, by its CUDA graph where there is one."""
-        if seen not in self._graphs:
-            return self._advance(seen)
-        graph, logits = self._graphs[seen]
+        if seen not in self._graphs[records]:
+            return self._advance(seen, records)
+        graph, logits, self.queries = self._graphs[records][seen]
         graph.replay()
         return logits
 
-    def _advance(self, seen: int) -> Tensor:
+    def _advance(self, seen: int, records: bool) -> Tensor:
         """One step of static tensors only; an idle sequence writes a row that its next token writes again."""
-        hidden = self._hidden(self._tokens.clamp_min(0)[:, None], self.length[:, None], slice(None), seen)
+        hidden = self._hidden(self._tokens.clamp_min(0)[:, None], self.length[:, None], slice(None), seen, records)
         self.length += self._tokens >= 0
         return self.model.head(hidden[:, 0]).float()
 
-    def _hidden(self, ids_nT: Tensor, rows_nT: Tensor, chosen: Tensor | slice, seen: int) -> Tensor:
+    def _hidden(
+        self, ids_nT: Tensor, rows_nT: Tensor, chosen: Tensor | slice, seen: int, records: bool = False
+    ) -> Tensor:
         """Normed hidden states [n, T, D] of `chosen` sequences; writes their rows `rows_nT`, reads the first `seen`."""
+        self.queries = []
         model, (n, T), G = self.model, ids_nT.shape, self.config.group
         writing, masks = self._every[chosen], self._masks(rows_nT, chosen, seen)
         cos, sin = (x[rows_nT.flatten()] for x in (self._cos, self._sin))
@@ -245,6 +263,10 @@ class BatchedDecoder:
             for block, caches, order in zip(model.blocks, self._caches, self._order, strict=True):
                 attention = block.self_attn
                 q, k, v = attention.project(block.input_layernorm(x_ND))
+                for cache in caches if records else ():
+                    if cache.layout != TEXT:
+                        scaled = q.unflatten(0, (-1, G))[cache.heads].float() * self.config.head_dim**-0.5
+                        self.queries.append(scaled.permute(2, 0, 1, 3).flatten(1).unflatten(0, (n, T)))
                 q, k = attention.rotate(q, cos, sin), attention.rotate(k, cos, sin)
                 q_KGnTd = q.to(self.dtype).unflatten(0, (-1, G)).unflatten(2, (n, T))
                 outs = []
