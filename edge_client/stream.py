@@ -13,9 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from edge_client.errors import Cancellation, SessionBusy
 from edge_client.recall.recaller import MemoryRead, Recall
 from memory3.errors import InvalidInput
+from memory3.runtime.attention import AttentionShares
 
 
 @dataclass(frozen=True)
@@ -136,12 +139,79 @@ class Statistics:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Characters `start` to `end` of an answer that were read from a memory.
+
+    score: the mean share of attention that the memory got while they were generated, of all attention of the heads that
+    read memories. passage: the characters of `memory.text` that got most of it, whole sentences; None where the text is
+    not known or the heads keep only some of a memory's tokens.
+    """
+
+    start: int
+    end: int
+    memory: MemoryRead
+    score: float
+    passage: tuple[int, int] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready values; the memory by id and source."""
+        memory = {"memory_id": f"{self.memory.memory_id:016x}", "source": self.memory.source}
+        return {"start": self.start, "end": self.end, "score": round(self.score, 4), "passage": self.passage, **memory}
+
+
+@dataclass(frozen=True)
+class AnswerAttention:
+    """How the attention of every generated token was shared by the memories that it read.
+
+    parts: tokens in a row that read the same memories, with the shares of each in the same order.
+    """
+
+    parts: tuple[tuple[tuple[MemoryRead, ...], AttentionShares], ...] = ()
+
+    @property
+    def memories(self) -> tuple[MemoryRead, ...]:
+        """The memories that could be read, each once."""
+        return tuple({memory.memory_id: memory for read, _ in self.parts for memory in read}.values())
+
+    @property
+    def shares(self) -> np.ndarray:
+        """float32 [tokens, memories], in the order of `memories`; 0 where a token could not read a memory."""
+        columns = {memory.memory_id: number for number, memory in enumerate(self.memories)}
+        found = []
+        for read, own in self.parts:
+            part = np.zeros((len(own.memories), len(columns)), np.float32)
+            part[:, [columns[memory.memory_id] for memory in read]] = own.memories
+            found.append(part)
+        return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
+
+    def within(self, memory: MemoryRead) -> np.ndarray:
+        """float32 [tokens, reference tokens]: shares of a memory's single tokens, of heads that keep all of them."""
+        found = []
+        for read, own in self.parts:
+            part = np.zeros(own.tokens.shape[::2], np.float32)
+            for number, one in enumerate(read):
+                if one.memory_id == memory.memory_id:
+                    part += own.tokens[:, number]
+            found.append(part)
+        return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """How much likelier a memory made the answer: nats that its log-likelihood loses where the memory is left out."""
+
+    memory: MemoryRead
+    nats: float
+
+
+@dataclass(frozen=True)
 class Finished:
     """The answer is complete.
 
     reason: end (the model ended its turn), stop (a stop string), length (max_tokens), context (the cache is
     full), repetition (the same passage was generated over and over) or cancelled. without_memory: a chunk has
-    no memories because they were unavailable. refused: the answer is a refusal; see `memory3.text.refusal`.
+    no memories because they were unavailable. refused: the answer is a refusal; see `memory3.text.refusal`. spans and
+    attention: with the option `citations`, in the order of the text. contributions: with `explain`, the largest first.
     """
 
     text: str
@@ -149,6 +219,9 @@ class Finished:
     statistics: Statistics
     without_memory: bool
     refused: bool = False
+    spans: tuple[Span, ...] = ()
+    attention: AnswerAttention | None = field(default=None, repr=False, compare=False)
+    contributions: tuple[Contribution, ...] = ()
 
 
 Event = Recalled | Remembered | Token | Finished

@@ -43,6 +43,9 @@ class SequenceDecoder(Protocol):
     context: int
     scheduler: Scheduler
 
+    def sequence(self, source: object = None) -> CachedSequence:
+        """One more sequence."""
+
     def others(self, sequence: CachedSequence) -> list[CachedSequence]:
         """Sequences whose rows this one can read."""
 
@@ -160,19 +163,25 @@ class CachedSequence(SequenceState):
             self.on_change()
         self.decoder.scheduler.call(lambda slots: slots.inject(self, memories))
 
-    def shares(self, rows: Sequence[int]) -> AttentionShares:
-        """How the attention of tokens with recorded queries is shared by the memories in the slots now.
+    def shares(self, queries: np.ndarray, rows: Sequence[int]) -> AttentionShares:
+        """How the attention of tokens is shared by the memories in the slots now.
 
-        rows: their text rows, ascending, prefix included; what was recorded is forgotten.
+        rows: the tokens' text rows, ascending, prefix included. queries: of them, as `QueryRecord.take` returns them.
         """
-        assert self.record is not None
         names = [tensor.keys for tensor in memory_tensors(self.decoder.config)]
         keys, memories = self.decoder.scheduler.call(
             lambda slots: (slots.read_text(self, rows[-1] + 1, names), slots.on_host(self.memories))
         )
         first = self._first_position - len(self.decoder.prefix)
         positions = [first + row for row in rows]
-        return attention_shares(self.decoder.config, self.record.take(rows), rows, positions, keys, memories)
+        return attention_shares(self.decoder.config, queries, rows, positions, keys, memories)
+
+    def fork(self, tokens: int) -> CachedSequence:
+        """Another sequence, not over, that has read the first tokens of this one; no other one copies its rows."""
+        made = self.decoder.sequence(object())
+        self.decoder.scheduler.call(lambda slots: slots.copy(self, made, tokens))
+        made.over = False
+        return made
 
     def miss(self) -> None:
         """The next chunk's memories could not be had: another answer to the same prompt reads the chunk again."""

@@ -27,7 +27,9 @@ from edge_client.decoder.sequence import CachedSequence
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation, ContextFull
 from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.citations import AttentionLog, spans_of
 from edge_client.generate.conversation import Conversation
+from edge_client.generate.leaving_out import Played, contributions
 from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.recall.policy import RecallPolicy
@@ -64,6 +66,7 @@ class Answer:
         self._repetition = Repetition()
         self._cancellation, self._conversation = cancellation, conversation
         self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation)
+        self._attention = AttentionLog(sequence, lambda: self._recalls.reading) if sampling.citations else None
         self._ends = set(tokenizer.stop_ids)
         self._refusal = engine.bundle.manifest.refusal
         self._refuses = self._refusal.first_token(tokenizer)
@@ -87,6 +90,8 @@ class Answer:
             if self._conversation is not None and (earlier := self._conversation.take_recalls()) is not None:
                 self._recalls.take_over(earlier)  # the prompt was read for this answer, in the background
                 reused = 0
+            if self._attention is not None:
+                self._attention.begin()
             for event in self._tokens(reused):
                 left = time.perf_counter()
                 yield event
@@ -94,12 +99,15 @@ class Answer:
         except CancelledError:
             self._reason = "cancelled"
         finally:
+            if self._attention is not None:
+                self._attention.end()
             self._recalls.end()
             self._sequence.end()
         yield from self._pending_events()
         statistics = self._statistics(reused, self._sequence.decoder_s - decoder_s)
         refused = is_refusal(self.shown)
-        yield Finished(self.shown, self._reason, statistics, self._recalls.failed, refused)
+        finished = Finished(self.shown, self._reason, statistics, self._recalls.failed, refused)
+        yield finished if self._reason == "cancelled" else self._with_sources(finished)
 
     def _tokens(self, reused: int) -> Iterator[Event]:
         """Read the prompt, then one token after the other; every 64 of them get the memories of the next 64.
@@ -116,6 +124,8 @@ class Answer:
             picked = self._sampler.pick(logits[-1], (self._refuses, bias) if bias else None)
             self._cancellation.check()
             self._first_token_s = self._first_token_s or self._seconds()
+            if self._attention is not None:
+                self._attention.generated()
             yield from self._pending_events()
             yield self._token(picked)
             if self._conversation is not None and recalls.worker is not None:
@@ -148,6 +158,17 @@ class Answer:
         self._texts.append(text)
         top = tuple(TokenLogprob(i, self._tokenizer.piece(i), logprob) for i, logprob in picked.top)
         return Token(picked.id, text, picked.logprob, top)
+
+    def _with_sources(self, finished: Finished) -> Finished:
+        """With what the options `citations` and `explain` request."""
+        if self._attention is not None:
+            attention = self._attention.result()
+            spans = spans_of(attention, self._texts, self._tokenizer)
+            finished = replace(finished, attention=attention, spans=spans)
+        if self._sampling.explain:
+            played = Played(self._sequence, self._prompt.ids, self._generated, list(self._recalls.last.values()))
+            finished = replace(finished, contributions=contributions(played, self._cancellation))
+        return finished
 
     def _pending_events(self) -> list[Event]:
         own = self._conversation.events if self._conversation is not None else []

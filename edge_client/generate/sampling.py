@@ -50,6 +50,8 @@ class SamplingOptions(TypedDict, total=False):
     seed: int | None
     logprobs: int | None
     constraint: TokenConstraint | None
+    citations: bool
+    explain: bool
 
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -75,6 +77,9 @@ class Sampling:
     seed: makes drawing repeatable. logprobs: None for none, n for the chosen token's log-probability and
     those of the n likeliest. max_tokens: longest answer. stop: strings before which the answer ends.
     constraint: rules tokens out after bias and penalties; made for this one answer.
+
+    citations: name the memory that each part of the answer was read from, see `stream.Span`. explain: also measure what
+    each memory contributed, by leaving it out (`stream.Contribution`); reads prompt and answer again for every memory.
     """
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -92,6 +97,8 @@ class Sampling:
     seed: Annotated[int, Field(ge=0, le=2**128)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     constraint: SkipValidation[TokenConstraint | None] = None
+    citations: bool = False
+    explain: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Sampling:

@@ -35,6 +35,18 @@ def sentences(text: str) -> Iterator[tuple[str, str]]:
         yield body, separator
 
 
+def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
+    """Characters [start, end) of each sentence of a reference, as it is written there."""
+    start = 0
+    for match in [*_SENTENCE_END.finditer(text), None]:
+        end = match.start() if match else len(text)
+        end += len(match.group().rstrip()) if match else 0  # closing quotes
+        if body := text[start:end].strip():
+            first = start + text[start:end].index(body[0])
+            yield first, first + len(body)
+        start = match.end() if match else end
+
+
 def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128, overlap: int = 0) -> list[str]:
     """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
 

@@ -91,6 +91,10 @@ class Tokenizer:
         """Token ids of `text`; adds no BOS."""
         return list(self.backend.encode(well_formed(text), add_special_tokens=False).ids)
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Characters [start, end) of each token of `text`; a space before a word may be of its token or of none."""
+        return list(self.backend.encode(well_formed(text), add_special_tokens=False).offsets)
+
     def encode_next(self, text: str, *, literal: bool = False) -> list[int]:
         """Token ids of a text that follows another one; `literal`: special tokens written in it stay text.
 

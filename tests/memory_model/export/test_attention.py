@@ -54,13 +54,14 @@ def decoder_shares(
     """Of the tokens whose logits choose the last `steps` tokens and one more."""
     sequence = exported(model, folder, variant=variant, prefix=tuple(ids[:PREFIX]))
     sequence.begin([], memory=True)
-    sequence.record = QueryRecord()
+    sequence.record = record = QueryRecord()
     sequence.inject(read)
     first = len(ids) - steps
     sequence.read(ids[PREFIX:first])
     for token in ids[first:]:
         sequence.read([token])
-    return sequence.shares(range(first - 1, len(ids)))
+    rows = range(first - 1, len(ids))
+    return sequence.shares(record.take(rows), rows)
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
