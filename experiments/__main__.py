@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from experiments.citations import citations
 from experiments.corpus.filtering import filter_corpus
 from experiments.corpus.preparing import prepare_data
 from experiments.corpus.vocabulary import vocabulary
@@ -41,6 +42,7 @@ for study in (
     professional,
     refusal_curve,
     cost,
+    citations,
 ):
     app.command()(study)
 

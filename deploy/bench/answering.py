@@ -84,7 +84,7 @@ class Answered:
         return list({r.chunk: r for r in self.recalls if r.generated}.values())
 
 
-def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
+def answer(model: EdgeModel, text: str, recall: str, tokens: int, *, citations: bool = False) -> Answered:
     """A new conversation that says `text` and hears exactly `tokens` tokens. Raises ScenarioFailed if it does not.
 
     recall: overlap, exact or off. The caches are made and the prefix is read before the clock starts.
@@ -95,7 +95,8 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
     recalls: list[Recalled] = []
     finished: Finished | None = None
     began = time.perf_counter()
-    for event in session.send(text, max_tokens=tokens, logit_bias=dict.fromkeys(ends, NEVER)):
+    bias = dict.fromkeys(ends, NEVER)
+    for event in session.send(text, max_tokens=tokens, logit_bias=bias, citations=citations):
         if isinstance(event, Recalled):
             recalls.append(event)
         elif isinstance(event, Finished):

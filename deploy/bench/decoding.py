@@ -22,6 +22,8 @@ from memory3.config import ModelConfig
 from memory3.files.bundle import Bundle
 
 MODES = ("off", "overlap", "exact")
+CITED = "citations"
+"""As overlap, with the memories that each part of the answer was read from."""
 COPY = "copying memory"
 STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
 COUNTED = (
@@ -50,16 +52,21 @@ def measure_modes(
     settings: AnswerSettings,
     others: Mapping[str, Callable[[int], float]] | None = None,
     label: str = "answers",
+    *,
+    citations: bool = False,
 ) -> dict[str, list[Any]]:
     """Answers of every mode by name, and what `others` gives, all in turn; every round has its prompt.
 
-    Raises ScenarioFailed if a mode that recalls read no memories.
+    citations: also answers with them. Raises ScenarioFailed if a mode that recalls read no memories.
     """
 
-    def speaking(mode: str) -> Callable[[int], Answered]:
-        return lambda number: answer(model, prompts[number % len(prompts)], mode, settings.answer_tokens)
+    def speaking(mode: str, cited: bool = False) -> Callable[[int], Answered]:
+        tokens = settings.answer_tokens
+        return lambda number: answer(model, prompts[number % len(prompts)], mode, tokens, citations=cited)
 
     variants: dict[str, Callable[[int], Any]] = {mode: speaking(mode) for mode in MODES}
+    if citations:
+        variants[CITED] = speaking("overlap", cited=True)
     variants.update(others or {})
     samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=label)
     for mode in ("overlap", "exact"):
@@ -78,7 +85,7 @@ def measure_decoding(
     texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
     variants = {COPY: lambda _: copy_gb_per_s(settings.threads), **(others or {})}
     with service_for(settings, bundle, model) as address, settings.open(address) as opened:
-        samples = measure_modes(opened, texts, settings, variants)
+        samples = measure_modes(opened, texts, settings, variants, citations=True)
         return decoding_keys(opened, samples, settings), samples
 
 
@@ -102,6 +109,9 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         measured[f"ratio{mode}"] = ratio_interval(speeds(answers), speeds(off))
         measured[f"ratio_end_to_end{mode}"] = ratio_interval(whole_speeds(answers), whole_speeds(off))
         measured[f"blocked_ms_per_chunk{mode}"] = median_interval(blocked)
+    if CITED in samples:
+        measured["tokens_per_s_citations"] = median_interval(speeds(samples[CITED]))
+        measured["ratio_citations"] = ratio_interval(speeds(samples[CITED]), speeds(overlap))
     memories = [len(r.recall.memories) for a in overlap for r in a.recalls if r.recall.memories]
     keys: Keys = {
         "model": model.bundle.manifest.name,
@@ -156,6 +166,9 @@ def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
         ("overlap", *(figure(result, name) for name in overlap)),
         ("exact", *(figure(result, name) for name in exact)),
     ]
+    if "ratio_citations" in result:
+        cited = figure(result, "tokens_per_s_citations"), f"{figure(result, 'ratio_citations')} of overlap"
+        rows.append((CITED, *cited, "–", "–"))
     columns = ("recall", "tokens/s ↑", "ratio ↑", "ratio end to end ↑", "blocked, ms per chunk ↓")
     stages = tuple(f"{result['stages_ms'].get(name, 0):.3g}" for name in STAGES)
     note = "Mean milliseconds per generated chunk; network is the call without the server's time."

@@ -22,7 +22,7 @@ from prompt_toolkit.output import Output
 from rich.table import Table
 from rich.text import Text
 
-from edge_client.cli.options import Memory, err, memories_table, say, statistics_table
+from edge_client.cli.options import Memory, err, memories_table, say, sources_of, statistics_table
 from edge_client.errors import described
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
@@ -47,6 +47,7 @@ HELP = {
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/documents": "what this device remembers, by knowledge base and key",
     "/forget KEY": "forget a document of mine, as /documents names it",
+    "/citations": "show what each part of an answer was read from, or no longer",
     "/memories": "the memories that the last answer read, with their text",
     "/stats": "what the last answer cost",
     "/history [WORDS]": "the conversation, or the messages that hold these words",
@@ -140,6 +141,8 @@ class TerminalChat:
         result = stream.result()
         if result.reason == "cancelled":
             say("(stopped)")
+        for line in sources_of(result):
+            err.print(line)
         return result
 
     def _do_kb(self, name: str) -> None:
@@ -211,6 +214,11 @@ class TerminalChat:
             say("(stopped)")
         for line in report.lines(unreadable=False):
             say(line)
+
+    def _do_citations(self, _: str) -> None:
+        shown = not self._options.get("citations", False)
+        self._options = {**self._options, "citations": shown}
+        say(f"citations {'on' if shown else 'off'}")
 
     def _do_memories(self, _: str) -> None:
         if self._last is not None:

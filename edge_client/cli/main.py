@@ -14,7 +14,17 @@ import typer
 
 from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
 from edge_client.cli.doctor import build, doctor, pull
-from edge_client.cli.options import Memory, as_json, err, memories_table, out, say, statistics_table, with_options
+from edge_client.cli.options import (
+    Memory,
+    as_json,
+    err,
+    memories_table,
+    out,
+    say,
+    sources_of,
+    statistics_table,
+    with_options,
+)
 from edge_client.cli.remember import forget, remember, remembered
 from edge_client.cli.verify import verify
 from edge_client.errors import MENDABLE, described
@@ -259,6 +269,8 @@ def _around(result: Result) -> None:
         say(f"answered {which}; why:", "yellow")
     if result.refused:
         say("the model answered that it does not know", "yellow")
+    for line in sources_of(result):
+        err.print(line)
     if result.recalls:
         err.print(memories_table(result.recalls))
     err.print(statistics_table(result))

@@ -48,6 +48,8 @@ ANSWER = {
     "top_p": "Sample from the likeliest tokens with this total probability.",
     "stop": "Stop before this text; may be repeated.",
     "seed": "Random seed, for repeatable sampling.",
+    "citations": "Show what each part of the answer was read from.",
+    "explain": "Show what each memory contributed; reads the question again for every memory.",
 }
 FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
@@ -160,6 +162,19 @@ def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:
     return Group(*(lines if len(lines) > 1 else []), *(Text(printable(note), style="yellow") for note in notes))
 
 
+def sources_of(result: Result) -> list[Text]:
+    """What the answer's parts were read from, and what each memory contributed, a line each; none if not requested."""
+    lines = []
+    for span in result.spans:
+        passage = span.memory.text[slice(*span.passage)] if span.memory.text and span.passage else ""
+        quoted = f": {' '.join(passage.split())}" if passage else ""
+        text = " ".join(result.text[span.start : span.end].split())
+        lines.append(Text(printable(f"“{text}” from {span.memory.name}{quoted}")))
+    for one in result.contributions:
+        lines.append(Text(printable(f"{one.memory.name} contributed {one.nats:.1f} nats"), style="dim"))
+    return lines
+
+
 def statistics_table(result: Result) -> RenderableType:
     """Statistics of an answer: speed, and milliseconds per stage of every recall."""
     s = result.statistics
@@ -193,5 +208,10 @@ def as_json(result: Result) -> dict[str, Any]:
         "without_memory": result.without_memory,
         "refused": result.refused,
         "memories": [recalled.as_json() for recalled in result.recalls],
+        "spans": [span.as_json() for span in result.spans],
+        "contributions": [
+            {"memory_id": f"{c.memory.memory_id:016x}", "source": c.memory.source, "nats": round(c.nats, 4)}
+            for c in result.contributions
+        ],
         "statistics": {**asdict(s), "recall_ms": s.recall_ms, "blocked_ms_per_chunk": s.blocked_ms_per_chunk},
     }

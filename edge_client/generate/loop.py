@@ -33,7 +33,8 @@ from edge_client.generate.leaving_out import Played, contributions
 from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.recall.policy import RecallPolicy
-from edge_client.stream import AnswerStream, Event, Finished, Recalled, Statistics, Token, TokenLogprob
+from edge_client.stream import AnswerStream, Contribution, Event, Finished, Recalled, Statistics, Token, TokenLogprob
+from memory3.errors import InvalidInput
 from memory3.text.chat import Prompt
 from memory3.text.refusal import is_refusal
 
@@ -104,10 +105,15 @@ class Answer:
             self._recalls.end()
             self._sequence.end()
         yield from self._pending_events()
+        whole = self._reason != "cancelled"
+        attention = self._attention.result() if self._attention is not None and whole else None
+        spans = spans_of(attention, self._texts, self._tokenizer) if attention is not None else ()
         statistics = self._statistics(reused, self._sequence.decoder_s - decoder_s)
+        contributed = self._contributions() if self._sampling.explain and whole else ()
         refused = is_refusal(self.shown)
-        finished = Finished(self.shown, self._reason, statistics, self._recalls.failed, refused)
-        yield finished if self._reason == "cancelled" else self._with_sources(finished)
+        yield Finished(
+            self.shown, self._reason, statistics, self._recalls.failed, refused, spans, attention, contributed
+        )
 
     def _tokens(self, reused: int) -> Iterator[Event]:
         """Read the prompt, then one token after the other; every 64 of them get the memories of the next 64.
@@ -159,16 +165,12 @@ class Answer:
         top = tuple(TokenLogprob(i, self._tokenizer.piece(i), logprob) for i, logprob in picked.top)
         return Token(picked.id, text, picked.logprob, top)
 
-    def _with_sources(self, finished: Finished) -> Finished:
-        """With what the options `citations` and `explain` request."""
-        if self._attention is not None:
-            attention = self._attention.result()
-            spans = spans_of(attention, self._texts, self._tokenizer)
-            finished = replace(finished, attention=attention, spans=spans)
-        if self._sampling.explain:
-            played = Played(self._sequence, self._prompt.ids, self._generated, list(self._recalls.last.values()))
-            finished = replace(finished, contributions=contributions(played, self._cancellation))
-        return finished
+    def _contributions(self) -> tuple[Contribution, ...]:
+        played = Played(self._sequence, self._prompt.ids, self._generated, list(self._recalls.last.values()))
+        try:
+            return contributions(played, self._cancellation)
+        except CancelledError:  # the answer itself is complete
+            return ()
 
     def _pending_events(self) -> list[Event]:
         own = self._conversation.events if self._conversation is not None else []
@@ -235,6 +237,11 @@ def checked(engine: Engine, prompt: Prompt, options: Mapping[str, Any]) -> Sampl
     engine.check_open()
     sampling = Sampling.of(options)
     sampling.check_vocabulary(engine.bundle.config.vocabulary)
+    if sampling.citations and not engine.decoder.backend.records_queries:
+        raise InvalidInput(
+            "citations: this bundle's decoder does not give the queries that they are computed of: export it again with"
+            " `memory-model export`, or fetch a newer one with `edge-client pull`"
+        )
     if len(prompt.ids) >= engine.decoder.room:
         longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
         if engine.bundle.writer is None:

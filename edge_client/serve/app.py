@@ -152,6 +152,7 @@ def model_routes(answering: Answering) -> APIRouter:
                 "context": model.engine.decoder.context,
                 "chunk_tokens": memory.chunk_tokens,
                 "memories_per_chunk": memory.memories_per_chunk,
+                "citations": model.engine.decoder.backend.records_queries,
             },
             "answers": {"running": queue.running, "waiting": queue.waiting},
             "steps_by_batch_size": dict(model.engine.decoder.batch_sizes),

@@ -26,7 +26,7 @@ from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
 from edge_client.serve.schema import ChatCompletion, TextCompletion, ok
 from edge_client.settings import EdgeSettings
-from edge_client.stream import AnswerStream, Event, Finished, Recalled, Token
+from edge_client.stream import AnswerStream, Event, Finished, Recalled, Span, Token
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
 
@@ -215,11 +215,17 @@ class _Text:
 
     def last_piece(self, finished: Finished) -> dict[str, Any]:
         """Content of the last chunk."""
-        return self.piece(None)
+        return {**self.piece(None), **self.annotations(finished)}
 
     def message(self, finished: Finished) -> dict[str, Any]:
         """Content of the choice in a complete response."""
-        return {"text": finished.text}
+        return {"text": finished.text, **self.annotations(finished)}
+
+    def annotations(self, finished: Finished) -> dict[str, Any]:
+        """What each part of the answer was read from, as OpenAI's file citations; empty unless requested."""
+        if not self.body.memory.citations:
+            return {}
+        return {"annotations": [_file_citation(finished.text, s, self.body.memory.texts) for s in finished.spans]}
 
     def reason(self, finished: Finished) -> str:
         """OpenAI's `finish_reason`."""
@@ -282,7 +288,7 @@ class _Chat(_Text):
 
     def last_piece(self, finished: Finished) -> dict[str, Any]:
         if not self._calls:
-            return self.piece(None)
+            return {"delta": self.annotations(finished)}
         calls = [{"index": 0, **call} for call in self._called(finished)]
         return {"delta": {"tool_calls": calls} if calls else {"content": finished.text}}
 
@@ -290,6 +296,8 @@ class _Chat(_Text):
         message: dict[str, Any] = {"role": "assistant", "content": finished.text, "refusal": None}
         if calls := self._called(finished):
             message |= {"content": None, "tool_calls": calls}
+        else:
+            message |= self.annotations(finished)
         return {"message": message}
 
     def reason(self, finished: Finished) -> str:
@@ -316,6 +324,25 @@ class _Chat(_Text):
             if t.id not in ends
         ]
         return {"content": entries, "refusal": None} if entries and self._with_logprobs else None
+
+
+def _file_citation(text: str, span: Span, texts: bool) -> dict[str, Any]:
+    """A span as an annotation; indices count characters. texts: with the passage itself."""
+    memory, passage = span.memory, span.passage
+    quote = memory.text[slice(*passage)] if texts and memory.text and passage else None
+    return {
+        "type": "file_citation",
+        "text": text[span.start : span.end],
+        "start_index": span.start,
+        "end_index": span.end,
+        "file_citation": {
+            "file_id": f"{memory.memory_id:016x}",
+            "filename": memory.source,
+            "quote": quote,
+            "passage": passage,
+            "score": round(span.score, 4),
+        },
+    }
 
 
 def _outcome(finished: Finished) -> dict[str, Any]:

@@ -145,12 +145,14 @@ class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     """Which memories an answer reads.
 
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
-    holds the texts of the references that it read.
+    holds the texts of the references that it read. citations: whether its message has annotations, which say what each
+    part of it was read from.
     """
 
     mode: RecallMode | None = Field(default=None, strict=False)
     knowledge_base: str | None = Field(default=None, pattern=rf"^{BASE_NAME}(,{BASE_NAME})*$")
     texts: bool = False
+    citations: bool = False
 
 
 class TextPart(_Tolerant):
@@ -216,6 +218,7 @@ class _Sampled(_Tolerant):
         known = _Sampled.model_fields.keys() & SamplingOptions.__annotations__.keys()
         options = cast(SamplingOptions, self.model_dump(include=known, exclude_none=True))
         options["top_k"] = max(self.top_k, 0)
+        options["citations"] = self.memory.citations
         options["seed"] = None if self.seed is None or self.seed == -1 else self.seed % SEEDS
         if self.max_tokens == -1:
             options["max_tokens"] = UNLIMITED

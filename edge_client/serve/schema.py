@@ -56,13 +56,34 @@ class _Answer(BaseModel):
     timings: dict[str, Any]
 
 
+class FileCitation(BaseModel):
+    """A memory. file_id: its id; passage: characters of its text, and quote: these, with `memory.texts`."""
+
+    file_id: str
+    filename: str
+    quote: str | None
+    passage: list[int] | None
+    score: float
+
+
+class Annotation(BaseModel):
+    """Characters of the answer that were read from a memory."""
+
+    type: Literal["file_citation"]
+    text: str
+    start_index: int
+    end_index: int
+    file_citation: FileCitation
+
+
 class ReplyMessage(BaseModel):
-    """The assistant's turn."""
+    """The assistant's turn. annotations: with `memory.citations`."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None
     tool_calls: list[dict[str, Any]] = []
+    annotations: list[Annotation] = []
 
 
 class ChatChoice(BaseModel):
@@ -82,10 +103,11 @@ class ChatCompletion(_Answer):
 
 
 class TextChoice(BaseModel):
-    """The continuation; there is always one."""
+    """The continuation; there is always one. annotations: with `memory.citations`."""
 
     index: Literal[0]
     text: str
+    annotations: list[Annotation] = []
     finish_reason: Literal["stop", "length"]
     logprobs: None
 

@@ -106,6 +106,40 @@ def compared(scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PA
     return found
 
 
+def given_references(
+    rows: Sequence[QuestionRow],
+    count_tokens: Callable[[str], int],
+    limit: int,
+    memories: int,
+    distractors: int,
+    rng: random.Random,
+) -> tuple[list[list[str]], list[list[str]]]:
+    """For each row the references of its knowledge, and those that it reads where they are given.
+
+    limit: tokens of a reference. memories: most references that a row reads. distractors: besides the right ones.
+    """
+
+    def references(knowledge: str, title: str) -> list[str]:
+        whole = f"{title}\n{knowledge}" if title else knowledge
+        fits = count_tokens(whole) <= limit
+        return [whole] if fits else split(knowledge, title, count_tokens, limit)  # whole: with line breaks
+
+    pieces = {(row.knowledge, row.title): references(row.knowledge, row.title) for row in rows}
+    every = [text for texts in pieces.values() for text in texts]
+    given = []
+    for row in rows:
+        own = pieces[row.knowledge, row.title]
+        right = own[:memories]
+        room = min(distractors, memories - len(right))
+        if row.distractors is None:
+            others = [text for text in every if text not in own]
+            chosen = rng.sample(others, min(room, len(others)))
+        else:
+            chosen = [text for d in row.distractors for text in references(d, row.title)][:room]
+        given.append(rng.sample([*right, *chosen], len(right) + len(chosen)))
+    return [pieces[row.knowledge, row.title] for row in rows], given
+
+
 class Evaluation:
     """Holds the model and the data; `run` scores one condition after the other.
 
@@ -134,29 +168,8 @@ class Evaluation:
         self.memories = self.loaded.config.memory.memories_per_chunk
         if not 0 <= distractors < self.memories:
             raise InvalidInput(f"distractors must be 0 to {self.memories - 1}, got {distractors}")
-        self.given = self._given(distractors, random.Random(seed))
-
-    def _given(self, distractors: int, rng: random.Random) -> list[list[str]]:
-        """For each row the references that it reads where they are given."""
-        pieces = {(row.knowledge, row.title): self._references(row.knowledge, row.title) for row in self.rows}
-        every = [text for texts in pieces.values() for text in texts]
-        given = []
-        for row in self.rows:
-            own = pieces[row.knowledge, row.title]
-            right = own[: self.memories]
-            room = min(distractors, self.memories - len(right))
-            if row.distractors is None:
-                others = [text for text in every if text not in own]
-                chosen = rng.sample(others, min(room, len(others)))
-            else:
-                chosen = [text for d in row.distractors for text in self._references(d, row.title)][:room]
-            given.append(rng.sample([*right, *chosen], len(right) + len(chosen)))
-        return given
-
-    def _references(self, knowledge: str, title: str) -> list[str]:
         limit, count = self.loaded.config.memory.reference_tokens, self.loaded.tokenizer.count
-        whole = f"{title}\n{knowledge}" if title else knowledge
-        return [whole] if count(whole) <= limit else split(knowledge, title, count, limit)  # whole: with line breaks
+        _, self.given = given_references(rows, count, limit, self.memories, distractors, random.Random(seed))
 
     @cached_property
     def retrieved(self) -> list[list[str]]:

@@ -14,15 +14,16 @@ export function conversationFor(messages, system) {
   return said;
 }
 
-/** The request for an answer by these settings. */
-export const requestFor = (messages, { temperature, max_tokens }, mode, bases) => ({
+/** The request for an answer by these settings. citations: whether the app can give them. */
+export const requestFor = (messages, { temperature, max_tokens }, mode, bases, citations) => ({
   messages, temperature, max_tokens,
-  memory: { mode, texts: true, ...(bases.length ? { knowledge_base: bases.join(",") } : {}) },
+  memory: { mode, texts: true, citations, ...(bases.length ? { knowledge_base: bases.join(",") } : {}) },
 });
 
 /** Fill `answer` until it is over, whatever ends it; `changed` is called after every step. Never throws. */
 export async function fill(answer, body, signal, changed) {
   const before = answer.chunks.length; // those of an answer that goes on
+  const written = [...answer.content].length;
   let tokens = 0;
   let first = 0;
   try {
@@ -36,6 +37,9 @@ export async function fill(answer, body, signal, changed) {
         tokens += 1;
         const seconds = (performance.now() - first) / 1000;
         if (seconds > 0.2) answer.speed = (tokens - 1) / seconds;
+      }
+      for (const one of choice?.delta.annotations ?? []) {
+        answer.annotations.push({ ...one, start_index: one.start_index + written, end_index: one.end_index + written });
       }
       if (choice?.finish_reason) {
         answer.status = choice.finish_reason === "length" ? "cut" : "done";

@@ -2,6 +2,7 @@
 
 import * as answering from "./answering.js";
 import * as api from "./api.js";
+import { hide } from "./citations.js";
 import { add, begun, branch, fresh, turnTo } from "./conversation.js";
 import * as documents from "./documents.js";
 import { byId, plain, round, toast } from "./dom.js";
@@ -20,6 +21,7 @@ let views = new Map();
 let shown = { answer: null, chunk: null }; // in the panel of memories
 let editing = null; // place of the question that is edited
 let context = 0; // tokens that a conversation may have
+let citations = false; // whether the model says what each part of an answer was read from
 const running = new Map(); // by id: conversations that are being answered, each with what ends its answer
 
 const isRunning = () => running.has(conversation.id);
@@ -187,7 +189,8 @@ async function run(mine, parent, question, begunOne, signal) {
     mine.title ||= question.slice(0, 60);
   }
   const made = begunOne ?? add(mine, parent, begun());
-  if (!made.content) made.chunks = [];
+  if (!made.content) Object.assign(made, { chunks: [], annotations: [] });
+  made.annotations ??= []; // one that was kept before there were any
   made.status = "waiting";
   made.error = "";
   if (!begunOne && settings.compare && settings.mode !== "off") made.plain = begun();
@@ -215,7 +218,7 @@ async function run(mine, parent, question, begunOne, signal) {
   // One after the other, so that each has the device to itself and the speeds are true.
   for (const [target, mode] of [...(made.plain && !begunOne ? [[made.plain, "off"]] : []), [made, settings.mode]]) {
     if (signal.aborted) target.status = "stopped";
-    else await answering.fill(target, answering.requestFor(messages, settings, mode, bases), signal, changed(target));
+    else await answering.fill(target, answering.requestFor(messages, settings, mode, bases, citations), signal, changed(target));
   }
   await keep(mine);
   if (conversation === mine) announce(made);
@@ -329,7 +332,10 @@ async function start() {
       send();
     }
   });
-  byId("thread").addEventListener("scroll", () => { byId("bottom").hidden = atBottom(); });
+  byId("thread").addEventListener("scroll", () => {
+    byId("bottom").hidden = atBottom();
+    hide();
+  });
   document.addEventListener("keydown", key);
   window.addEventListener("resize", settle);
   settle();
@@ -345,7 +351,7 @@ async function start() {
   const health = await api.getJson("/health").catch(() => null);
   if (health) {
     const { name, precision } = health.model;
-    ({ context } = health.model);
+    ({ context, citations } = health.model);
     byId("model").textContent = `${name}, ${precision}, ${context.toLocaleString("en")} tokens`;
     drawContext();
   }

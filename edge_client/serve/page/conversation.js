@@ -7,7 +7,7 @@ export const fresh = (system = "") =>
 
 /** A new, empty answer. */
 export const begun = () => ({
-  role: "assistant", content: "", status: "waiting", error: "", chunks: [], timings: null, usage: null,
+  role: "assistant", content: "", status: "waiting", error: "", chunks: [], annotations: [], timings: null, usage: null,
   without: false, refused: false, speed: 0,
 });
 
@@ -43,9 +43,11 @@ export function imported(value) {
       throw new Error(`message ${place + 1} of the file is not one of a user or an assistant`);
     }
     const parent = Number.isInteger(message.parent) && message.parent < place ? message.parent : place - 1;
-    const chunks = Array.isArray(message.chunks) ? message.chunks : [];
+    const list = (all) => (Array.isArray(all) ? all : []);
+    const chunks = list(message.chunks);
+    const annotations = list(message.annotations).filter((one) => one?.file_citation && typeof one.text === "string");
     return message.role === "user" ? { role: "user", content: message.content, parent }
-      : { ...begun(), status: "done", ...message, chunks, parent };
+      : { ...begun(), status: "done", ...message, chunks, annotations, parent };
   });
   const known = { title: String(value.title ?? read[0].content.slice(0, 60)), system: String(value.system ?? "") };
   return { ...fresh(), ...known, messages: read, leaf: read[value.leaf] ? value.leaf : read.length - 1 };

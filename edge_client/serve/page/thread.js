@@ -1,5 +1,6 @@
 // The conversation as it is read: questions, answers, and under each answer its chunks and what it cost.
 
+import { annotate } from "./citations.js";
 import { branch, versions } from "./conversation.js";
 import { button, byId, copyButton, h, memories, plain, round } from "./dom.js";
 import { show } from "./markdown.js";
@@ -42,8 +43,12 @@ export class AnswerView {
   update() {
     const { answer } = this;
     const busy = answer.status === "waiting" || answer.status === "writing";
-    if (this.drawn !== answer.content) show(this.text, answer.content);
-    this.drawn = answer.content;
+    const now = `${answer.annotations?.length ?? 0} ${answer.content}`;
+    if (this.drawn !== now) {
+      show(this.text, answer.content);
+      annotate(this.text, answer);
+    }
+    this.drawn = now;
     this.element.dataset.status = answer.status;
     this.element.setAttribute("aria-busy", String(busy));
     this.drawNote(busy);

@@ -1,5 +1,6 @@
 // The panel beside the text: for every 64-token chunk the memories it read, from where, and what that cost.
 
+import { given, marked } from "./citations.js";
 import { byId, h, memories, plain, round } from "./dom.js";
 
 const MEANINGS = {
@@ -24,11 +25,11 @@ let drawn = {};
 /** Draw the chunks of an answer; `chosen` is the one to show. */
 export function draw(answer, chosen = null) {
   const chunks = answer?.chunks ?? [];
-  const key = [answer?.status, chosen, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
+  const key = [answer?.status, answer?.annotations?.length, chosen, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
   if (drawn.answer === answer && drawn.key === key) return; // as it is while tokens come
   drawn = { answer, key };
   const labels = names(chunks);
-  const cards = chunks.map((chunk, i) => card(chunk, labels[i], i === chosen));
+  const cards = chunks.map((chunk, i) => card(answer, chunk, labels[i], i === chosen));
   let summary = "Ask something: what is read for every 64 tokens is shown here.";
   if (chunks.length) {
     const documents = new Set(chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key))).size;
@@ -38,20 +39,22 @@ export function draw(answer, chosen = null) {
   if (chosen !== null) cards[chosen]?.scrollIntoView({ block: "nearest", behavior: "smooth" });
 }
 
-function card(chunk, label, chosen) {
+function card(answer, chunk, label, chosen) {
   const state = stateOf(chunk);
   const asked = chunk.query.replace(/\s+/g, " ").trim();
   return h(
     "li", { class: `chunk${chosen ? " chosen" : ""}`, "data-state": state },
     h("div", { class: "chunk-head" }, h("h3", {}, label), h("span", { class: "state", title: MEANINGS[state] ?? "" }, state)),
     h("p", { class: "dim quote" }, `asked with “${asked.length > 90 ? `…${asked.slice(-90)}` : asked}”`),
-    h("ul", { class: "read" }, chunk.read.map((memory) => memoryRow(chunk, memory))),
+    h("ul", { class: "read" }, chunk.read.map((memory) => memoryRow(answer, chunk, memory))),
     problem(chunk),
     h("p", { class: "dim times" }, times(chunk)),
   );
 }
 
-function memoryRow(chunk, memory) {
+function memoryRow(answer, chunk, memory) {
+  const parts = given(answer, memory);
+  const passage = (answer.annotations ?? []).find((one) => one.file_citation.file_id === memory.memory_id)?.file_citation.passage;
   const id = `${chunk.chunk}/${memory.memory_id}`;
   const base = memory.knowledge_base === "conversation" ? "an earlier turn of this conversation" : memory.knowledge_base;
   const row = h(
@@ -60,7 +63,8 @@ function memoryRow(chunk, memory) {
       h("span", { class: "title" }, memory.source ?? (memory.title || memory.document_key), h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
       h("span", { class: "score dim", title: "how near it is" }, memory.score.toFixed(2))),
     memory.refused ? h("p", { class: "bad" }, memory.refused) : null,
-    h("p", { class: "reference", tabindex: "0" }, memory.text ?? "The service sent no text."),
+    parts.length ? h("p", { class: "gave" }, `Gave ${parts.join(", ")}`) : null,
+    h("p", { class: "reference", tabindex: "0" }, memory.text ? marked(memory.text, passage) : "The service sent no text."),
     h("p", { class: "dim key" }, base ? `${base}: ${memory.document_key}` : memory.document_key),
   );
   return h("li", {}, row);

@@ -1,7 +1,7 @@
 // Keeps what the page is made of, so that its conversations can be read while the app does not run.
 
 const FILES = [
-  ".", "style.css", "icon.svg", "manifest.webmanifest", "answering.js", "api.js", "app.js", "conversation.js", "documents.js",
+  ".", "style.css", "icon.svg", "manifest.webmanifest", "answering.js", "api.js", "app.js", "citations.js", "conversation.js", "documents.js",
   "dom.js", "markdown.js", "preferences.js", "service.js", "sidebar.js", "store.js", "thread.js", "timeline.js", "vendor/marked.js",
 ];
 

@@ -78,6 +78,7 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object]
     lines = [
         "hello",
         "/memories",
+        "/citations",
         "/stats",
         "/what",
         "/help",
@@ -107,6 +108,7 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object]
     assert result.exit_code == 0, result.output
     for said in (
         "Memories read",
+        "citations on",
         "reused",
         "there is no command /what; there are: /kb, /memory, ",
         "/save FILE",

@@ -38,6 +38,16 @@ def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]
     assert data["statistics"]["generated_tokens"] == 20
 
 
+def test_ask_shows_what_the_answer_was_read_from_when_requested(places: list[object]) -> None:
+    asked = ("ask", "What is the code of Lima?", *places, "--max-tokens", 4, "--explain")
+    result = run(*asked, "--citations", "--json")
+    data = json.loads(result.stdout)
+    ids = {m["memory_id"] for recalled in data["memories"] for m in recalled["read"]}
+    assert {one["memory_id"] for one in data["contributions"]} == ids
+    assert {one["memory_id"] for one in data["spans"]} <= ids
+    assert " contributed " in run(*asked).stderr
+
+
 def test_ask_says_that_an_answer_is_a_refusal(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
     options = [QUESTION, *places, "--max-tokens", 1]

@@ -1,5 +1,7 @@
 """Citations of an answer: shares of attention as the model computes them, spans of words, and what leaving out says."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,12 @@ from edge_client.generate.citations import LEAST_SHARE, spans_of
 from edge_client.generate.leaving_out import Played
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import MemoryRead
-from edge_client.stream import AnswerAttention, Token
+from edge_client.stream import AnswerAttention, Finished, Remembered, Token
+from memory3.errors import InvalidInput
+from memory3.files.bundle import Bundle
 from memory3.runtime.attention import AttentionShares
 from memory3.text.tokenizer import Tokenizer
+from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import byte_tokenizer
 
 QUESTION = "What is the code of Lima?"
@@ -112,3 +117,42 @@ def test_every_memory_of_an_answer_has_a_contribution(model: EdgeModel) -> None:
     nats = [c.nats for c in found.contributions]
     assert nats == sorted(nats, reverse=True)
     assert any(abs(n) > 1e-3 for n in nats)
+
+
+def test_shares_are_the_same_where_other_conversations_take_the_slot(tiny: Bundle, service: FakeService) -> None:
+    """A sequence that lost its slot, and one whose steps run together with others', attends as one that is alone."""
+    options = {"memory": "exact", "deadline_s": 20, "parallel": 2}
+    with EdgeModel.open(tiny.folder, service.address, **options) as model:
+        questions = [f"What is the code of {town}?" for town in ("Lima", "Rome", "Oslo", "Quito")]
+        alone = [model.session().send(q, citations=True, **LONG).result() for q in questions]
+        with ThreadPoolExecutor(len(questions)) as threads:
+            answers = [model.session().send(q, citations=True, **LONG) for q in questions]
+            together = list(threads.map(lambda answer: answer.result(), answers))
+    for one, other in zip(alone, together, strict=True):
+        assert one.text == other.text
+        assert one.attention is not None
+        assert other.attention is not None
+        np.testing.assert_allclose(one.attention.shares, other.attention.shares, atol=1e-5)
+
+
+def test_turns_that_leave_the_cache_in_the_middle_leave_citations_right(tiny: Bundle, service: FakeService) -> None:
+    """Text rows are numbered anew then; shares are of the rows as they were."""
+    options = {"memory": "exact", "deadline_s": 20, "context": 256}
+    with EdgeModel.open(tiny.folder, service.address, **options) as model:
+        session = model.session()
+        session.send(QUESTION, **LONG).result()
+        *events, finished = list(session.send(QUESTION, citations=True, explain=True, **{**LONG, "max_tokens": 120}))
+    assert any(isinstance(event, Remembered) for event in events)
+    assert isinstance(finished, Finished)
+    assert finished.attention is not None
+    assert len(finished.attention.shares) == finished.statistics.generated_tokens
+    assert finished.contributions == (), "what it read is not in the cache any more"
+
+
+def test_a_bundle_whose_decoder_gives_no_queries_is_refused_by_name(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.engine.decoder.backend, "records_queries", False)
+    with pytest.raises(InvalidInput, match="export it again"):
+        model.ask(QUESTION, citations=True)
+    assert model.ask(QUESTION, max_tokens=2).spans == ()

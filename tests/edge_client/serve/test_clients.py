@@ -108,3 +108,24 @@ def test_the_server_describes_itself(server: AppProcess) -> None:
     assert "422" not in json.dumps(described)
     chat = described["components"]["schemas"]["ChatRequest"]
     assert "messages" in chat["required"]
+
+
+def test_annotations_are_file_citations_and_only_there_when_requested(server: AppProcess) -> None:
+    asked = {"messages": MESSAGES, "max_tokens": 12, "logit_bias": {"257": -100}}
+    cited = {**asked, "memory": {"citations": True}}
+    assert "annotations" not in post(server, asked).json()["choices"][0]["message"]
+    answer = post(server, cited).json()
+    message = answer["choices"][0]["message"]
+    read = {m["memory_id"]: m for chunk in answer["memory"]["chunks"] for m in chunk["read"]}
+    for one in message["annotations"]:
+        assert one["type"] == "file_citation"
+        assert one["text"] == message["content"][one["start_index"] : one["end_index"]]
+        found = one["file_citation"]
+        assert found["filename"] == read[found["file_id"]]["source"]
+        assert 0 < found["score"] <= 1
+        assert found["quote"] is None
+    shown = post(server, {**cited, "memory": {"citations": True, "texts": True}}).json()["choices"][0]["message"]
+    assert all(one["file_citation"]["quote"] for one in shown["annotations"] if one["file_citation"]["passage"])
+    last = post(server, {**cited, "stream": True}).text.split("data: ")[-2]
+    assert json.loads(last)["choices"][0]["delta"] == {"annotations": message["annotations"]}
+    assert refused(post(server, {**asked, "memory": {"citations": "yes"}})) == (400, "invalid_value")

@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from edge_client.decoder.batching import BatchingDecoder
+from edge_client.decoder.providers import open_decoder
 from memory3.codec.payload import ExplicitMemory
 from memory3.runtime.attention import AttentionShares, QueryRecord
-from memory_model.export.decoder import OPERATORS
+from memory_model.export.decoder import OPERATORS, decoder_graphs
 from memory_model.nn.decoder import Attention, Decoder, MemoryBatch
-from tests.memory_model.export.test_decoder import BUDGETS, PREFIX, WINDOW, config_of, exported, memories
+from tests.memory_model.export.test_decoder import BUDGETS, PREFIX, WINDOW, config_of, exported, memories, weights_of
 from tests.memory_model.tiny import chunk_memories, random_model
 
 ARCHITECTURES: dict[str, dict[str, object]] = {
@@ -93,3 +95,13 @@ def test_a_memorys_tokens_add_up_to_its_share_where_heads_keep_them_all(tmp_path
     for number, memory in enumerate(read):
         assert (got.tokens[:, number, : memory.tokens] > 0).all()
         assert not got.tokens[:, number, memory.tokens :].any()
+
+
+def test_a_graph_without_the_outputs_still_reads_and_says_that_it_gives_no_queries(tmp_path: Path) -> None:
+    model, path = random_model(config_of("one head")), tmp_path / "decoder.onnx"
+    graph = decoder_graphs(weights_of(model), model.config)["fused"]
+    graph._outputs = [output for output in graph._outputs if "queries" not in output.name]
+    graph.save(path)
+    backend = open_decoder(path, threads=1, provider="cpu")
+    assert not backend.records_queries
+    assert BatchingDecoder(backend, [1, 2, 3], context=300, parallel=1).sequence().read([4]).shape == (1, 200)
