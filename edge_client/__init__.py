@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     from edge_client.recall.recaller import MemoryRead
     from edge_client.session import ChatSession
     from edge_client.settings import EdgeSettings
-    from edge_client.stream import AnswerStream, Event, Finished, Recalled, Remembered, Result, Statistics, Token
+    from edge_client.stream import (
+        AnswerAttention,
+        AnswerStream,
+        Contribution,
+        Event,
+        Finished,
+        Recalled,
+        Remembered,
+        Result,
+        Span,
+        Statistics,
+        Token,
+    )
     from edge_client.wire.client import MemoryClient
     from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 
@@ -31,12 +43,15 @@ _MODULES = {
     "edge_client.session": ("ChatSession",),
     "edge_client.settings": ("EdgeSettings",),
     "edge_client.stream": (
+        "AnswerAttention",
         "AnswerStream",
+        "Contribution",
         "Event",
         "Finished",
         "Recalled",
         "Remembered",
         "Result",
+        "Span",
         "Statistics",
         "Token",
     ),
@@ -46,9 +61,11 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "AnswerAttention",
     "AnswerStream",
     "ChatSession",
     "ContextFull",
+    "Contribution",
     "CorruptFile",
     "EdgeModel",
     "EdgeSettings",
@@ -69,6 +86,7 @@ __all__ = [
     "RetrievalError",
     "SamplingOptions",
     "SessionBusy",
+    "Span",
     "Statistics",
     "StorageError",
     "Token",

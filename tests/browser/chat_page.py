@@ -97,11 +97,27 @@ def chunk_of(query: str, read: Sequence[str]) -> dict[str, object]:
     }
 
 
-def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str = "") -> None:
+def citation(answer: str, text: str, read: str, passage: str) -> dict[str, object]:
+    """A part of an answer as the server says that it was read from the first memory, whose text is `read`."""
+    start, first = answer.index(text), read.index(passage)
+    found = {"file_id": "0", "filename": read, "passage": [first, first + len(passage)], "score": 0.5, "quote": passage}
+    where = {"start_index": start, "end_index": start + len(text)}
+    return {"type": "file_citation", "text": text, **where, "file_citation": found}
+
+
+def import_turns(
+    page: Page, *turns: str, read: Sequence[str] = (), title: str = "", annotations: Sequence[object] = ()
+) -> None:
     """Import a conversation of alternating turns, the answers with memories of these texts."""
     chunks = [chunk_of(turns[0], read)] if read else []
     messages = [
-        {"role": ("user", "assistant")[n % 2], "content": turn, "speed": 10, "chunks": chunks}
+        {
+            "role": ("user", "assistant")[n % 2],
+            "content": turn,
+            "speed": 10,
+            "chunks": chunks,
+            "annotations": annotations,
+        }
         for n, turn in enumerate(turns)
     ]
     content = json.dumps({"title": title or turns[0], "messages": messages}).encode()

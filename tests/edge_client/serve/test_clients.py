@@ -128,4 +128,3 @@ def test_annotations_are_file_citations_and_only_there_when_requested(server: Ap
     assert all(one["file_citation"]["quote"] for one in shown["annotations"] if one["file_citation"]["passage"])
     last = post(server, {**cited, "stream": True}).text.split("data: ")[-2]
     assert json.loads(last)["choices"][0]["delta"] == {"annotations": message["annotations"]}
-    assert refused(post(server, {**asked, "memory": {"citations": "yes"}})) == (400, "invalid_value")
