@@ -38,8 +38,8 @@ class ChunkRecalls:
 
     policy: with mode `off` nothing is recalled. also: the conversation's own memories, searched next to the knowledge
     bases; None where it has none. cancellation: ends a wait. events: Recalled events that were not yet passed on. last:
-    the last event of every chunk. failed: whether a chunk went without memories because they could not be had. reading:
-    what the memories in the slots are, as far as this answer recalled them.
+    the last event of every chunk. read: what is in the slots, as it was recalled. failed: whether a chunk went without
+    memories because they could not be had.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class ChunkRecalls:
         self.also = also
         self.events: list[Recalled] = []
         self.last: dict[int, Recalled] = {}
+        self.read: tuple[MemoryRead, ...] = ()
         self.failed = False
-        self.reading: tuple[MemoryRead, ...] = ()
         self.worker = None if policy.mode is RecallMode.off else engine.worker
         self._sequence, self._policy, self._cancellation = sequence, policy, cancellation
         self._prompt, self._tokenizer = prompt, engine.bundle.tokenizer
@@ -92,7 +92,7 @@ class ChunkRecalls:
         for number, one in enumerate(earlier):
             self.last[number] = replace(one, chunk=number, recall=replace(one.recall, memories=()))
             self.failed = self.failed or bool(one.recall.error)
-            self._reads(one.recall)
+            self.read = self.read if one.recall.error else one.recall.read
         self.events += self.last.values()
 
     def generated(self, token: int, number: int) -> None:
@@ -150,7 +150,7 @@ class ChunkRecalls:
         if not found.error:
             begun = time.perf_counter()
             self._sequence.inject(found.memories)
-            self._reads(found)
+            self.read = found.read
             inject_ms = 1e3 * (time.perf_counter() - begun)
         self.failed = self.failed or bool(found.error)
         times = replace(found.times, inject_ms=inject_ms)
@@ -164,10 +164,6 @@ class ChunkRecalls:
         )
         self.events.append(recalled)
         self.last[chunk] = recalled
-
-    def _reads(self, recall: Recall) -> None:
-        if not recall.error:
-            self.reading = tuple(memory for memory in recall.read if not memory.refused)
 
     def _wait(self, ticket: Ticket) -> list[Recall]:
         """What the ticket holds when it is done or the answer is cancelled, or that the time is over."""

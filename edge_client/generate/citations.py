@@ -30,7 +30,7 @@ _SPACED = 0x2E80
 class AttentionLog:
     """The shares of one answer's tokens. One thread at a time, that of the answer.
 
-    reading: returns what the memories in the slots are, in their order.
+    reading: returns what was recalled into the slots, in their order, refused memories among it.
     """
 
     def __init__(self, sequence: CachedSequence, reading: Callable[[], Sequence[MemoryRead]]) -> None:
@@ -62,7 +62,8 @@ class AttentionLog:
         if not self._rows:
             return
         rows, self._rows = self._rows, []
-        shares, read = self._sequence.shares(self._record.take(rows), rows), tuple(self._reading())
+        shares = self._sequence.shares(self._record.take(rows), rows)
+        read = tuple(memory for memory in self._reading() if not memory.refused)
         if len(read) != shares.memories.shape[1]:  # from an earlier answer, which knew them
             shares, read = AttentionShares(shares.memories[:, :0], shares.tokens[:, :0]), ()
         self._parts.append((read, shares))

@@ -67,7 +67,7 @@ class Answer:
         self._repetition = Repetition()
         self._cancellation, self._conversation = cancellation, conversation
         self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation)
-        self._attention = AttentionLog(sequence, lambda: self._recalls.reading) if sampling.citations else None
+        self._attention = AttentionLog(sequence, lambda: self._recalls.read) if sampling.citations else None
         self._ends = set(tokenizer.stop_ids)
         self._refusal = engine.bundle.manifest.refusal
         self._refuses = self._refusal.first_token(tokenizer)
