@@ -174,9 +174,9 @@ class Runner(DecoderRunner):
         logits.bind(io, write="logits")
         kept.append(logits)
         queries = []
-        sizes: dict[str | int, int] = {"B": sequences, "S": count, "BS": sequences * count}
+        sizes = {"B": sequences, "S": count, "BS": sequences * count}
         for name, (shape, width) in self.graph.query_outputs.items() if records else ():
-            made = Buffer.zeros([sizes.get(n, n) for n in shape], self.graph.cache_dtype)
+            made = Buffer.zeros([n if isinstance(n, int) else sizes[n] for n in shape], self.graph.cache_dtype)
             made.bind(io, write=name)
             kept.append(made)
             queries.append(made.array.reshape(sequences, count, -1)[:, count - logit_rows :, :width])
