@@ -35,8 +35,8 @@ class Engine:
     """Weights, caches, recall and this device's knowledge bases, shared by all sessions of a model. Thread-safe.
 
     policy: when sessions recall, unless they name another. mark: tokens of the context at which the oldest turns become
-    memories. worker: recalls for all answers. background: one thread that writes memories, at a low priority. closing:
-    cancelled by `close`, for what runs in the background.
+    memories. drafts: whether tokens are run before they are chosen. worker: recalls for all answers. background: one
+    thread that writes memories, at a low priority. closing: cancelled by `close`, for what runs in the background.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Engine:
         self.bundle, self.decoder, self.recaller, self.settings = bundle, decoder, recaller, settings
         self.policy = settings.recall_policy
         self.mark = int(REMEMBER_AT * decoder.context)
+        self.drafts = settings.speculation and decoder.backend.device == "cpu"  # measured there alone
         self._local = _local(bundle, settings) if local is None else local
         self.closed = False
         self.worker = RecallWorker(recaller)

@@ -112,6 +112,7 @@ class Statistics:
     tokens after the first. decoder_ms: inside the decoder's runs. overhead_ms: neither in the decoder nor
     blocked by recalling: drawing, text, bookkeeping. recalls: chunks with a request, by their last state in
     `states`. prompt_blocked_ms and blocked_ms: how long recalling held up the prompt and the generated chunks.
+    drafted_tokens: that were run before they were chosen; accepted_tokens: those of them that were chosen then.
     """
 
     prompt_tokens: int = 0
@@ -126,6 +127,8 @@ class Statistics:
     generated_recalls: int = 0
     prompt_blocked_ms: float = 0.0
     blocked_ms: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def recall_ms(self) -> float:

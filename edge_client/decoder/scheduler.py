@@ -63,11 +63,13 @@ class _Work:
 
 
 class _Read(_Work):
-    """Tokens that a sequence reads now. came: when; logits: what came of it."""
+    """Tokens that a sequence reads now. draft: what may follow them; came: when; logits: what came of it."""
 
-    def __init__(self, sequence: SequenceState, tokens: Sequence[int], all_logits: bool) -> None:
+    def __init__(
+        self, sequence: SequenceState, tokens: Sequence[int], all_logits: bool, draft: Sequence[int] = ()
+    ) -> None:
         super().__init__()
-        self.sequence, self.tokens, self.all_logits = sequence, tokens, all_logits
+        self.sequence, self.tokens, self.all_logits, self.draft = sequence, tokens, all_logits, draft
         self.came = time.monotonic()
         self.logits: np.ndarray | None = None
 
@@ -98,7 +100,7 @@ class Scheduler:
     """Runs reads of many sequences. `read` and `call` may be called from any thread but its own, and block.
 
     concurrent_steps: whether background reads run at the same time as steps. batch_sizes: steps by their number of
-    sequences; steps: all of them.
+    sequences; steps: all of them, and the accepted tokens of drafts.
     """
 
     def __init__(self, runner: DecoderRunner, slots: Slots, *, concurrent_steps: bool) -> None:
@@ -116,12 +118,14 @@ class Scheduler:
         self._thread = threading.Thread(target=self._serve, name="memory3-decoder", daemon=True)
         self._thread.start()
 
-    def read(self, sequence: SequenceState, tokens: Sequence[int], all_logits: bool = False) -> np.ndarray:
+    def read(
+        self, sequence: SequenceState, tokens: Sequence[int], all_logits: bool = False, draft: Sequence[int] = ()
+    ) -> np.ndarray:
         """Append tokens to a sequence; logits float32 [1, vocabulary], or `all_logits` [n, vocabulary].
 
-        Raises ProviderError.
+        draft: see `CachedSequence.read`. Raises ProviderError.
         """
-        request = _Read(sequence, tokens, all_logits)
+        request = _Read(sequence, tokens, all_logits, draft)
         sequence.reading = True
         try:
             if not self._step_alone(request):
@@ -156,7 +160,11 @@ class Scheduler:
         if not request.steps or not self._owner.acquire(blocking=False):
             return False
         try:
-            if self._stopped or self._waiting or not self._queue.empty() or not self._alone(request.sequence):
+            if self._stopped:
+                return False
+            if self._read_drafted(request):
+                return True
+            if self._waiting or not self._queue.empty() or not self._alone(request.sequence):
                 return False
             self._step([request])
             self._free_since = time.monotonic()
@@ -199,7 +207,8 @@ class Scheduler:
             works.append(self._queue.get_nowait())
         for work in works:
             if isinstance(work, _Read):
-                self._waiting.append(work)
+                if not self._read_drafted(work):
+                    self._waiting.append(work)
             elif isinstance(work, _Ended):
                 work.request.sequence.running = False
                 self._finish(work.request, work.logits, work.failure)
@@ -290,9 +299,50 @@ class Scheduler:
         except Exception as error:
             return None, error
 
+    def _read_drafted(self, request: _Read) -> bool:
+        """Answer a request from a draft that was run before; False, and that is dropped, where the draft differs."""
+        drafted = request.sequence.drafted
+        if not drafted or not request.steps:
+            return False
+        token, logits = drafted.popleft()
+        if token != request.tokens[0]:
+            drafted.clear()
+            return False
+        self.steps += 1
+        request.sequence.accepted_tokens += 1
+        self._finish(request, logits)
+        return True
+
     def _step(self, requests: Sequence[_Read]) -> None:
-        """One token of each of these sequences; a slot that lies between theirs is passed over."""
+        """One token of each of these sequences, or of a single one its draft too.
+
+        A slot that lies between theirs is passed over.
+        """
         begun = time.monotonic()
+        if len(requests) == 1 and requests[0].draft:
+            self._verify(requests[0])
+        else:
+            self._step_together(requests)
+        self.step_s = time.monotonic() - begun
+
+    def _verify(self, request: _Read) -> None:
+        """Run a token and what may follow it; the logits after these wait until the sequence reads them."""
+        sequence, slot = request.sequence, request.sequence.slot
+        assert slot is not None
+        try:
+            inputs = [self._slots.input(sequence, [*request.tokens, *request.draft])]
+            logits = self._runner.run(slot, inputs, all_logits=True)
+        except Exception as error:
+            self._finish(request, None, error)
+            return
+        self.batch_sizes[1] += 1
+        self.steps += 1
+        sequence.drafted.extend((token, logits[n : n + 1]) for n, token in enumerate(request.draft, 1))
+        sequence.drafted_tokens += len(request.draft)
+        self._finish(request, logits[:1])
+
+    def _step_together(self, requests: Sequence[_Read]) -> None:
+        """One token of each of these sequences."""
         try:
             self._slots.gather([r.sequence for r in requests])
             at = {r.sequence.slot: r for r in requests if r.sequence.slot is not None}
@@ -312,7 +362,6 @@ class Scheduler:
             # Of several each has a copy: the next step may come before all have looked at theirs.
             row = logits[slot - first : slot - first + 1]
             self._finish(request, row.copy() if len(inputs) > 1 else row)
-        self.step_s = time.monotonic() - begun
 
     def _finish(self, request: _Read, logits: np.ndarray | None, error: Exception | None = None) -> None:
         if logits is None:

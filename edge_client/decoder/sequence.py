@@ -82,9 +82,14 @@ class CachedSequence(SequenceState):
         return len(self.decoder.prefix) + len(self.tokens)
 
     @property
+    def room(self) -> int:
+        """Tokens that still fit."""
+        return self.decoder.context - self.length
+
+    @property
     def full(self) -> bool:
         """Whether not one token more fits."""
-        return self.length >= self.decoder.context
+        return self.room <= 0
 
     @property
     def position(self) -> int:
@@ -112,6 +117,7 @@ class CachedSequence(SequenceState):
         self._chunk_start = next((c.start for c in self._chunks if c.start < kept < c.end), None)
         self._chunks = [c for c in self._chunks if c.end <= kept]
         del self.tokens[kept:]
+        self.drafted.clear()
         self._prompt_length, self._missed, self.over = len(ids), False, False
         if not goes_on and self.memories:
             slots.inject(self, ())
@@ -128,26 +134,27 @@ class CachedSequence(SequenceState):
                 same = chunk.start
         return max(min(same, len(ids) - 1), 0)
 
-    def read(self, tokens: Sequence[int], *, all_logits: bool = False) -> np.ndarray:
+    def read(self, tokens: Sequence[int], *, all_logits: bool = False, draft: Sequence[int] = ()) -> np.ndarray:
         """Read tokens after those that are cached; returns logits float32 [1, vocabulary], or [n, vocabulary].
 
-        The next read may overwrite the array.
+        The next read may overwrite the array. draft: what may follow a single token. It is run with that token where no
+        other sequence steps at the same time, and reading it next, token by token, then costs no run.
         Raises InvalidInput, ContextFull (and then nothing changed), ProviderError.
         """
         begun = time.perf_counter()
-        self._check(tokens)
+        self._check([*tokens, *draft])
         start, end = len(self.tokens), len(self.tokens) + len(tokens)
         if start < self._prompt_length:
             first = start if self._chunk_start is None else self._chunk_start
             self._chunks.append(_Chunk(first, end, self._missed))
         self._chunk_start = None
         pieces = [tokens[n : n + PROMPT_TOKENS] for n in range(0, len(tokens), PROMPT_TOKENS)]
-        found = [self._read(piece, all_logits) for piece in pieces]
+        found = [self._read(piece, all_logits, draft) for piece in pieces]
         self.decoder_s += time.perf_counter() - begun
         return np.concatenate(found) if all_logits else found[-1]
 
-    def _read(self, tokens: Sequence[int], all_logits: bool) -> np.ndarray:
-        logits = self.decoder.scheduler.read(self, tokens, all_logits)
+    def _read(self, tokens: Sequence[int], all_logits: bool, draft: Sequence[int]) -> np.ndarray:
+        logits = self.decoder.scheduler.read(self, tokens, all_logits, draft)
         if self.per_step is not None:
             self.decoder.give_way(len(tokens), self.per_step)
         return logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +26,9 @@ class SequenceState:
 
     tokens: the text in the cache, without the prefix. memories: those in the memory slots; memory: whether it has
     those. slot: of the caches, or parked: its rows on the way to one; neither at the beginning. reads: since it got
-    the slot; last_read: when the last one was. running: whether the background reads it now.
+    the slot; last_read: when the last one was. running: whether the background reads it now. drafted: tokens whose rows
+    are computed behind the text but that are not part of it, each with the logits [1, vocabulary] after it.
+    drafted_tokens: how many there were so far; accepted_tokens: those of them that became text.
 
     record: of the queries of its tokens with logits, where an answer has citations. source: whose memories it reads,
     such as a knowledge base. per_step: None, or that it reads in the background, so many tokens for every step of the
@@ -41,6 +44,9 @@ class SequenceState:
     last_read: float = 0.0
     running: bool = False
     record: QueryRecord | None = None
+    drafted: deque[tuple[int, np.ndarray]] = field(default_factory=deque)
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     source: object = None
     per_step: float | None = None
     over: bool = True
@@ -74,7 +80,8 @@ class Slots:
         return reference() if reference is not None else None
 
     def input(self, sequence: SequenceState, tokens: Sequence[int]) -> RunInput:
-        """These tokens after what the sequence has read."""
+        """These tokens after what the sequence has read, in the place of those that were drafted."""
+        sequence.drafted.clear()
         position = self._first_position + len(sequence.tokens)
         return RunInput(tokens, position, self.length(sequence), sequence.memory, sequence.record)
 
@@ -87,8 +94,9 @@ class Slots:
         sequence = self.at(slot)
         if sequence is None:
             return RunInput([0], 0, 0, False)
-        # A background run writes where the sequence's text goes on; behind the last row nobody does.
-        behind = self.context if sequence.running else self.length(sequence)
+        # A background run writes where the sequence's text goes on, and drafted rows are there; behind the last row is
+        # nothing.
+        behind = self.context if sequence.running or sequence.drafted else self.length(sequence)
         return RunInput([0], 0, behind, sequence.memory)
 
     def free(self, waiting: Collection[SequenceState]) -> int | None:
@@ -113,6 +121,7 @@ class Slots:
         if (leaving := self.at(slot)) is not None:
             leaving.parked = self._runner.read_text(slot, leaving.memory, self.length(leaving))
             leaving.slot = None
+            leaving.drafted.clear()
         self._runner.release(slot)
         self._load(sequence, slot, sequence.parked or self._prefix_rows)
         sequence.parked, sequence.reads = None, 0
@@ -141,6 +150,7 @@ class Slots:
 
     def inject(self, sequence: SequenceState, memories: Sequence[ExplicitMemory]) -> None:
         """Let a sequence attend to these memories from its next token on."""
+        sequence.drafted.clear()  # they were run with those before
         if sequence.slot is not None and sequence.memory:
             self._runner.inject(sequence.slot, memories)
         sequence.memories = tuple(memories)
@@ -148,6 +158,7 @@ class Slots:
     def restart(self, sequence: SequenceState, memory: bool) -> None:
         """Let a sequence hold no text, and from now on memories or none."""
         sequence.tokens, sequence.memory, sequence.memories, sequence.parked = [], memory, (), None
+        sequence.drafted.clear()
         if sequence.slot is not None:
             self._load(sequence, sequence.slot, self._prefix_rows)
 
@@ -188,10 +199,13 @@ class Slots:
         target.tokens, target.memory, target.memories = source.tokens, source.memory, source.memories
         source.slot = source.parked = None
         source.tokens, source.memories = [], ()
+        for sequence in (source, target):
+            sequence.drafted.clear()
 
     def _load(self, sequence: SequenceState, slot: int, rows: TextRows) -> None:
         """Write what a sequence has read, and the memories it reads, to a slot, which is its own then."""
         sequence.slot = slot
+        sequence.drafted.clear()
         self._owners[slot] = weakref.ref(sequence)
         self._runner.clear(slot, sequence.memory)
         self._runner.write_text(slot, sequence.memory, rows)

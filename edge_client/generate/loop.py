@@ -3,7 +3,7 @@
 prompt   messages -> tokens -> chunks of 64          memory3.text.chat, generate.prompt
 recall   chunk -> query vector -> hits -> memories   generate.chunk_recalls, recall.worker, recall.recaller
 inject   memories -> slots of the caches             decoder.sequence, decoder.kv
-decode   tokens -> logits -> token                   decoder.batching, generate.sampling
+decode   tokens -> logits -> token                   decoder.batching, generate.sampling, generate.drafts
 stream   tokens -> text, events                      generate.sampling, stream
 
 When a generated chunk's memories are requested, and when they reach the slots, is the mode's:
@@ -29,10 +29,12 @@ from edge_client.errors import Cancellation, ContextFull
 from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.citations import AttentionLog, spans_of
 from edge_client.generate.conversation import Conversation
+from edge_client.generate.drafts import Drafter
 from edge_client.generate.leaving_out import Played, contributions
 from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.recall.policy import RecallPolicy
+from edge_client.recall.recaller import MemoryRead
 from edge_client.stream import AnswerStream, Contribution, Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from memory3.errors import InvalidInput
 from memory3.text.chat import Prompt
@@ -68,6 +70,8 @@ class Answer:
         self._cancellation, self._conversation = cancellation, conversation
         self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation)
         self._attention = AttentionLog(sequence, lambda: self._recalls.read) if sampling.citations else None
+        self._drafter = Drafter(prompt.ids) if engine.drafts else None
+        self._drafts_from: tuple[MemoryRead, ...] = ()
         self._ends = set(tokenizer.stop_ids)
         self._refusal = engine.bundle.manifest.refusal
         self._refuses = self._refusal.first_token(tokenizer)
@@ -82,7 +86,8 @@ class Answer:
         Closing the iterator early leaves nothing running, and what was read stays cached.
         """
         self._begun = time.perf_counter()
-        decoder_s, reused = self._sequence.decoder_s, 0
+        sequence, reused = self._sequence, 0
+        before = sequence.decoder_s, sequence.drafted_tokens, sequence.accepted_tokens
         try:
             if self._conversation is not None:
                 self._conversation.settle(self._cancellation)
@@ -108,7 +113,8 @@ class Answer:
         whole = self._reason != "cancelled"
         attention = self._attention.result() if self._attention is not None and whole else None
         spans = spans_of(attention, self._texts, self._tokenizer) if attention is not None else ()
-        statistics = self._statistics(reused, self._sequence.decoder_s - decoder_s)
+        drafted, accepted = sequence.drafted_tokens - before[1], sequence.accepted_tokens - before[2]
+        statistics = self._statistics(reused, sequence.decoder_s - before[0], drafted, accepted)
         contributed = self._contributions() if self._sampling.explain and whole else ()
         refused = is_refusal(self.shown)
         yield Finished(
@@ -143,7 +149,22 @@ class Answer:
                 return
             recalls.generated(picked.id, number)
             self._cancellation.check()
-            logits = self._sequence.read([picked.id])
+            logits = self._sequence.read([picked.id], draft=self._draft(picked.id, number))
+
+    def _draft(self, token: int, number: int) -> list[int]:
+        """What probably follows token `number` of the answer, up to its chunk's end: the next chunk reads others."""
+        if (drafter := self._drafter) is None:
+            return []
+        recalls = self._recalls
+        if recalls.read is not self._drafts_from:
+            self._drafts_from = recalls.read
+            texts = (memory.text for memory in recalls.read if not memory.refused)
+            drafter.read(self._tokenizer.encode(text) for text in texts if text)
+        drafter.add(token)
+        most = min(self._sampling.max_tokens - number, self._sequence.room) - 1
+        if recalls.worker is not None:
+            most = min(most, recalls.chunk_tokens - number % recalls.chunk_tokens - 1)
+        return drafter.draft(most)
 
     def _token(self, picked: Picked) -> Token:
         """The event of a token; sets the reason if it is the last one."""
@@ -210,7 +231,7 @@ class Answer:
         """Since the call, without the time in which the caller held an event."""
         return time.perf_counter() - self._begun - self._away_s
 
-    def _statistics(self, reused: int, decoder_s: float) -> Statistics:
+    def _statistics(self, reused: int, decoder_s: float, drafted: int, accepted: int) -> Statistics:
         seconds, number = self._seconds(), len(self._generated)
         last = list(self._recalls.last.values())
         prompt = sum(r.blocked_ms for r in last if not r.generated)
@@ -229,6 +250,8 @@ class Answer:
             generated_recalls=sum(r.generated for r in last),
             prompt_blocked_ms=prompt,
             blocked_ms=blocked,
+            drafted_tokens=drafted,
+            accepted_tokens=accepted,
         )
 
 

@@ -351,7 +351,13 @@ def _outcome(finished: Finished) -> dict[str, Any]:
     timings = {name: round(getattr(s, name), 3) for name in TIMINGS}
     return {
         "memory": {"without_memory": finished.without_memory, "refused": finished.refused},
-        "timings": {**timings, "recalls": s.recalls, "states": dict(s.states)},
+        "timings": {
+            **timings,
+            "recalls": s.recalls,
+            "states": dict(s.states),
+            "drafted_tokens": s.drafted_tokens,
+            "accepted_tokens": s.accepted_tokens,
+        },
     }
 
 
