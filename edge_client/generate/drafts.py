@@ -21,8 +21,14 @@ COST = 0.2
 """Of a drafted token, as a share of a step's time; see `docs/benchmarks.md`."""
 GAIN = 1.05
 """What a step must be expected to gain before anything is drafted: estimates are rough."""
-PRIOR = {"memory": (0.3, 0.5, 0.7, 0.8), "text": (0.1, 0.3, 0.5, 0.7)}
-"""How often the token after a match was the next one, by source and by the match's length from 1 on."""
+PRIOR = {
+    ("memory", True): (0.7, 0.8, 0.85, 0.9),
+    ("memory", False): (0.25, 0.5, 0.5, 0.5),
+    ("text", True): (0.25, 0.5, 0.6, 0.85),
+    ("text", False): (0.15, 0.25, 0.3, 0.6),
+}
+"""How often the token after a match is the next one, as measured: by source, by whether the same token follows wherever
+the match occurs, and by its length from 1 on."""
 WEIGHT = 6.0
 """Matches that the prior counts as."""
 FADING = 0.9
@@ -44,15 +50,18 @@ class _Texts:
         self.ids.append(token)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """A further text."""
-        self.ids.append(_BREAK)
+        """A whole text."""
         for token in tokens:
             self.append(token)
+        self.ids.append(_BREAK)
 
-    def match(self, ending: Sequence[int]) -> tuple[int, int]:
-        """The most tokens at an ending that occur here, and the index of what follows them; (0, 0) if nothing does."""
-        found = self._indices.get(ending[-1], [])
-        length = index = 0
+    def match(self, ending: Sequence[int]) -> tuple[int, int, bool]:
+        """The most tokens at an ending that occur here, the index of what follows them, and whether it always does.
+
+        The length is 0 where the last token does not occur.
+        """
+        found = self._indices.get(ending[-1], []) if ending else []
+        length, index, always = 0, 0, True
         for end in found[: -OCCURRENCES - 1 : -1] if self._newest else found[:OCCURRENCES]:
             if end + 1 == len(self.ids) or self.ids[end + 1] == _BREAK:
                 continue
@@ -60,17 +69,20 @@ class _Texts:
             while same < min(LONGEST, len(ending), end + 1) and self.ids[end - same] == ending[-1 - same]:
                 same += 1
             if same > length:
-                length, index = same, end + 1
-        return length, index
+                length, index, always = same, end + 1, True
+            elif same == length and self.ids[end + 1] != self.ids[index]:
+                always = False
+        return length, index, always
 
 
 @dataclass
 class _Match:
-    """Where the answer's ending was found. index: of the token that follows there."""
+    """Where the answer's ending was found. index: of the token that follows there; always: wherever it occurs."""
 
     source: str
     length: int
     index: int
+    always: bool
 
 
 class Drafter:
@@ -78,7 +90,8 @@ class Drafter:
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._texts = {"memory": _Texts(newest=False), "text": _Texts(newest=True)}
-        self._texts["text"].extend(prompt)
+        for token in prompt:
+            self._texts["text"].append(token)
         self._rates = {s: [_Rate(p) for p in rates] for s, rates in PRIOR.items()}
         self._match: _Match | None = None
 
@@ -96,8 +109,8 @@ class Drafter:
         if match is not None:
             right = self._following(match, 1) == [token]
             self._rate(match, 0).add(right)
-            if right and self._following(match, 2)[1:]:
-                self._match = _Match(match.source, match.length + 1, match.index + 1)
+            if right and match.always and self._following(match, 2)[1:]:
+                self._match = _Match(match.source, match.length + 1, match.index + 1, always=True)
         self._match = self._match or self._find()
 
     def draft(self, most: int) -> list[int]:
@@ -126,7 +139,7 @@ class Drafter:
 
     def _rate(self, match: _Match, ahead: int) -> _Rate:
         """Of the token so far ahead of the next one, if those between are right."""
-        rates = self._rates[match.source]
+        rates = self._rates[match.source, match.always]
         return rates[min(match.length + ahead, len(rates)) - 1]
 
 

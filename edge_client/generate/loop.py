@@ -158,8 +158,9 @@ class Answer:
         recalls = self._recalls
         if recalls.read is not self._drafts_from:
             self._drafts_from = recalls.read
-            texts = (memory.text for memory in recalls.read if not memory.refused)
-            drafter.read(self._tokenizer.encode(text) for text in texts if text)
+            texts = [m.text for m in recalls.read if m.text and not m.refused]
+            refusal = [self._tokenizer.encode_next(self._refusal.sentence)] * bool(texts)
+            drafter.read([*map(self._tokenizer.encode, texts), *refusal])
         drafter.add(token)
         most = min(self._sampling.max_tokens - number, self._sequence.room) - 1
         if recalls.worker is not None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.decoder import batching, scheduler
+from edge_client.decoder import batching, scheduler, slots
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import CachedSequence
@@ -267,6 +267,77 @@ def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: 
     other = BatchingDecoder(graph, PREFIX, context=200, parallel=2).sequence()
     other.read([5])
     np.testing.assert_array_equal(sequence.read([6]), other.read([6]))
+
+
+def pass_over(decoder: BatchingDecoder, sequence: CachedSequence) -> None:
+    """Two others step together, and the sequence's slot lies between theirs."""
+    first, last = (decoder.sequence() for _ in range(2))
+    for other in (first, last):
+        other.begin([3, 2], memory=True)
+        other.read([3, 2])
+    assert sorted(s.slot for s in (first, sequence, last) if s.slot is not None) == [0, 1, 2]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda s: s.read([4]), (first, last)))
+    assert decoder.batch_sizes[2]
+    for other in (first, last):
+        other.end()
+
+
+def take_its_slot(decoder: BatchingDecoder, sequence: CachedSequence) -> None:
+    """Others decode until the sequence has no slot."""
+    sequence.end()
+    for other in [decoder.sequence() for _ in range(3)]:
+        other.begin([3, 2], memory=True)
+        other.read([3, 2])
+    assert sequence.slot is None
+
+
+DISTURBED: dict[str, Callable[[BatchingDecoder, CachedSequence], object]] = {
+    "by nothing": lambda *_: None,
+    "by other memories": lambda _, sequence: sequence.inject([random_memory(CONFIG, 1)]),
+    "by steps that pass over it": pass_over,
+    "by others that take its slot": take_its_slot,
+    "by a new text": lambda _, sequence: sequence.begin([9, 8, 5, 6, 4], memory=True),
+}
+
+
+@pytest.mark.parametrize("disturb", DISTURBED.values(), ids=DISTURBED.keys())
+@pytest.mark.parametrize("following", [[6, 7, 2], [6, 9, 2], [9, 7, 2]], ids=["right", "wrong later", "wrong at once"])
+def test_a_draft_changes_no_logits_whatever_comes_between(
+    graph: DecoderBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    disturb: Callable[[BatchingDecoder, CachedSequence], object],
+    following: list[int],
+) -> None:
+    if disturb is pass_over:
+        monkeypatch.setattr(slots, "IDLE_S", 60.0)  # else the step moves it
+        monkeypatch.setattr(scheduler, "PATIENCE_S", 0.3)  # else the two do not step together
+        monkeypatch.setattr(scheduler, "LATELY_S", 0.3)
+
+    def logits_of(draft: list[int]) -> tuple[np.ndarray, CachedSequence]:
+        decoder = BatchingDecoder(graph, PREFIX, context=200, parallel=3)
+        if disturb is pass_over:
+            held = decoder.sequence()  # takes the first slot and leaves it
+            held.begin([1, 2], memory=True)
+            held.read([1, 2])
+        sequence = decoder.sequence()
+        sequence.begin([9, 8], memory=True)
+        sequence.read([9, 8])
+        if disturb is pass_over:
+            held.end()
+        found = [sequence.read([5], draft=draft).copy()]
+        assert sequence.tokens == [9, 8, 5], "a draft is no text"
+        disturb(decoder, sequence)
+        found += [sequence.read([token]).copy() for token in following]
+        return np.concatenate(found), sequence
+
+    (want, plain), (got, drafting) = logits_of([]), logits_of([6, 7, 8])
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    assert (plain.tokens, plain.drafted_tokens) == (drafting.tokens, 0)
+    assert drafting.drafted_tokens == 3
+    right = {6: 2, 7: 2, 9: 1}[following[1]] if following[0] == 6 else 0
+    kept = disturb in (DISTURBED["by nothing"], pass_over)
+    assert drafting.accepted_tokens == (right if kept else 0)
 
 
 def test_what_is_read_in_the_background_runs_next_to_steps_that_pass_over_its_slot(
