@@ -1,23 +1,30 @@
-"""What recalling costs decoding: the SDK against a real service on loopback; llama.cpp and the memory bus as limits."""
+"""What recalling costs decoding: the SDK against a real service on loopback; llama.cpp and the memory bus as limits.
+
+And what drafts bring: answers to questions with given references, with and without.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
 from deploy.bench.answering import AnswerSettings
 from deploy.bench.decoding import decoding_sheets, measure_decoding, speeds
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, with_intervals
+from deploy.bench.speculation import measure_speculation, speculation_sheets
 
 PEER = "llama.cpp"
 
 
 class DecodeSettings(AnswerSettings):
-    """The paper's lengths, every recall a real one."""
+    """The paper's lengths, every recall a real one. questions: of each kind, answered with drafts and without."""
 
     rounds: int = 11
+    questions: int = Field(default=20, ge=1, le=90)
 
 
 def measure(settings: DecodeSettings) -> Keys:
@@ -26,6 +33,8 @@ def measure(settings: DecodeSettings) -> Keys:
     tokens, threads = settings.answer_tokens, settings.threads
     others = {PEER: lambda _: tokens / llama.bench(generate=tokens, threads=threads)} if llama else {}
     keys, samples = measure_decoding(settings, others)
+    speculation = measure_speculation(settings, settings.questions)
+    keys = {**keys, **speculation, "intervals": {**keys["intervals"], **speculation.get("intervals", {})}}
     if not llama:
         return {**keys, "ratio_vs_llama_cpp": None, "llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}
     return with_intervals(
@@ -36,7 +45,7 @@ def measure(settings: DecodeSettings) -> Keys:
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
-    """The modes, the stages, the limits."""
+    """The modes, the stages, the limits, and drafts."""
     llama, read = result["llama_cpp"], result["bytes_per_token"]
     copy = f"a copy of memory, {figure(result, 'copy_gb_per_s')} GB/s"
     rows = [(copy, f"{sum(read.values()) / 1e6:.0f} MB per token", figure(result, "bandwidth_fraction"))]
@@ -50,14 +59,14 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         + ("" if llama else f" {result['llama_cpp_missing']}.")
     )
     limits = Sheet("against limits and peers", ("limit or peer", "", "ours / limit ↑"), rows, note)
-    return [*decoding_sheets(result), limits]
+    return [*decoding_sheets(result), limits, *speculation_sheets(result)]
 
 
 SCENARIO = Scenario(
     name="decode",
-    summary="Decoding with memories from a service on loopback, without memories, and against limits and peers.",
+    summary="Decoding with memories from a service on loopback, without memories, against peers, and with drafts.",
     settings=DecodeSettings,
-    quick={"rounds": 3},
+    quick={"rounds": 3, "questions": 3},
     measure=measure,
     sheets=sheets,
 )
