@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from edge_client import ChatSession, EdgeModel, Finished, Recalled, Token
@@ -166,6 +167,23 @@ def test_a_grammar_follows_what_is_chosen_and_not_what_is_drafted(opened: Opened
     assert seen(got) == seen(want)
     assert finished(got).reason == "end", "and the end of the turn was drafted"
     assert finished(got).statistics.accepted_tokens > 10
+
+
+def test_citations_are_those_of_the_tokens_that_were_chosen(opened: Opened, foreseeing: type[Foreseeing]) -> None:
+    plain, drafting = opened(False), opened(True)
+    options: dict[str, Any] = {"max_tokens": 40, "logit_bias": ENDLESS, "citations": True}
+    want = plain.generate(QUESTION, **options).result()
+    foreseeing.answer = want_tokens = tokens_of(list(opened(False).generate(QUESTION, **options)))
+    stream = drafting.generate(QUESTION, **options)
+    assert tokens_of(list(stream)) == want_tokens
+    got = stream.result()
+    assert want.attention is not None
+    assert got.attention is not None
+    np.testing.assert_allclose(got.attention.shares, want.attention.shares, atol=1e-4)
+    assert [(s.start, s.end, s.memory.memory_id) for s in got.spans] == [
+        (s.start, s.end, s.memory.memory_id) for s in want.spans
+    ]
+    assert got.statistics.drafted_tokens > got.statistics.accepted_tokens > 10
 
 
 def test_a_setting_switches_drafts_off(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
