@@ -35,7 +35,17 @@ from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import MemoryRead
-from edge_client.stream import AnswerStream, Contribution, Event, Finished, Recalled, Statistics, Token, TokenLogprob
+from edge_client.stream import (
+    AnswerStream,
+    Contribution,
+    Event,
+    Finished,
+    Recalled,
+    Span,
+    Statistics,
+    Token,
+    TokenLogprob,
+)
 from memory3.errors import InvalidInput
 from memory3.text.chat import Prompt
 from memory3.text.refusal import is_refusal
@@ -112,11 +122,13 @@ class Answer:
         yield from self._pending_events()
         whole = self._reason != "cancelled"
         attention = self._attention.result() if self._attention is not None and whole else None
-        spans = spans_of(attention, self._texts, self._tokenizer) if attention is not None else ()
+        refused = is_refusal(self.shown)
+        spans: tuple[Span, ...] = ()
+        if attention is not None and not refused:  # a refusal is not read from a memory
+            spans = spans_of(attention, self._texts, self._tokenizer)
         drafted, accepted = sequence.drafted_tokens - before[1], sequence.accepted_tokens - before[2]
         statistics = self._statistics(reused, sequence.decoder_s - before[0], drafted, accepted)
         contributed = self._contributions() if self._sampling.explain and whole else ()
-        refused = is_refusal(self.shown)
         yield Finished(
             self.shown, self._reason, statistics, self._recalls.failed, refused, spans, attention, contributed
         )
