@@ -61,6 +61,11 @@ class Settings(BaseSettings):
     quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant per second; 0: no limit")
     metrics_listen: str = Field("", pattern=_PORT_PATTERN, description="host:port for Prometheus; '': none")
     traces_endpoint: str = Field("", description="OpenTelemetry collector, http://host:4317 (extra `tracing`)")
+    backups: str = Field(
+        "", description="folder or s3://bucket/prefix with a folder of backups for each knowledge base, for their ages"
+    )
+    backups_of: str = Field("", description="knowledge bases that are to be there, separated by commas; '': all")
+    backups_max_age_h: float = Field(26.0, gt=0, description="age of the newest backup above which an alert fires")
     health_interval_s: float = Field(5.0, gt=0, description="interval between checks of store and disk, and retries")
     warm_up: bool = Field(True, description="use model and store once before reporting ready")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,44 +27,88 @@ def connected(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     """A connection to a file; every statement is a transaction unless one is begun.
 
     A file that is missing is made, readable by its owner alone, as is what SQLite keeps next to it.
-    Raises StorageError (NOT_INSTALLED), MissingFile and InvalidInput for the key.
+    Raises StorageError (NOT_INSTALLED, and those of `disk_errors`), CorruptFile, and MissingFile and InvalidInput for
+    the key.
     """
+    with disk_errors(path):
+        return _connected(path, journal)
+
+
+def _connected(path: Path, journal: str = "") -> sqlite3.Connection:
+    """journal: empty leaves it as it is."""
     key, library = _key(), _library()
     with contextlib.suppress(OSError):  # SQLite says why it cannot be opened
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     connection: sqlite3.Connection = library.connect(
         str(path), timeout=WAIT_S, isolation_level=None, check_same_thread=False
     )
-    if key:
-        connection.execute("PRAGMA key = '{}'".format(key.replace("'", "''")))
-    connection.execute("PRAGMA foreign_keys = ON")
-    with contextlib.suppress(library.OperationalError):  # a pack may lie where nothing can be written
-        connection.execute(f"PRAGMA journal_mode = {journal}")
-    connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
+    try:
+        if key:
+            connection.execute("PRAGMA key = '{}'".format(key.replace("'", "''")))
+        connection.execute("PRAGMA foreign_keys = ON")
+        if journal:
+            with contextlib.suppress(library.OperationalError):  # a pack may lie where nothing can be written
+                connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raises StorageError or CorruptFile for what the disk or SQLite says about `path`."""
+    """Raises StorageError for what the disk or SQLite says about `path`, CorruptFile only for a file that is damaged.
+
+    All else that SQLite says is of the machine and passes, as is what it calls damage where a check finds none.
+    """
     try:
         yield
     except Memory3Error:
         raise
     except (sqlite3.Error, _library().Error) as error:
         message = str(error)
-        if "full" in message or "disk I/O" in message:
+        if any(words in message for words in _DAMAGED):
+            _require_damage(path, message)
+            locked = f"or encrypted with another key than that of {KEY_FILE}" if "not a database" in message else ""
+            raise CorruptFile(f"{path} is damaged, or no local knowledge base {locked} ({message})") from error
+        if "full" in message or ("disk I/O" in message and not _room(path)):
             raise _no_room(path, message) from error
         if "locked" in message:
             raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
-        if "readonly" in message or "unable to open" in message:
-            raise StorageError(f"{path} cannot be written or read: {message}", reason="NOT_WRITABLE") from error
-        locked = f"or encrypted with another key than that of {KEY_FILE}" if "not a database" in message else ""
-        raise CorruptFile(f"{path} is damaged, or no local knowledge base {locked} ({message})") from error
+        raise _unavailable(path, message) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise _no_room(path, str(error.strerror)) from error
-        raise StorageError(f"{path} cannot be written: {error.strerror}", reason="NOT_WRITABLE") from error
+        raise _unavailable(path, str(error.strerror or error)) from error
+
+
+_DAMAGED = ("malformed", "not a database", "decode to UTF-8", "no such table", "no such column")
+"""Of what SQLite says about a file whose content is not what was written, or another program's."""
+_READ_BYTES = 1 << 20
+
+
+def _require_damage(path: Path, message: str) -> None:
+    """Raises StorageError where the file can be read and a check finds it whole: so SQLite reports failed reads."""
+    if "malformed" not in message and "not a database" not in message:
+        return  # what was read well has another content
+    with disk_errors(path), path.open("rb") as file:
+        while file.read(_READ_BYTES):
+            pass
+    with contextlib.suppress(sqlite3.Error, _library().Error), contextlib.closing(_connected(path)) as checking:
+        if checking.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+            raise _unavailable(path, f"the disk failed, a check finds the file whole: {message}")
+
+
+def merge_journal(path: Path) -> None:
+    """Write all of a file's journal into the file.
+
+    Raises StorageError (IN_USE while somebody reads or writes it, and those of `disk_errors`), CorruptFile.
+    """
+    with disk_errors(path), contextlib.closing(_connected(path)) as connection:
+        (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise StorageError(f"{path} is being read or written", reason="IN_USE", help="run the same command again")
 
 
 def _key() -> str:
@@ -92,6 +137,24 @@ def _library() -> Any:
             help="pip install 'memory3-edge[encrypted]', or unset it",
         ) from error
     return dbapi2
+
+
+def _room(path: Path) -> bool:
+    """Whether the disk has some, as far as it can be told."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(path.parent).free > _LITTLE_BYTES
+    return True
+
+
+_LITTLE_BYTES = 1 << 20
+
+
+def _unavailable(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"{path} cannot be written or read: {why}",
+        reason="NOT_WRITABLE",
+        help="nothing that was stored is lost; run the same command again once that is mended",
+    )
 
 
 def _no_room(path: Path, why: str) -> StorageError:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.local.database import disk_errors
+from edge_client.errors import StorageError
+from edge_client.local.database import disk_errors, merge_journal
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.store import SUFFIX, LocalStore, files_of
 from edge_client.local.writer import MemoryWriter
 from edge_client.retrieval import RetrievalResult, merged, names_of
-from memory3.errors import IdentityMismatch, InvalidInput, Memory3Error, MissingFile
+from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 from memory3.files.bundle import Bundle, Manifest
 from memory3.formats import FileDocument
 from memory3.formats.naming import FilesRead, with_file
@@ -62,6 +63,7 @@ class LocalKnowledgeBases:
         self._lock = threading.Lock()
         self._open: dict[Path, tuple[_File, LocalKnowledgeBase]] = {}
         self._unusable: dict[Path, _File] = {}  # reported once
+        self._unavailable: set[Path] = set()  # reported once, and tried again
         for path in self._paths():
             self._take_in(path)
 
@@ -153,9 +155,15 @@ class LocalKnowledgeBases:
     def _refresh(self) -> None:
         """Take in the files that other processes made or replaced meanwhile, and leave those that are gone.
 
-        One that this bundle cannot read is logged, and the others are read on.
+        One that this bundle cannot read is logged, and the others are read on. What the disk does not let open is
+        tried again the next time.
         """
-        there = {path: file for path in self._paths() if any(file := _file_of(path))}
+        try:
+            there = {path: file for path in self._paths() if any(file := _file_of(path))}
+        except StorageError as error:  # those that are open are read on
+            self._note(self.store.folder, error)
+            return
+        self._unavailable.discard(self.store.folder)
         for path in [path for path, (file, _) in self._open.items() if there.get(path) != file]:
             del self._open[path]  # its last search closes it
         for path, file in there.items():
@@ -165,9 +173,16 @@ class LocalKnowledgeBases:
                 self._take_in(path)
             except MissingFile:  # it is being made
                 continue
+            except StorageError as error:
+                self._note(path, error)
             except Memory3Error as error:
                 self._unusable[path] = file
                 log.warning("a new knowledge base is not read: %s", error)
+
+    def _note(self, path: Path, error: StorageError) -> None:
+        if path not in self._unavailable:
+            self._unavailable.add(path)
+            log.warning("a knowledge base is not read until the disk is well: %s", error)
 
     def _take_in(self, path: Path) -> None:
         file, identity = _file_of(path), self._bundle.identity
@@ -181,6 +196,7 @@ class LocalKnowledgeBases:
             self._unusable[path] = file  # another model's, from an earlier release
         else:
             self._open[path] = file, base
+            self._unavailable.discard(path)
 
 
 _File = tuple[int, int]
@@ -188,11 +204,14 @@ _File = tuple[int, int]
 
 
 def _file_of(path: Path) -> _File:
-    """Zeros for a file that is gone."""
+    """Zeros for a file that is gone; raises StorageError."""
     try:
-        found = path.stat()
-    except OSError:
-        return (0, 0)
+        with disk_errors(path):
+            found = path.stat()
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return (0, 0)
+        raise
     return found.st_dev, found.st_ino
 
 
@@ -289,8 +308,7 @@ def write_anew(store: LocalStore, name: str, writer: MemoryWriter) -> Iterator[D
         yield one
     base.close()
     if replaces and not failed:
-        with disk_errors(path):
-            install(made, path)
+        install(made, path)
 
 
 def _differs(base: LocalKnowledgeBase, read: FileDocument, keys: Collection[str]) -> bool:
@@ -312,13 +330,27 @@ def _kept(path: Path) -> Iterator[FileDocument]:
 
 
 def install(made: Path, path: Path) -> None:
-    """Replace a file, whose journal is merged, by a finished one. The replacement is atomic."""
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    made.replace(path)
+    """Replace a file by a finished one, in one step; raises StorageError, and leaves the old one with all it holds.
+
+    What is only in the old one's journal goes into its file first: a journal that stayed would be taken for the new
+    one's.
+    """
+    with disk_errors(path):
+        merge_journal(made)
+        if path.is_file():
+            with contextlib.suppress(CorruptFile):
+                merge_journal(path)
+        _remove_journal(path)
+        made.replace(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a knowledge base's file and what SQLite keeps next to it."""
-    for suffix in ("", "-wal", "-shm"):
+    """Remove a knowledge base's file and what SQLite keeps next to it; raises StorageError."""
+    with disk_errors(path):
+        path.unlink(missing_ok=True)
+        _remove_journal(path)
+
+
+def _remove_journal(path: Path) -> None:
+    for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

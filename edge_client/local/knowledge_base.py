@@ -18,6 +18,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from edge_client.errors import StorageError
 from edge_client.local.database import connected, disk_errors
 from edge_client.local.records import LocalDocument
 from edge_client.local.writer import Written
@@ -25,7 +26,7 @@ from edge_client.retrieval import Hit, RetrievalResult
 from memory3.codec.blas import one_thread
 from memory3.codec.native.library import Library, installed
 from memory3.codec.payload import Identity
-from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
 from memory3.formats.naming import file_of
@@ -54,7 +55,8 @@ class LocalKnowledgeBase:
     def __init__(self, path: Path, connection: sqlite3.Connection, head: Head, minimum_score: float | None) -> None:
         self.path, self.head, self.minimum_score = path, head, minimum_score
         self.name = head.name
-        self._connection = connection
+        self._connection: sqlite3.Connection | None = connection
+        self._closed = False
         self._lock = threading.RLock()
         self._near = NearVectors(head.dimension)
         self._known = -1, -1  # the file's version and its changes here when vectors were read
@@ -98,17 +100,23 @@ class LocalKnowledgeBase:
         with disk_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             connection = connected(path)
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                if not knowledge_file.is_empty(connection):
-                    raise InvalidInput(f"{path} holds something already: choose another name")
-                knowledge_file.create(connection, head)
+            try:
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    if not knowledge_file.is_empty(connection):
+                        raise InvalidInput(f"{path} holds something already: choose another name")
+                    knowledge_file.create(connection, head)
+            except BaseException:
+                connection.close()
+                raise
         return cls(path, connection, head, minimum_score)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        with self._lock:
-            self._connection.close()
+        with self._lock, disk_errors(self.path):
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
 
     def __len__(self) -> int:
         """References."""
@@ -309,15 +317,31 @@ class LocalKnowledgeBase:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection. One that failed is not used again: the next call opens the file anew."""
         with self._lock, disk_errors(self.path):
-            yield self._connection
+            connection = self._opened()
+            try:
+                yield connection
+            except Memory3Error:
+                raise
+            except BaseException:
+                self._connection, self._known = None, (-1, -1)
+                connection.close()
+                raise
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, committed at the end of the block or not at all."""
-        with self._lock, disk_errors(self.path), self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield self._connection
+        with self._reading() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._closed:
+            raise StorageError(f"{self.path} was closed", reason="NOT_WRITABLE")
+        if self._connection is None:
+            self._connection = connected(self.path)
+        return self._connection
 
 
 class NearVectors:
@@ -367,8 +391,10 @@ class NearVectors:
 
 
 def read_head(path: Path) -> Head:
-    """What a file is of; raises MissingFile, CorruptFile."""
-    if not path.is_file():
+    """What a file is of; raises MissingFile, CorruptFile, StorageError."""
+    with disk_errors(path):
+        there = path.is_file()
+    if not there:
         raise MissingFile(f"no local knowledge base at {path}: make one with `edge-client remember`")
     with disk_errors(path), contextlib.closing(connected(path)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +33,9 @@ class LocalStore:
     by_model: bool = False
 
     def files(self) -> list[Path]:
-        """Of all models, those of the folder itself first."""
-        folders = sorted(self.folder.iterdir()) if self.by_model and self.folder.is_dir() else []
-        models = [one for one in folders if _MODEL_FOLDER.fullmatch(one.name) and one.is_dir()]
+        """Of all models, those of the folder itself first; raises StorageError."""
+        names = _names(self.folder) if self.by_model else []
+        models = [self.folder / name for name in names if _MODEL_FOLDER.fullmatch(name)]
         return [path for folder in (self.folder, *models) for path in files_of(folder)]
 
     def named(self, name: str) -> list[Path]:
@@ -47,9 +49,9 @@ class LocalStore:
             return self.folder
         ids = (manifest.model_id, manifest.codec_id, manifest.memory_format_id, manifest.embedder_id)
         digest = hashlib.sha256(" ".join(ids).encode()).hexdigest()[:12]
-        found = sorted(self.folder.glob(f"*-{digest}"))  # the same model may have had another name
+        known = [name for name in _names(self.folder) if name.endswith(f"-{digest}")]  # perhaps by another name
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", manifest.name)[:64] or "model"
-        return found[0] if found else self.folder / f"{name}-{digest}"
+        return self.folder / (known[0] if known else f"{name}-{digest}")
 
     def make(self) -> None:
         """Make the folder, for its owner alone, where it is missing; raises StorageError."""
@@ -71,8 +73,16 @@ class LocalStore:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a folder's knowledge bases, by name."""
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
+    """The files of a folder's knowledge bases, by name; raises StorageError where the folder cannot be read."""
+    paths = [folder / name for name in _names(folder) if name.endswith(SUFFIX)]
+    return [path for path in paths if _NAME.fullmatch(path.stem)]
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in a folder, nothing where there is none."""
+    with disk_errors(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(os.listdir(folder))
+    return []
 
 
 def check_name(name: str) -> None:

@@ -17,8 +17,10 @@ from edge_client.decoder.process_memory import return_free_memory
 from edge_client.decoder.providers import provider_named
 from edge_client.decoder.runtime import session_options
 from edge_client.errors import StorageError
+from edge_client.local.database import disk_errors
 from memory3.codec.blas import one_thread
 from memory3.codec.payload import ExplicitMemory
+from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import Bundle
 from memory3.runtime.embedder import Embedder
@@ -121,6 +123,8 @@ class MemoryWriter:
         try:
             return ort.InferenceSession(str(self._path), options, providers=list(self._providers))
         except Exception as error:  # the runtime has no common class for its errors
+            with disk_errors(self._path):
+                file_sha256(self._path)  # where it cannot be read at the moment
             raise CorruptFile(f"{self._path} cannot be loaded: {error}: export the bundle again") from error
 
     def _pass(self, ids: Sequence[Sequence[int]]) -> list[ExplicitMemory]:

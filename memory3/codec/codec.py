@@ -11,6 +11,7 @@ where `basis` is OPQ's rotation, or any other linear map that the codec was fitt
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import zlib
 from abc import ABC, abstractmethod
@@ -79,12 +80,13 @@ class MemoryCodec(ABC):
 
     @staticmethod
     def load(path: str | Path) -> MemoryCodec:
-        """Read `codec.npz`; raises MissingFile, or CorruptFile for anything that is not one."""
+        """Read `codec.npz`; raises MissingFile, CorruptFile for anything else, OSError if it cannot be read now."""
         path = Path(path)
         if not path.is_file():
             raise MissingFile(f"no codec at {path}: make one with `memory-model fit-codec`")
+        raw = io.BytesIO(path.read_bytes())
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with np.load(raw, allow_pickle=False) as file:
                 header = json.loads(bytes(file["header"]).decode())
                 arrays = {k: file[k] for k in file.files if k != "header"}
             version = header.get("version")

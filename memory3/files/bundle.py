@@ -228,15 +228,28 @@ def check_place(folder: str | Path) -> None:
 
 
 def replace_folder(staging: Path, folder: Path) -> None:
-    """Move `staging` to `folder`, on the same file system; the old one is removed once it is replaced."""
-    old = None
-    if folder.exists():
-        old = staging.with_name(staging.name + ".old")
+    """Move `staging` to `folder`, on the same file system; the old one is removed once it is replaced.
+
+    Where it cannot be moved, the old one is put back; what a process that was killed meanwhile set aside is used.
+    """
+    old = staging.with_name(staging.name + ".old")
+    if old.exists():
+        if folder.exists():
+            shutil.rmtree(old)
+        else:
+            os.replace(old, folder)
+    replaces = folder.exists()
+    if replaces:
         os.replace(folder, old)
-    os.replace(staging, folder)
+    try:
+        os.replace(staging, folder)
+    except OSError:
+        if replaces:
+            os.replace(old, folder)
+        raise
     _flush(folder.parent)
-    if old is not None:
-        shutil.rmtree(old)
+    if replaces:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory3.runtime.onnx_runtime import ort
 from memory3.text.tokenizer import read_backend, well_formed, without_word_cache
@@ -103,6 +104,7 @@ class Embedder:
         try:
             session = ort.InferenceSession(str(path), options, providers=list(execution_providers))
         except Exception as error:  # the runtime has no common class for its errors
+            file_sha256(path)  # OSError: it cannot be read at the moment
             raise CorruptFile(f"{path} is not a usable ONNX file: {error}: {_REMEDY}") from error
         made_for = session.get_modelmeta().custom_metadata_map.get("embedder_id", self.config.embedder_id)
         if made_for != self.config.embedder_id:

@@ -168,9 +168,10 @@ def well_formed(text: str) -> str:
 
 
 def read_backend(path: Path) -> Backend:
-    """The library's tokenizer of a `tokenizer.json`; raises CorruptFile."""
+    """The library's tokenizer of a `tokenizer.json`; raises CorruptFile, and OSError where it cannot be read now."""
+    raw = path.read_bytes()
     try:
-        return Backend.from_file(str(path))
+        return Backend.from_buffer(raw)
     except Exception as error:  # the library raises a bare Exception for every kind of bad file
         raise CorruptFile(f"{path} is not a tokenizer file ({error}): fetch or export it again") from error
 

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from memory3.errors import Memory3Error, MissingFile
 from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.access.tls import Security
+from memory_service.api.backup_ages import BackupAges
 from memory_service.api.gauges import StoreGauges
 from memory_service.api.health import Health
 from memory_service.api.ingestion import Ingestion
@@ -116,6 +117,10 @@ class Server:
         gauges = StoreGauges(runtime, self._quota_of)
         REGISTRY.register(gauges)
         self._closing.callback(REGISTRY.unregister, gauges)
+        if settings.backups:
+            ages = self._closing.enter_context(contextlib.closing(BackupAges(store, settings)))
+            REGISTRY.register(ages)
+            self._closing.callback(REGISTRY.unregister, ages)
         if DEFAULT_KNOWLEDGE_BASE not in {base.name for base in store.knowledge_bases()}:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)

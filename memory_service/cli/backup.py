@@ -38,7 +38,7 @@ def backup(
 
     With '*' each knowledge base has a folder of its own below TARGET, and one that fails holds up no other.
     """
-    from memory_service.client.archive import Archive
+    from memory_service.archive import Archive
     from memory_service.client.backup import back_up
 
     def save(one: str, target: str) -> None:
@@ -72,7 +72,7 @@ def backups(
     ] = None,
 ) -> None:
     """List the complete backups of a folder or bucket, oldest first."""
-    from memory_service.client.archive import Archive
+    from memory_service.archive import Archive
 
     found = Archive(target, create=False).backups()
     table = Table("backup", "made", "knowledge base", "documents", "memories", "MB")
@@ -96,8 +96,8 @@ def restore(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Restore a backup into a new knowledge base, after comparing all checksums."""
+    from memory_service.archive import Archive
     from memory_service.client import backup
-    from memory_service.client.archive import Archive
 
     with _with_bar("documents") as show:
         made = backup.restore(address, name, Archive(source, create=False), show, stamp=stamp)

@@ -21,7 +21,7 @@ from memory3.errors import CorruptFile
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import DocumentRecord, Head, Reference
 from memory3.printable import counted
-from memory_service.client.archive import FILE_4, Archive, Backup
+from memory_service.archive import FILE_4, Archive, Backup
 from memory_service.client.connection import RemoteError, connected
 from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.stores.store import WriterIdentity, digest, require_same

@@ -11,6 +11,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import tomllib
 import yaml
 
 from tests.deploy.test_helm import CHART, CUSTOM, EXTERNAL, KUBERNETES, of_kind, render, run
@@ -153,6 +154,24 @@ def test_a_backup_is_of_all_knowledge_bases_each_by_itself() -> None:
     assert named[1:] == ["backup", "a", "b"]
     assert "|| failed=1" in named[0]
     assert "exit $failed" in named[0]
+
+
+def test_the_service_watches_the_age_of_backups_where_its_pods_can_read_them() -> None:
+    def watched(**backup: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The settings about backups, and the pod's specification."""
+        found = render({"backup": {"enabled": True, **backup}})
+        config = tomllib.loads(of_kind(found, "ConfigMap")["data"]["service.toml"])
+        settings = {name: value for name, value in config.items() if name.startswith("backups")}
+        return settings, of_kind(found, "StatefulSet")["spec"]["template"]["spec"]
+
+    settings, pod = watched(target="s3://b/x", existingSecret="bucket", knowledgeBases=["a", "b"], maxAgeHours=30)
+    assert settings == {"backups": "s3://b/x", "backups_max_age_h": 30, "backups_of": "a,b"}
+    assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+    assert watched(target="x", existingClaim="claim")[0] == {}
+    settings, pod = watched(target="x", existingClaim="claim", claimShared=True)
+    assert settings == {"backups": "/backups/x", "backups_max_age_h": 26}
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "backups"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "claim", "readOnly": True}
 
 
 def test_an_ingestion_of_another_image_is_another_job() -> None:

@@ -27,7 +27,7 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.kube_tools import ROOT, tool
-from memory_service.api import gauges, server
+from memory_service.api import backup_ages, gauges, server
 from memory_service.errors import StoreUnavailable
 from memory_service.settings import Settings
 from memory_service.telemetry import metrics
@@ -142,7 +142,7 @@ def exported() -> dict[str, set[str]]:
         if isinstance(metric, MetricWrapperBase):
             for suffix in SUFFIXES[metric._type]:
                 found[metric._name + suffix] = set(metric._labelnames)
-    for gauge in gauges.families():
+    for gauge in (*gauges.families(), *backup_ages.families()):
         found[gauge.name] = set(gauge._labelnames)
     for family in REGISTRY.collect():
         for sample in family.samples:

@@ -4,6 +4,7 @@
  * "rename") on files whose path has `folder` in it, `after` succeed, then `count` fail with `error`; count 0: none.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -58,6 +59,7 @@ static int fails_fd(const char *kind, int fd) {
 int open(const char *path, int flags, ...) { REAL(open); MODE return fails("open", path) ? -1 : real(path, flags, mode); }
 int open64(const char *path, int flags, ...) { REAL(open64); MODE return fails("open", path) ? -1 : real(path, flags, mode); }
 int openat(int at, const char *path, int flags, ...) { REAL(openat); MODE return fails("open", path) ? -1 : real(at, path, flags, mode); }
+DIR *opendir(const char *path) { REAL(opendir); return fails("open", path) ? NULL : real(path); }
 ssize_t read(int fd, void *to, size_t size) { REAL(read); return fails_fd("read", fd) ? -1 : real(fd, to, size); }
 ssize_t pread(int fd, void *to, size_t size, off_t at) { REAL(pread); return fails_fd("read", fd) ? -1 : real(fd, to, size, at); }
 ssize_t pread64(int fd, void *to, size_t size, off64_t at) { REAL(pread64); return fails_fd("read", fd) ? -1 : real(fd, to, size, at); }

@@ -1,45 +1,20 @@
 """A local store while its disk fails: python -m tests.disk_faults.local_store FOLDER DEPTH, `disk_faults.c` preloaded.
 
-Prints a line for each case that breaks the contract, then how many there were and how many calls failed.
+Prints what `tests.disk_faults.faults.try_all` does.
 """
 
 import contextlib
-import ctypes
-import errno
-import shutil
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from memory_service.errors import KnowledgeBaseNotFound, StoreFull, StoreUnavailable
 from memory_service.stores.local.store import LocalStore
+from tests.disk_faults.faults import Case, Faults, try_all
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
-CALLS = ("open", "read", "write", "sync", "rename")
-ERRORS = (errno.ENOSPC, errno.EACCES, errno.EMFILE, errno.EIO, errno.EROFS)
-FOREVER = 1 << 30
 RETRY_S = 0.02
-
-
-class Faults:
-    """What fails in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._library = ctypes.CDLL(None)
-        self._folder = str(folder).encode()
-        self.failed = 0
-
-    @contextlib.contextmanager
-    def of(self, call: str, error: int, after: int, count: int) -> Iterator[None]:
-        """Fails calls inside the block."""
-        self._library.disk_faults_set(self._folder, call.encode(), error, after, count)
-        try:
-            yield
-        finally:
-            self.failed += self._library.disk_faults_failed()
-            self._library.disk_faults_set(self._folder, b"", 0, 0, 0)
 
 
 def recovered(store: LocalStore, name: str) -> None:
@@ -51,7 +26,7 @@ def recovered(store: LocalStore, name: str) -> None:
     assert store.knowledge_base(name).problem == ""
 
 
-def opening(folder: Path, faults: Faults, case: tuple[str, int, int, int]) -> None:
+def opening(folder: Path, faults: Faults, case: Case) -> None:
     """The store is opened while the disk fails: unavailable as a whole, or for one knowledge base, until it is well."""
     with faults.of(*case):
         try:
@@ -64,7 +39,7 @@ def opening(folder: Path, faults: Faults, case: tuple[str, int, int, int]) -> No
         require_whole(store, store.knowledge_base("kb"))
 
 
-def using(folder: Path, faults: Faults, case: tuple[str, int, int, int]) -> None:
+def using(folder: Path, faults: Faults, case: Case) -> None:
     """The disk fails while the store is used: each call says so; all goes on, and nothing acknowledged is lost."""
     there = {"a", "b"}
     unsure: set[str] = set()
@@ -105,25 +80,11 @@ def using(folder: Path, faults: Faults, case: tuple[str, int, int, int]) -> None
 
 
 def main(scratch: Path, depth: int) -> None:
-    whole, folder = scratch / "whole", scratch / "faulty"
+    whole = scratch / "whole"
     with closing(LocalStore(whole)) as store:
         base = store.create("kb", "", IDENTITY)
         store.write(base, [document("a", "one", "two", metadata={"n": "1"}), document("b", "three")])
-    faults, broken, cases = Faults(folder), 0, 0
-    for situation in (opening, using):
-        for call in CALLS:
-            for error in ERRORS:
-                for after, count in [(after, count) for after in range(depth) for count in (1, FOREVER)]:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    shutil.copytree(whole, folder)
-                    cases += 1
-                    try:
-                        situation(folder, faults, (call, error, after, count))
-                    except Exception as problem:
-                        broken += 1
-                        where = f"{situation.__name__} {call} {errno.errorcode[error]} after {after} count {count}"
-                        print(f"BROKEN {where}: {type(problem).__name__}: {problem}"[:400])
-    print(f"{cases} cases, {faults.failed} failed calls, {broken} broken")
+    try_all(whole, scratch / "faulty", depth, opening, using)
 
 
 if __name__ == "__main__":

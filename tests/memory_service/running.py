@@ -35,9 +35,10 @@ from testing.encoders import vector_of
 
 @dataclass
 class Client:
-    """Stubs on one channel."""
+    """Stubs on one channel. address: of the service, where a test names it."""
 
     channel: grpc.Channel
+    address: str = ""
 
     def __post_init__(self) -> None:
         self.retrieval = retrieval_pb2_grpc.RetrievalStub(self.channel)

@@ -1,12 +1,20 @@
 """Whatever text UTF-8 has goes through every store unchanged, or is refused at the door by the same error."""
 
+import contextlib
 import random
 import re
+import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from edge_client.pull.pack import pull_pack
+from memory3.channel import ChannelSettings
+from memory3.files import knowledge_file
+from memory_service.archive import Archive
+from memory_service.client.backup import back_up, restore
 from memory_service.stores.filters import Exists, Filter, In, Range, matches, number
 from protos.memory.v1 import filter_pb2, ingestion_pb2
 from protos.memory.v1 import knowledge_bases_pb2 as pb
@@ -17,18 +25,34 @@ from tests.memory_service.running import Client, document, refused, running
 FEW = 40
 """Of the filters and prefixes, each a call, what `make test` tries; `make test-slow` tries all, on chdb too."""
 SLOWLY = pytest.param("chdb", marks=pytest.mark.slow)
+WAYS = [
+    "file",
+    "file to file",
+    *(pytest.param(way, marks=pytest.mark.slow) for way in ("chdb", "chdb to file", "file to chdb")),
+]
+"""Of the documents: the store that they are written to, and the one that a backup of it is restored into."""
 Documents = list[ingestion_pb2.Document]
 
 
-@pytest.fixture(scope="module", params=["file", SLOWLY])
+@pytest.fixture(scope="module", params=WAYS)
 def reopened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A service that was started again after all documents were written."""
-    folder = tmp_path_factory.mktemp(request.param)
-    store = f"{request.param}://{folder}"
-    with running(folder, HashEncoder(), store=store) as (client, _):
+    """A service that was started again after all documents were written, or restored, with a new index then."""
+    first, _, last = request.param.partition(" to ")
+    folder = tmp_path_factory.mktemp(first)
+    store, archive = f"{first}://{folder}/first", Archive(str(folder / "backup"))
+    with running(folder, HashEncoder(), store=store) as (client, server):
         answers = client.ingest("kb", *given())
         assert [one.failed for one in answers if one.HasField("failed")] == []
-    with running(folder, HashEncoder(), store=store) as (client, _):
+        if last:
+            back_up(f"127.0.0.1:{server.port}", "kb", archive)
+    if last:
+        store = f"{last}://{folder}/last"
+        with running(folder, HashEncoder(), store=store) as (_, server):
+            restore(f"127.0.0.1:{server.port}", "kb", archive)
+        for index in folder.glob("last/*/index.faiss"):
+            index.unlink()
+    with running(folder, HashEncoder(), store=store) as (client, server):
+        client.address = f"127.0.0.1:{server.port}"
         yield client
 
 
@@ -84,6 +108,17 @@ def test_export_and_hits_say_the_same(reopened: Client) -> None:
         (hit,) = reopened.hits("kb", memory.text, 1, return_text=True, return_metadata=True)
         assert (hit.document_key, hit.title, hit.text) == (key, memory.title, memory.text)
         assert dict(hit.metadata) == dict(by_key[key].metadata)
+
+
+def test_a_pack_holds_the_same(reopened: Client, tmp_path: Path) -> None:
+    pull_pack(ChannelSettings(reopened.address), "kb", tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / "kb.memories")) as database:
+        packed = {
+            document.key: (document.title, [one.text for one in knowledge_file.references(database, row)])
+            for row, document in knowledge_file.documents(database)
+        }
+    expected = {one.key: reopened.document("kb", one.key) for one in given()}
+    assert packed == {key: (one.title, [r.text for r in one.references]) for key, one in expected.items()}
 
 
 @some_or_every

@@ -1,11 +1,6 @@
 """Errors of the operating system are no damage: a knowledge base is unavailable for so long, and opened by itself."""
 
-import os
-import re
 import resource
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,36 +9,13 @@ from memory_service.api.server import raise_descriptor_limit
 from memory_service.stores.local import knowledge_base
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from testing.encoders import HashEncoder
+from tests.disk_faults.programs import require_nothing_breaks
 from tests.memory_service.running import Client, document, eventually, refused, running
-
-SOURCE = Path(__file__).parents[1] / "disk_faults" / "disk_faults.c"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is preloaded so that calls fail."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    made = tmp_path_factory.mktemp("library") / "disk_faults.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, SOURCE, "-ldl", "-lpthread"], check=True)
-    return made
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
-def test_failed_calls_at_any_file_of_the_local_store_are_no_damage_and_pass(
-    tmp_path: Path, library: Path, depth: int
-) -> None:
-    """Each of five errors at the first `depth` opens, reads, writes, fsyncs and renames, once and for good."""
-    command = [sys.executable, "-m", "tests.disk_faults.local_store", str(tmp_path), str(depth)]
-    done = subprocess.run(
-        command, env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False
-    )
-    *broken, summary = [line for line in done.stdout.splitlines() if re.match(r"BROKEN|\d+ cases", line)]
-    assert (done.returncode, broken) == (0, []), done.stderr[-2000:]
-    cases, failed, _ = map(int, re.findall(r"\d+", summary))
-    assert cases == 2 * 5 * 5 * 2 * depth
-    assert failed >= cases // 2, "the faults were met"
+def test_failed_calls_at_any_file_of_the_local_store_are_no_damage_and_pass(tmp_path: Path, depth: int) -> None:
+    require_nothing_breaks("local_store", 2, tmp_path, depth)
 
 
 def state(client: Client, kb: str) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import grpc
 
-from memory_service.client.archive import Archive
+from memory_service.archive import Archive
 from memory_service.client.backup import back_up
 from protos.memory.v1.filter_pb2 import Filter
 from testing.encoders import HashEncoder

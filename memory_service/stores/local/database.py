@@ -122,8 +122,8 @@ class Database:
 
     def _require_damage(self, error: BaseException) -> None:
         """Raises StoreUnavailable for what SQLite calls damage where the file is whole: so it reports failed reads."""
-        if not (isinstance(error, sqlite3.DatabaseError) and is_damage(error)):
-            return
+        if not (isinstance(error, sqlite3.DatabaseError) and is_damage(error)) or "decode" in str(error):
+            return  # the latter was read well and has another content
         with self._path.open("rb") as file:  # OSError: it cannot be read at the moment
             while file.read(_READ_BYTES):
                 pass

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory3.files import knowledge_file
+from memory_service.archive import Archive
 from memory_service.cli import app
-from memory_service.client.archive import Archive
 from memory_service.client.backup import back_up, restore
 from memory_service.client.connection import RemoteError
 from memory_service.errors import StoreUnavailable

@@ -10,6 +10,11 @@
 {{- $_ := set $set "store" $v.store.external.url -}}
 {{- if $v.store.external.cluster -}}{{- $_ := set $set "store_cluster" $v.store.external.cluster -}}{{- end -}}
 {{- end -}}
+{{- if include "ms.backupsWatched" . -}}
+{{- $_ := set $set "backups" (include "ms.backupTarget" .) -}}
+{{- $_ := set $set "backups_max_age_h" (float64 $v.backup.maxAgeHours) -}}
+{{- with $v.backup.knowledgeBases -}}{{- $_ := set $set "backups_of" (join "," .) -}}{{- end -}}
+{{- end -}}
 {{- if $v.auth.enabled -}}{{- $_ := set $set "keys" "/etc/memory-service/keys/keys.json" -}}{{- end -}}
 {{- if $v.tls.enabled -}}
 {{- $_ := set $set "tls_certificate" "/etc/memory-service/tls/tls.crt" -}}
@@ -28,6 +33,19 @@
 {{- end -}}
 {{- end -}}
 {{ toToml (merge $set $defaults) }}
+{{- end -}}
+
+{{/* Where backups are, as a container with the claim at /backups knows it. */}}
+{{- define "ms.backupTarget" -}}
+{{- $target := .Values.backup.target -}}
+{{ ternary $target (printf "/backups/%s" $target) (hasPrefix "s3://" $target) }}
+{{- end -}}
+
+{{/* Whether the serving pods read how old the backups are. */}}
+{{- define "ms.backupsWatched" -}}
+{{- with .Values.backup -}}
+{{- if and .enabled (or (hasPrefix "s3://" .target) .claimShared) -}}true{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* (dict "root" $ "image" .Values.image): what every container of the chart has. */}}
@@ -210,6 +228,10 @@ spec:
       env:
         - {name: MEMORY_SERVICE_CONFIG, value: /etc/memory-service/config/service.toml}
         {{- include "ms.storeEnv" . | nindent 8 }}
+      {{- if and (include "ms.backupsWatched" .) .Values.backup.existingSecret }}
+      envFrom:
+        - secretRef: {name: {{ .Values.backup.existingSecret | quote }}}
+      {{- end }}
       ports:
         - {name: grpc, containerPort: {{ int64 .Values.service.port }}}
         - {name: metrics, containerPort: {{ int64 .Values.metrics.port }}}
@@ -235,6 +257,9 @@ spec:
         - {name: store, mountPath: /srv/memories}
         {{- end }}
         {{- include "ms.storeMounts" . | nindent 8 }}
+        {{- if and (include "ms.backupsWatched" .) .Values.backup.existingClaim }}
+        - {name: backups, mountPath: /backups, readOnly: true}
+        {{- end }}
         {{- if .Values.auth.enabled }}
         - {name: keys, mountPath: /etc/memory-service/keys, readOnly: true}
         {{- end }}
@@ -262,6 +287,10 @@ spec:
     {{- end }}
     {{- end }}
     {{- include "ms.storeVolumes" . | nindent 4 }}
+    {{- if and (include "ms.backupsWatched" .) .Values.backup.existingClaim }}
+    - name: backups
+      persistentVolumeClaim: {claimName: {{ .Values.backup.existingClaim | quote }}, readOnly: true}
+    {{- end }}
     {{- if .Values.auth.enabled }}
     - name: keys
       secret:

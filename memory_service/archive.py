@@ -117,6 +117,14 @@ class Archive:
             raise MissingFile(f"there is {what} at {self._location}")
         return found[-1]
 
+    def newest(self) -> Backup | None:
+        """The newest, by its record alone; None where there is none."""
+        with self._errors():
+            complete = _complete(self._names())
+        if not complete:
+            return None
+        return self._recorded(complete[-1]) if complete[-1] != FILE_4 else self.backups()[-1]
+
     def _names(self) -> set[str]:
         """Of files of backups, complete or not."""
         found = self._store.list_with_delimiter()["objects"]

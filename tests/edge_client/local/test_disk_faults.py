@@ -1,0 +1,75 @@
+"""Errors of the operating system are no damage on a device: what failed says so, and works once the disk is well."""
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from edge_client.errors import StorageError
+from edge_client.local.database import disk_errors
+from memory3.codec.codec import ExactCodec, MemoryCodec
+from memory3.errors import CorruptFile
+from memory3.files.bundle import replace_folder
+from memory3.text.tokenizer import read_backend
+from tests.disk_faults.programs import require_nothing_breaks
+
+
+@pytest.mark.parametrize("depth", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_failed_calls_at_any_file_of_a_device_are_no_damage_and_pass(tmp_path: Path, depth: int) -> None:
+    require_nothing_breaks("device_store", 6, tmp_path, depth)
+
+
+def test_what_sqlite_calls_damage_is_none_where_a_check_finds_the_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.memories"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE a (b)")
+    said = "database disk image is malformed"
+    with pytest.raises(StorageError, match="a check finds the file whole") as passing, disk_errors(path):
+        raise sqlite3.DatabaseError(said)
+    assert passing.value.reason == "NOT_WRITABLE"
+    path.write_bytes(path.read_bytes()[:100] + bytes(8092))
+    with pytest.raises(CorruptFile), disk_errors(path):
+        raise sqlite3.DatabaseError(said)
+
+
+@pytest.mark.parametrize("message", ["disk I/O error", "out of memory", "unable to open database file"])
+def test_a_disk_with_room_is_not_called_full(tmp_path: Path, message: str) -> None:
+    with pytest.raises(StorageError, match="nothing that was stored is lost") as failed, disk_errors(tmp_path / "a"):
+        raise sqlite3.OperationalError(message)
+    assert failed.value.reason == "NOT_WRITABLE"
+
+
+def test_files_that_cannot_be_read_now_are_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    ExactCodec(8).save(path)
+
+    def failing(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    for read in (MemoryCodec.load, read_backend):
+        with pytest.raises(OSError, match="Too many open files"):
+            read(path)
+
+
+def test_a_folder_that_cannot_be_replaced_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staging, folder, replaced = tmp_path / "new", tmp_path / "bundle", os.replace
+    staging.mkdir()
+    folder.mkdir()
+    (folder / "old").touch()
+
+    def failing(source: Path, target: Path) -> None:
+        if source == staging:
+            raise OSError(errno.EIO, "Input/output error")
+        replaced(source, target)
+
+    monkeypatch.setattr("memory3.files.bundle.os.replace", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        replace_folder(staging, folder)
+    assert (folder / "old").exists()
+    monkeypatch.undo()
+    folder.rename(tmp_path / "new.old")  # a process was killed between the two
+    replace_folder(staging, folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]

@@ -1,0 +1,66 @@
+"""The age of each knowledge base's newest backup, as its record says."""
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from memory3.errors import InvalidInput
+from memory_service.api import backup_ages
+from memory_service.archive import Archive
+from memory_service.client.backup import back_up
+from testing.encoders import HashEncoder
+from tests.memory_service.api.test_operations import metric
+from tests.memory_service.running import document, eventually, running
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup_ages, "INTERVAL_S", 0.05)
+
+
+def test_the_age_is_the_newest_complete_backups_or_the_knowledge_bases_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "backups"
+    settings = {"metrics_listen": "127.0.0.1:0", "backups": str(place), "backups_max_age_h": 1}
+    with running(tmp_path, HashEncoder(), **settings) as (client, server):
+
+        def age_s(kb: str) -> float:
+            return metric(server.metrics_port, f'memory_service_backup_age_seconds{{knowledge_base="{kb}"}}')
+
+        address = f"127.0.0.1:{server.port}"
+        client.ingest("kb", document("a", "Text."))
+        assert 0 <= age_s("kb") < 60
+        with monkeypatch.context() as earlier:
+            earlier.setattr("memory_service.archive.datetime", Yesterday)
+            back_up(address, "kb", Archive(str(place / "kb")))
+        eventually(lambda: 86_000 < age_s("kb") < 87_000)
+        assert age_s("default") < 60
+        (place / "kb" / "20990101T000000.000Z.memories").touch()  # of a run that did not end
+        back_up(address, "kb", Archive(str(place / "kb")), keep=2)
+        eventually(lambda: age_s("kb") < 60)
+        newest = Archive(str(place / "kb")).backup()
+        record = place / "kb" / newest.file.replace("memories", "json")
+        record.write_text("damaged")
+        assert age_s("kb") < 60, "what was read of it before"
+        assert metric(server.metrics_port, 'memory_service_backup_age_limit_seconds{knowledge_base="kb"}') == 3600
+    with running(tmp_path, HashEncoder(), **settings, backups_of="default") as (_, server):
+        assert metric(server.metrics_port, 'memory_service_backup_age_limit_seconds{knowledge_base="kb"}') == 0
+        assert metric(server.metrics_port, 'memory_service_backup_age_limit_seconds{knowledge_base="default"}') == 3600
+
+
+class Yesterday(datetime):
+    """A clock that is a day late."""
+
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+        return datetime.now(timezone.utc) - timedelta(days=1)
+
+
+def test_a_place_that_cannot_hold_backups_is_refused_at_start(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidInput, match="no location for a backup"),
+        running(tmp_path, HashEncoder(), backups="ftp://somewhere"),
+    ):
+        pass
