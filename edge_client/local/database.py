@@ -76,6 +76,8 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise _no_room(path, message) from error
         if "locked" in message:
             raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
+        if "disk I/O" in message:
+            message += ": the disk fails, or a quota or limit for files is reached"
         raise _unavailable(path, message) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +40,14 @@ def test_a_disk_with_room_is_not_called_full(tmp_path: Path, message: str) -> No
     with pytest.raises(StorageError, match="nothing that was stored is lost") as failed, disk_errors(tmp_path / "a"):
         raise sqlite3.OperationalError(message)
     assert failed.value.reason == "NOT_WRITABLE"
+
+
+@pytest.mark.parametrize(("message", "free"), [("database or disk is full", 1 << 40), ("disk I/O error", 4096)])
+def test_a_full_disk_is_named(tmp_path: Path, message: str, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_client.local.database.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StorageError, match="make room") as failed, disk_errors(tmp_path / "a"):
+        raise sqlite3.OperationalError(message)
+    assert failed.value.reason == "DISK_FULL"
 
 
 def test_files_that_cannot_be_read_now_are_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
