@@ -89,7 +89,8 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             deleted.references_deleted += references
             return page[-1] if condition else None
 
-        async with self._runtime.sole_writer(base):
+        # What is named needs no filter, and does not wait for a large document that is being stored.
+        async with self._runtime.sole_writer(base) if condition else contextlib.nullcontext():
             last = await self._runtime.run("write", delete_page, None)
             while last is not None:
                 last = await self._runtime.run("write", delete_page, last)

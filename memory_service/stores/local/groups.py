@@ -47,7 +47,7 @@ class Grown:
 class VectorGroups:
     """Rows, variants and nodes. Not thread-safe: the index locks.
 
-    rows: int64, ascending; near: vectors of the variants that lead no node, float16 [n, dimension].
+    rows: int64, as they were added; near: vectors of the variants that lead no node, float16 [n, dimension].
     """
 
     def __init__(self, dimension: int, arrays: list[np.ndarray] | None = None) -> None:

@@ -70,9 +70,10 @@ class VectorIndex:
         self._storage = faiss.downcast_index(graph.storage)
         self._groups = groups or VectorGroups(dimension)
         self._lock = _ReadersOrWriter()
+        self._next_row = int(self._groups.rows.all().max()) + 1 if self.count else 0
 
     def rows(self) -> np.ndarray:
-        """Of all its vectors, int64 [n], ascending."""
+        """Of all its vectors, int64 [n], in the order in which they were added."""
         return self._groups.rows.all()
 
     @property
@@ -88,7 +89,7 @@ class VectorIndex:
     @property
     def next_row(self) -> int:
         """The first row behind those it has."""
-        return int(self._groups.rows.all()[-1]) + 1 if self.count else 0
+        return self._next_row
 
     def add(self, rows: np.ndarray, vectors: np.ndarray) -> None:
         """Appends rows, int64 [n], with vectors, float32 [n, dimension]; searches go on in between."""
@@ -97,6 +98,7 @@ class VectorIndex:
             piece = slice(start, start + _PIECE_ROWS)
             with self._lock.writing():
                 self._add(rows[piece], vectors[piece])
+                self._next_row = max(self._next_row, int(rows[piece].max()) + 1)
 
     def _add(self, rows: np.ndarray, vectors: np.ndarray) -> None:
         """Rows whose vector is near a node's join it; the others become nodes."""

@@ -2,6 +2,9 @@
 
 A batch adds its vectors to the index, commits, and then shows them to searches by a new `View`. A search takes the
 view that belongs to the commit that its transaction sees, so it finds each document once and whole.
+
+A large batch makes its rows and adds its vectors a slice at a time before it takes its turn to commit: small ones come
+in between.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +26,7 @@ from memory_service.stores.filters import Filter
 from memory_service.stores.local.database import Database
 from memory_service.stores.local.disk import disk_errors, sync_folder
 from memory_service.stores.local.index import Rows, VectorIndex
-from memory_service.stores.local.rows import DocumentRow, Transaction
+from memory_service.stores.local.rows import DocumentRow, Tables, Transaction, tables_of
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
 from memory_service.telemetry.logs import logger
 
@@ -34,6 +37,9 @@ SAVE_ROWS, SAVE_SHARE = 1024, 0.25
 LIVING_SHARE = 0.6
 """An index of which fewer vectors belong to references is built again, while it is used."""
 _DATA, _INDEX = "documents.sqlite3", "index.faiss"
+_SLICE_REFERENCES = 64
+"""That a large batch adds to the index before it lets others write; a batch of four such slices is large."""
+_LET_WRITE_S = 0.0005
 _KEPT_FILTERS = 32
 _PUBLISHED_SOON_S = 0.0005
 _NEVER_PUBLISHED_S = 1.0
@@ -66,13 +72,26 @@ class View:
         return known
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A document of a batch with its rows in the index and the tables. vectors: float32 [n, dimension]."""
+
+    document: NewDocument
+    rows: np.ndarray
+    vectors: np.ndarray
+    tables: Tables
+
+
 class LocalKnowledgeBase:
-    """Reading is thread-safe; writes follow one another."""
+    """Thread-safe. Writes follow one another, a large one waits for another large one."""
 
     def __init__(self, folder: Path) -> None:
         """Raises KnowledgeBaseDamaged for whatever is not as it was written."""
         self._folder = folder
         self._lock = threading.RLock()  # of writes
+        self._large = threading.Lock()  # of large ones, taken before the other
+        self._next_row = 0  # behind those that batches under way have
+        self._under_way = False  # a large one: the index has vectors that may come to nothing
         self._closed = False
         self._saved_rows = 0
         self._builder = threading.Thread()
@@ -130,6 +149,11 @@ class LocalKnowledgeBase:
         for rows, vectors in data.vectors(index.next_row, self._dimension):
             index.add(rows, vectors)
         revision, living = data.revision(), data.rows_of(None, index.next_row)
+        lacking = living.copy()
+        lacking[index.rows()] = False
+        for first, end in _ranges(lacking):  # of a batch that was under way while later ones were committed
+            for rows, vectors in data.vectors(first, self._dimension, end):
+                index.add(rows, vectors)
         if np.count_nonzero(living[index.rows()]) != revision.memories:
             raise KnowledgeBaseDamaged("vectors of memories are lost")
         return View.of(revision.number, index, living)
@@ -185,51 +209,113 @@ class LocalKnowledgeBase:
 
     def write(self, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
-        with self._lock, disk_errors("writing"):
-            with self._database.reading() as data:
-                stored = data.documents([document.key for document in documents])
-            fresh = [document for document in documents if _changes(document, stored.get(document.key))]
-            if fresh:
-                self._batch(fresh, [stored[document.key] for document in fresh if document.key in stored])
+        with disk_errors("writing"):
+            if sum(len(document.references) for document in documents) < 4 * _SLICE_REFERENCES:
+                with self._lock:
+                    stored, fresh = self._fresh(documents)
+                    batch = self._prepared(fresh, self._reserved(fresh))
+                    self._add_to_index(batch)
+                    self._batch(batch, stored)
+            else:
+                with self._large:
+                    stored, fresh = self._written_in_slices(documents)
         written = {document.key for document in fresh}
         return [
             Written(d.key, len(d.references), d.key in stored and d.key in written, d.key not in written)
             for d in documents
         ]
 
+    def _fresh(self, documents: Sequence[NewDocument]) -> tuple[dict[str, DocumentRow], list[NewDocument]]:
+        """What is stored by their keys, and those that change it."""
+        with self._database.reading() as data:
+            stored = data.documents([document.key for document in documents])
+        return stored, [document for document in documents if _changes(document, stored.get(document.key))]
+
+    def _written_in_slices(self, documents: Sequence[NewDocument]) -> tuple[dict[str, DocumentRow], list[NewDocument]]:
+        """See `_fresh`, as it was when they were committed."""
+        with self._lock:
+            self._require_open()
+            _, fresh = self._fresh(documents)
+            first_row = self._reserved(fresh)
+            self._under_way = True
+        try:
+            batch = self._prepared(fresh, first_row)
+            rows = np.concatenate([one.rows for one in batch] or [np.zeros(0, np.int64)])
+            vectors = np.concatenate([one.vectors for one in batch] or [np.zeros((0, self._dimension), np.float32)])
+            index, done = None, 0
+            while True:
+                with self._lock:
+                    self._require_open()
+                    if self._view.index is not index:  # it was built again meanwhile
+                        index, done = self._view.index, 0
+                    if done == len(rows):
+                        stored, fresh = self._fresh(fresh)
+                        changed = {document.key for document in fresh}
+                        self._under_way = False
+                        self._batch([one for one in batch if one.document.key in changed], stored)
+                        return stored, fresh
+                    part = slice(done, done + _SLICE_REFERENCES)
+                    index.add(rows[part], vectors[part])
+                    done = min(part.stop, len(rows))
+                _let_others_write()
+        finally:
+            self._under_way = False
+
+    def _reserved(self, documents: Sequence[NewDocument]) -> int:
+        """The first of as many rows as they have references, which no other batch gets."""
+        first_row = max(self._next_row, self._view.index.next_row)
+        self._next_row = first_row + sum(len(document.references) for document in documents)
+        return first_row
+
+    def _prepared(self, documents: Sequence[NewDocument], first_row: int) -> list[Prepared]:
+        prepared = []
+        for document in documents:
+            vectors = unit(np.stack([reference.vector for reference in document.references]))
+            rows = np.arange(first_row, first_row + len(vectors))
+            prepared.append(Prepared(document, rows, vectors, tables_of(document, first_row, vectors)))
+            first_row += len(vectors)
+        return prepared
+
+    def _add_to_index(self, batch: Sequence[Prepared]) -> None:
+        self._require_open()
+        for one in batch:
+            self._view.index.add(one.rows, one.vectors)
+
     def delete(self, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
         with self._lock, disk_errors("deleting"):
             with self._database.reading() as data:
-                stored = list(data.documents(keys).values())
-            if stored:
-                self._batch([], stored)
-            return len(stored), sum(document.row_count for document in stored)
+                stored = data.documents(keys)
+            self._batch([], stored, removes=True)
+            return len(stored), sum(document.row_count for document in stored.values())
 
-    def _batch(self, fresh: Sequence[NewDocument], removed: Sequence[DocumentRow]) -> None:
-        """One batch, whole or not at all. Its vectors are in the index before anybody may find them.
+    def _batch(self, batch: Sequence[Prepared], stored: Mapping[str, DocumentRow], *, removes: bool = False) -> None:
+        """One batch, whole or not at all. Its vectors are in the index, before anybody may find them.
 
-        What a batch that fails has added to the index stays there and is found by nobody: no other has its rows.
+        stored: what the documents of the batch replace, by key; removes: all of these. What a batch that fails has
+        added to the index stays there and is found by nobody: no other has its rows.
         """
+        keys = stored if removes else [one.document.key for one in batch if one.document.key in stored]
+        removed = [stored[key] for key in keys]
+        if not (batch or removed):
+            return
         self._require_open()
         index, before = self._view.index, self._view.living
+        living = np.zeros(max([len(before), *(int(one.rows[-1]) + 1 for one in batch)]), bool)
+        living[: len(before)] = before
         with self._database.writing() as data:
             gone = [memory_id for document in removed for memory_id in data.remove(document)]
-            first = end = index.next_row
-            added: list[int] = []
-            for new in fresh:
-                vectors = unit(np.stack([reference.vector for reference in new.references]))
-                added += data.add(new, end, vectors)
-                index.add(np.arange(end, end + len(vectors)), vectors)
-                end += len(vectors)
-            living = np.zeros(end, bool)
-            living[: len(before)] = before
             for document in removed:
                 living[slice(*document.rows)] = False
-            living[first:] = True
+            for one in batch:
+                data.add(one.tables)
+                living[one.rows] = True
+            added = [reference.memory_id for one in batch for reference in one.document.references]
             view = View.of(data.count_batch(added, gone), index, living)
         self._view = view
         self._database.note_commit(view.revision)
+        if self._under_way:  # an index with half a batch is neither saved nor taken for worn
+            return
         if index.count - self._saved_rows > max(SAVE_ROWS, SAVE_SHARE * self._saved_rows):
             self._save()
         worn = view.passing[None].count < LIVING_SHARE * index.count >= LIVING_SHARE * SAVE_ROWS
@@ -283,6 +369,17 @@ class LocalKnowledgeBase:
             if keep and self._view.index.count != self._saved_rows:
                 self._save()
             self._database.close()
+
+
+def _let_others_write() -> None:
+    """Between two slices: those that wait for their turn get it."""
+    time.sleep(_LET_WRITE_S)
+
+
+def _ranges(member: np.ndarray) -> list[tuple[int, int]]:
+    """The ranges in which this is true, bool [n], each with the index behind its last."""
+    edges = np.flatnonzero(np.diff(member.astype(np.int8), prepend=0, append=0))
+    return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)]
 
 
 def _ranked(

@@ -97,6 +97,43 @@ def unpacked_words(joined: bytes) -> Iterator[Words]:
         start = end
 
 
+Tables = dict[str, list[tuple[object, ...]]]
+"""What a document adds to each table."""
+
+
+def tables_of(new: NewDocument, first_row: int, vectors: np.ndarray) -> Tables:
+    """The rows of a document.
+
+    vectors: of its references, float32 [n, dimension], of unit length; first_row: of theirs.
+    """
+    title = query_words(new.title) if new.title else []
+    document = DocumentRow(
+        first_row,
+        len(new.references),
+        new.key,
+        new.title,
+        json.dumps(dict(new.metadata), ensure_ascii=False, sort_keys=True),
+        new.content_hash,
+        time.time_ns() // 1_000_000,
+        sum(len(r.text.encode()) for r in new.references),
+        sum(len(r.payload) for r in new.references),
+        written=int(new.written),
+    )
+    heads = [
+        (row, first_row, r.memory_id - SHIFT, r.crc32c, r.text, packed_words(title, text_words(r.text)))
+        for row, r in enumerate(new.references, first_row)
+    ]
+    raw = [vector.astype("<f4").tobytes() for vector in vectors]
+    whole = checksum_of(document.summed, *((*head, one) for head, one in zip(heads, raw, strict=True)))
+    return {
+        "documents": [document._replace(checksum=whole)],
+        "metadata": [(*pair, first_row) for pair in new.metadata.items()],
+        "refs": [*heads],
+        "vectors": list(enumerate(raw, first_row)),
+        "payloads": [(row, bytes(r.payload)) for row, r in enumerate(new.references, first_row)],
+    }
+
+
 def end_of_prefix(prefix: str) -> str | None:
     """The least text above every text that begins with `prefix`, by UTF-8 bytes; None where there is none.
 
@@ -295,9 +332,13 @@ class Transaction:
                     raise KnowledgeBaseDamaged(f"memories of document {key[:200]!r} are lost")
                 yield SnapshotPage(document.stored(()), document.row_count, memories)
 
-    def vectors(self, first_row: int, dimension: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """From one row on, some at a time: rows, int64 [n] ascending, and vectors, float32 [n, dimension]."""
-        found = self._run("SELECT row, vector FROM vectors WHERE row >= ? ORDER BY row", (first_row,))
+    def vectors(self, first_row: int, dimension: int, end: int = SHIFT - 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """From one row on, some at a time: rows, int64 [n] ascending, and vectors, float32 [n, dimension].
+
+        end: behind the last row.
+        """
+        sql = "SELECT row, vector FROM vectors WHERE row >= ? AND row < ? ORDER BY row"
+        found = self._run(sql, (first_row, end))
         while part := found.fetchmany(_VECTORS_AT_ONCE):
             vectors = np.frombuffer(b"".join(vector for _, vector in part), "<f4")
             if vectors.size != dimension * len(part):
@@ -318,41 +359,11 @@ class Transaction:
         self._run("DELETE FROM documents WHERE first_row = ?", (document.first_row,))
         return ids
 
-    def add(self, new: NewDocument, first_row: int, vectors: np.ndarray) -> list[int]:
-        """Adds a document whose key none has, and returns the ids of its memories.
-
-        vectors: of its references, float32 [n, dimension], of unit length; first_row: of theirs.
-        """
-        title = query_words(new.title) if new.title else []
-        document = DocumentRow(
-            first_row,
-            len(new.references),
-            new.key,
-            new.title,
-            json.dumps(dict(new.metadata), ensure_ascii=False, sort_keys=True),
-            new.content_hash,
-            time.time_ns() // 1_000_000,
-            sum(len(r.text.encode()) for r in new.references),
-            sum(len(r.payload) for r in new.references),
-            written=int(new.written),
-        )
-        heads = [
-            (row, first_row, r.memory_id - SHIFT, r.crc32c, r.text, packed_words(title, text_words(r.text)))
-            for row, r in enumerate(new.references, first_row)
-        ]
-        raw = [vector.astype("<f4").tobytes() for vector in vectors]
-        whole = checksum_of(document.summed, *((*head, one) for head, one in zip(heads, raw, strict=True)))
-        rows: dict[str, list[tuple[object, ...]]] = {
-            "documents": [document._replace(checksum=whole)],
-            "metadata": [(*pair, first_row) for pair in new.metadata.items()],
-            "refs": [*heads],
-            "vectors": list(enumerate(raw, first_row)),
-            "payloads": [(row, bytes(r.payload)) for row, r in enumerate(new.references, first_row)],
-        }
-        for table, values in rows.items():
+    def add(self, tables: Tables) -> None:
+        """Adds a document whose key none has."""
+        for table, values in tables.items():
             if values:
                 self._run_many(f"INSERT INTO {table} VALUES ({','.join('?' * len(values[0]))})", values)
-        return [reference.memory_id for reference in new.references]
 
     def count_batch(self, added: Sequence[int], removed: Sequence[int]) -> int:
         """Notes what the knowledge base holds after a batch of these ids; returns the number of the revision.
