@@ -14,3 +14,4 @@ def test_every_document_is_found_among_duplicates(kind: str, share: float) -> No
     print(found)
     assert found.worst_decile >= 0.95
     assert found.own >= 0.99
+    assert found.copies_worst_decile >= 0.95
