@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2
 from memory3.text.words import query_words
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, Query, Retrieved
+from protos.memory.v1 import models_pb2
 from protos.memory.v1 import retrieval_pb2 as pb
 from testing.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, Refusal, document, refused
@@ -54,6 +55,16 @@ def test_the_nearest_memories_come_with_their_documents_and_payloads(client: Cli
     assert [hit.document_key for hit in client.hits("facts", text(7), minimum_score=0.99)] == ["d7"]
     times = response.server_times
     assert 0 < times.search_us + times.fetch_us <= times.total_us
+
+
+def test_the_largest_response_is_within_the_limit_that_describe_names(client: Client) -> None:
+    limits = client.models.Describe(models_pb2.DescribeRequest(), timeout=60).limits
+    words = " ".join(f"longword{n:04}" for n in range(60))
+    client.ingest("long", *(document(f"{n:03}{'k' * 1021}", f"{n} {words}", words) for n in range(limits.k)))
+    queries = np.stack([vector_of(str(n)) for n in range(limits.hits // limits.k)])
+    response = client.retrieve("long", queries, k=limits.k, return_text=True)
+    assert {len(result.hits) for result in response.results} == {limits.k}
+    assert response.ByteSize() <= limits.response_bytes
 
 
 def test_a_text_finds_what_its_vector_and_words_find(client: Client) -> None:
