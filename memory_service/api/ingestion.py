@@ -90,7 +90,10 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             return page[-1] if condition else None
 
         # What is named needs no filter, and does not wait for a large document that is being stored.
-        async with self._runtime.sole_writer(base) if condition else contextlib.nullcontext():
+        alone: contextlib.AbstractAsyncContextManager[None] = (
+            self._runtime.sole_writer(base) if condition else contextlib.nullcontext()
+        )
+        async with alone:
             last = await self._runtime.run("write", delete_page, None)
             while last is not None:
                 last = await self._runtime.run("write", delete_page, last)

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import google_crc32c
 import numpy as np
@@ -21,8 +22,6 @@ from edge_client.local.folder import LocalKnowledgeBases, install
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import Written
-from edge_client.pull import bundle as pulled_bundle
-from edge_client.pull import pack as pulled_pack
 from edge_client.pull.bundle import pull_bundle
 from edge_client.pull.pack import pull_pack
 from memory3.channel import ChannelSettings
@@ -188,14 +187,17 @@ def sending(texts: list[str]) -> Callable[..., Iterator[bases.ExportKnowledgeBas
 
 def packing(folder: Path, faults: Faults, case: Case) -> None:
     """A pack takes the place of an older one, or that stays; the next pull goes on."""
-    pulled_pack.stream = sending(PACK[:3])
-    pull_pack(ADDRESS, "pack", folder)
-    pulled_pack.stream = sending(PACK)
+
+    def pull(texts: list[str]) -> None:
+        with mock.patch("edge_client.pull.pack.stream", sending(texts)):
+            pull_pack(ADDRESS, "pack", folder)
+
+    pull(PACK[:3])
     with faults.of(*case), contextlib.suppress(StorageError):
-        pull_pack(ADDRESS, "pack", folder)
+        pull(PACK)
     with closing(LocalKnowledgeBase.open(folder / "pack.memories", IDENTITY, WRITER.embedder_id)) as base:
         assert found(base) in (set(PACK[:3]), set(PACK))
-    pull_pack(ADDRESS, "pack", folder)
+    pull(PACK)
     with closing(opened(folder)) as store:
         (pack,) = store.stand_ins("pack")
         assert found(pack) == set(PACK)
@@ -222,8 +224,8 @@ def bundling(folder: Path, faults: Faults, case: Case) -> None:
             piece = raw[request.offset :]
             yield models_pb2.FetchBundleResponse(data=piece, offset=request.offset, file_bytes=len(raw))
 
-        pulled_bundle.stream = stream
-        pull_bundle(ADDRESS, target)
+        with mock.patch("edge_client.pull.bundle.stream", stream):
+            pull_bundle(ADDRESS, target)
 
     def whole(version: str) -> bool:
         files, manifest = manifest_of(version)

@@ -242,12 +242,14 @@ class LocalKnowledgeBase:
             batch = self._prepared(fresh, first_row)
             rows = np.concatenate([one.rows for one in batch] or [np.zeros(0, np.int64)])
             vectors = np.concatenate([one.vectors for one in batch] or [np.zeros((0, self._dimension), np.float32)])
-            index, done = None, 0
+            index: VectorIndex | None = None
+            done = 0
             while True:
                 with self._lock:
                     self._require_open()
-                    if self._view.index is not index:  # it was built again meanwhile
-                        index, done = self._view.index, 0
+                    current = self._view.index
+                    if current is not index:  # it was built again meanwhile
+                        index, done = current, 0
                     if done == len(rows):
                         stored, fresh = self._fresh(fresh)
                         changed = {document.key for document in fresh}
@@ -255,7 +257,7 @@ class LocalKnowledgeBase:
                         self._batch([one for one in batch if one.document.key in changed], stored)
                         return stored, fresh
                     part = slice(done, done + _SLICE_REFERENCES)
-                    index.add(rows[part], vectors[part])
+                    current.add(rows[part], vectors[part])
                     done = min(part.stop, len(rows))
                 _let_others_write()
         finally:
@@ -295,7 +297,7 @@ class LocalKnowledgeBase:
         stored: what the documents of the batch replace, by key; removes: all of these. What a batch that fails has
         added to the index stays there and is found by nobody: no other has its rows.
         """
-        keys = stored if removes else [one.document.key for one in batch if one.document.key in stored]
+        keys = list(stored) if removes else [one.document.key for one in batch if one.document.key in stored]
         removed = [stored[key] for key in keys]
         if not (batch or removed):
             return
