@@ -57,7 +57,7 @@ def fit_tables(
     basis = numbers * steps[:, None]
     codewords = np.zeros((parts, 1 << bits, width), np.float32)
     tables = ProductTables(
-        mean, basis, codewords, together=together, metric=np.stack([own @ own for own in root]).astype(np.float32)
+        mean, basis, codewords, together=together, metric=_half(np.stack([own @ own for own in root]))
     )
     into = tables.projection()
     for part in range(parts):
