@@ -81,6 +81,9 @@ def fit_codec(
         str, typer.Option(help="'tokens:PARTSxBITS[xAXES]', 'scalar:4', 'scalar:8', or a FAISS factory string.")
     ] = "",
     references: Annotated[int, typer.Option(min=2, help="References to write; a tenth is for measuring.")] = 700,
+    questions: Annotated[
+        Path | None, typer.Option(exists=True, help="Questions whose texts are half of the references.")
+    ] = None,
     points: Annotated[int, count(help="Vectors to fit to.")] = 40000,
     seed: terminal.SeedOption = 0,
     device: terminal.DeviceOption = "cpu",
@@ -95,6 +98,7 @@ def fit_codec(
     """
     from memory3.errors import InvalidInput
     from memory_model.data.mixture import Reader, codec_texts
+    from memory_model.data.rows import open_rows
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_model
     from memory_model.nn.writing import writing_device
@@ -108,7 +112,8 @@ def fit_codec(
     loaded = load_model(folder, adapter)
     loaded.model.to(writing_device(device))
     factory = factory or default_factory(loaded.config)
-    source, texts = codec_texts(Reader.of(loaded), training_files(data, corpus), references, seed)
+    asked = open_rows(questions) if questions else []
+    source, texts = codec_texts(Reader.of(loaded), training_files(data, corpus), references, seed, asked)
     with progress_bars() as progress:
         codec, lost = fit(loaded, source, texts, factory, seed, progress, points=points)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -151,22 +151,32 @@ def source_of(task: str, reader: Reader, files: TrainingFiles, seed: int, sizes:
     raise InvalidInput(f"there is no task {task!r}: choose from {', '.join(TASKS)}")
 
 
-def codec_texts(reader: Reader, files: TrainingFiles, references: int, seed: int) -> tuple[Mixture, list[str]]:
-    """What a codec is fitted to: batches that read memories, and the texts of `references` references."""
+def codec_texts(
+    reader: Reader, files: TrainingFiles, references: int, seed: int, asked: Sequence[QuestionRow] = ()
+) -> tuple[Mixture, list[str]]:
+    """What a codec is fitted to: batches that read memories, and the texts of `references` references.
+
+    asked: questions whose texts are half of the references.
+    """
     corpus = files.corpus
     tasks = "facts:1,questions:2" if corpus and (corpus / PASSAGE_QUESTIONS).is_file() else "facts"
     mixture = mixture_of(tasks, reader, files, seed, Sizes())
     facts_source = mixture.sources["facts"][1]
     assert isinstance(facts_source, FactConversations)
     rng, facts = random.Random(seed), [r.text for r in facts_source.references]
+    prose = list(dict.fromkeys(f"{row.title}\n{row.knowledge}" for row in asked))
+    prose = [text for text in prose if reader.tokenizer.count(text) <= reader.config.memory.reference_tokens]
+    prose = rng.sample(prose, min(references // 2, len(prose)))
+    references -= len(prose)
     # Prose is more diverse than facts and loses more.
     chosen = rng.sample(facts, min(references // 3 if corpus else references, len(facts)))
     if corpus is None:
-        return mixture, chosen
+        return mixture, chosen + prose
     limit = reader.config.memory.reference_tokens
     while len(chosen) < references:
         passage = rng.choice(files.passages)
         if pieces := split(passage.text, passage.title, reader.tokenizer.count, limit):
             chosen.append(rng.choice(pieces))
+    chosen += prose
     rng.shuffle(chosen)
     return mixture, chosen

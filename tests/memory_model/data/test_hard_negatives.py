@@ -14,7 +14,7 @@ from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import BRIEFLY, Sizes, references_of
 from memory_model.data.dialogue import Dialogues
 from memory_model.data.hard_negatives import Articles, HardFacts
-from memory_model.data.mixture import Reader, TrainingFiles, mixture_of
+from memory_model.data.mixture import Reader, TrainingFiles, codec_texts, mixture_of
 from memory_model.data.passages import PASSAGE_QUESTIONS, PassageQuestion
 from memory_model.data.rows import QuestionRow
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
@@ -146,6 +146,16 @@ def test_a_task_is_drawn_from_the_files_that_the_command_is_given(task: str, tmp
     memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
     loaded = tiny_loaded(config=tiny_config().with_memory(memory))
     assert mixture_of(f"{task}:1", Reader.of(loaded), TrainingFiles(data, corpus), 0, Sizes()).next().task == task
+
+
+def test_half_of_what_a_codec_is_fitted_to_may_be_texts_of_questions(tmp_path: Path) -> None:
+    data = tmp_path / "facts.jsonl"
+    write_rows(data, [Document(d["key"], d["title"], d["text"] + f"\n{TEXT.format(1)}") for d in TOWNS])
+    memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
+    reader = Reader.of(tiny_loaded(config=tiny_config().with_memory(memory)))
+    _, texts = codec_texts(reader, TrainingFiles(data), 12, 0, ROWS)
+    asked = {f"{row.title}\n{row.knowledge}" for row in ROWS}
+    assert (len(texts), len(asked.intersection(texts))) == (12, 6)
 
 
 def test_paragraphs_of_short_articles_are_read_next_to_each_other() -> None:
