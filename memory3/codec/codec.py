@@ -97,7 +97,9 @@ class MemoryCodec(ABC):
             if header["kind"] == "product":
                 tables = {name: array.squeeze(0).astype(np.float32) for name, array in arrays.items()}  # of all heads
                 if (steps := tables.pop("basis_step", None)) is not None:
-                    tables["basis"] *= steps[:, None]
+                    tables["basis"] = (tables["basis"].reshape(*steps.shape, -1) * steps[..., None]).reshape(
+                        len(steps), -1
+                    )
                 together = int(header.get("together", 1))
                 return ProductCodec(ProductTables(**tables, together=together), installed())
             if header["kind"] == "scalar":
@@ -224,8 +226,8 @@ class ProductCodec(TableCodec):
         """Write `codec.npz`, tables in float16 and the basis in bytes where they lose nothing."""
         header = {"kind": "product", "groups": self.together, "head_dim": self.head_dim, "together": self.together}
         arrays = self.tables.arrays()
-        numbers, steps = row_bytes(self.tables.basis)
-        if np.array_equal(numbers * steps[:, None], self.tables.basis):
+        numbers, steps, product = in_bytes(self.tables.basis, self.together)
+        if np.array_equal(product, self.tables.basis):
             arrays |= {"basis": numbers, "basis_step": steps}
         save_codec(path, header, {name: _smallest(array[None]) for name, array in arrays.items()})
 
@@ -261,15 +263,18 @@ def save_codec(path: str | Path, header: dict[str, Any], arrays: dict[str, np.nd
     partial.replace(path)
 
 
-def row_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(numbers int8 [n, d], steps float32 [n]): numbers * steps is near the matrix [n, d], exact for such a product.
+def in_bytes(matrix: np.ndarray, together: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(numbers int8 [n, d], steps float32 [n, together], their product): near the matrix [n, d], and it if it is one.
 
-    A step has eleven bits, so that 127 steps are a float32 number and the step can be computed from a row again.
+    Each of `together` parts of a row has a step. It has eleven bits, so that 127 steps are a float32 number, from which
+    the step can be computed again.
     """
-    part, exponent = np.frexp(np.abs(matrix).max(axis=1) / 127)
-    steps = np.ldexp(np.ceil(part * 2048) / 2048, exponent).astype(np.float32)
+    parts = matrix.reshape(len(matrix), together, -1)
+    size, exponent = np.frexp(np.abs(parts).max(axis=2) / 127)
+    steps = np.ldexp(np.ceil(size * 2048) / 2048, exponent).astype(np.float32)
     steps[steps == 0] = 1
-    return np.rint(matrix / steps[:, None]).astype(np.int8), steps
+    numbers = np.rint(parts / steps[..., None]).astype(np.int8)
+    return numbers.reshape(matrix.shape), steps, (numbers * steps[..., None]).reshape(matrix.shape)
 
 
 def _smallest(array: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import faiss
 import numpy as np
 
-from memory3.codec.codec import ProductCodec, row_bytes
+from memory3.codec.codec import ProductCodec, in_bytes
 from memory3.codec.native.library import installed
 from memory3.codec.tables import ProductTables
 from memory3.errors import InvalidInput
@@ -53,8 +53,7 @@ def fit_tables(
     d, _, width = axes.shape
     flat = axes.reshape(d, parts * width)
     inverse = [np.linalg.inv(block) for block in root]
-    numbers, steps = row_bytes(apply(inverse, flat).T)
-    basis = numbers * steps[:, None]
+    _, _, basis = in_bytes(apply(inverse, flat).T, together)
     codewords = np.zeros((parts, 1 << bits, width), np.float32)
     tables = ProductTables(
         mean, basis, codewords, together=together, metric=_half(np.stack([own @ own for own in root]))
