@@ -56,7 +56,7 @@ def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle
         low, high = result["intervals"][name]
         assert 0 < low <= result[name] <= high
     shown = {**result, "settings": settings.model_dump(mode="json")}
-    assert [len(sheet.rows) for sheet in scenario.sheets(shown)] == [3, 1]
+    assert [len(sheet.rows) for sheet in scenario.sheets(shown)] == [4, 1]
 
 
 def test_tables_of_which_a_step_gathers_rows_are_not_read_whole(tmp_path):

@@ -4,7 +4,7 @@ import gc
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +160,10 @@ def test_what_is_said_while_turns_leave_is_read_in_the_background_and_no_turn_is
             time.sleep(0.001)
         return write(self, texts, **options)
 
-    def counted(self: CachedSequence, tokens: list[int], all_logits: bool) -> np.ndarray:
+    def counted(self: CachedSequence, tokens: list[int], all_logits: bool, draft: Sequence[int]) -> np.ndarray:
         if self.per_step is not None:
             aside.append(len(tokens))
-        return read(self, tokens, all_logits)
+        return read(self, tokens, all_logits, draft)
 
     monkeypatch.setattr(MemoryWriter, "write", slow)
     monkeypatch.setattr(CachedSequence, "_read", counted)

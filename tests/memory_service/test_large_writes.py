@@ -90,16 +90,6 @@ def test_what_is_written_by_its_key_meanwhile_is_replaced(
     require_whole(store, base)
     assert keys_near(store, base, "other 5", 1) == ["large"]
     assert store.statistics(base).references == 2 + len(LONGER.references)
-
-    def equal(number: int) -> None:
-        if number == 3:
-            between(lambda _: None)
-            store.write(base, [LARGE])
-
-    between(equal)
-    (again,) = store.write(base, [LARGE])
-    assert again.unchanged
-    require_whole(store, base)
     store.close()
     reopened(tmp_path, ["a", "b", "large"])
 

@@ -51,7 +51,8 @@ def test_a_question_is_kept_if_the_answer_holds_what_its_document_says(
     answer: str, value: str, key: str, refused: bool, kept: bool
 ) -> None:
     read = (MemoryRead(1, key, "Cabin", 0, 0.5, CABIN),)
-    result = Result(answer, "end", Statistics(), False, refused, (Recalled(0, False, Recall("", read=read)),))
+    recalls = (Recalled(0, False, Recall("", read=read)),)
+    result = Result(answer, "end", Statistics(), without_memory=False, refused=refused, recalls=recalls)
     assert Suggestion("?", "c", value).answered_by(result) is kept
 
 
