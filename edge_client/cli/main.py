@@ -264,11 +264,11 @@ def _memory(given: dict[str, Any]) -> Memory | None:
 
 def _around(result: Result) -> None:
     """Print warnings, memories and statistics to standard error."""
-    if result.without_memory:
-        which = "without the memories of some chunks" if result.memories else "without memory"
-        say(f"answered {which}; why:", "yellow")
     if result.refused:
         say("the model answered that it does not know", "yellow")
+    if result.without_memory:  # the reasons are the lines that follow
+        which = "without the memories of some chunks" if result.memories else "without memory"
+        say(f"answered {which}; why:", "yellow")
     for line in sources_of(result):
         err.print(line)
     if result.recalls:
