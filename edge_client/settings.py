@@ -84,7 +84,8 @@ class EdgeSettings(CheckedSettings):
     runs, the one that the bundle was exported from; None: the packaged one. threads: of the decoder, "auto" measures
     which number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in slots
     at the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
-    speculation: on the CPU, run tokens that the memories and the prompt suggest before they are chosen.
+    speculation: on the CPU, run tokens that the memories and the prompt suggest before they are chosen. With int4
+    weights long answers may then differ (decision 0060).
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
     """
@@ -113,7 +114,7 @@ class EdgeSettings(CheckedSettings):
     embedder_threads: int = Field(default=1, ge=1, le=256)
     parallel: int = Field(default=4, ge=1, le=256)
     context: int = Field(default=0, ge=0)
-    speculation: bool = True
+    speculation: bool = False
 
     tls: bool = False
     ca: Path | None = None

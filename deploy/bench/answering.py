@@ -36,15 +36,9 @@ class AnswerSettings(Settings):
         """The bundle on the CPU, calling the service at `address`; raises a Memory3Error.
 
         Queries carry no words, by which the service leaves out weak hits: a cost is measured with five memories.
-        Nothing is drafted: rates are those of steps, whatever an answer copies.
         """
         model = EdgeModel.open(
-            bundle or self.bundle,
-            address,
-            threads=self.threads,
-            provider="cpu",
-            memory_cache_mb=self.memory_cache_mb,
-            speculation=False,
+            bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
         )
         if model.engine.recaller.client is not None:
             model.engine.recaller.client = WithoutWords(model.engine.recaller.client)  # type: ignore[assignment]

@@ -90,8 +90,17 @@ def test_what_is_written_by_its_key_meanwhile_is_replaced(
     require_whole(store, base)
     assert keys_near(store, base, "other 5", 1) == ["large"]
     assert store.statistics(base).references == 2 + len(LONGER.references)
+
+    def equal(number: int) -> None:
+        if number == 3:
+            store.write(base, [document("c", "three")])
+
+    between(equal)
+    large, small = store.write(base, [LARGE, document("c", "three")])
+    assert (large.replaced, small.unchanged) == (True, True)
+    require_whole(store, base)
     store.close()
-    reopened(tmp_path, ["a", "b", "large"])
+    reopened(tmp_path, ["a", "b", "c", "large"])
 
 
 def test_an_index_that_is_built_again_meanwhile_gets_the_large_document(

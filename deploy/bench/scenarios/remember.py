@@ -48,14 +48,7 @@ def measure(settings: RememberSettings) -> Keys:
     BUILD.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=BUILD) as folder,
-        EdgeModel.open(
-            bundle.folder,
-            offline=True,
-            local=folder,
-            threads=settings.threads,
-            provider="cpu",
-            speculation=False,  # an answer that repeats itself would be faster than its steps
-        ) as model,
+        EdgeModel.open(bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu") as model,
     ):
         large = filled(Path(folder, "large.db"), head, settings.stored)
         writer = MemoryWriter(bundle, embedder=embedder, decoder=model.engine.decoder)

@@ -186,8 +186,9 @@ def test_citations_are_those_of_the_tokens_that_were_chosen(opened: Opened, fore
     assert got.statistics.drafted_tokens > got.statistics.accepted_tokens > 10
 
 
-def test_a_setting_switches_drafts_off(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGE_CLIENT_SPECULATION", "false")
+def test_a_setting_switches_drafts_on(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not EdgeSettings().speculation
+    monkeypatch.setenv("EDGE_CLIENT_SPECULATION", "true")
+    assert EdgeSettings().speculation
     assert not opened(False).engine.drafts
     assert opened(True).engine.drafts

@@ -48,11 +48,13 @@ def test_health_and_metrics_follow_the_store(tmp_path: Path) -> None:
         answered = 'memory_service_calls_total{code="OK",method="/memory.v1.Retrieval/Retrieve"}'
         stored, before = 'memory_service_documents_total{outcome="stored"}', metric(port, answered)
         documents = metric(port, stored)
+        ready = 'memory_service_knowledge_bases{state="ready"}'
+        bases = sum(metrics(port, ready))
         client.ingest("kb", document("a", "A."), document("b", "B."))
         client.hits("kb", "A.")
         assert metric(port, answered) == before + 1
         assert metric(port, stored) == documents + 2
-        assert sum(metrics(port, 'memory_service_knowledge_bases{state="ready"}')) >= 1
+        assert sum(metrics(port, ready)) == bases + 1
         assert status(client) == status(client, "memory.v1.Ingestion") == 1
 
         def broken() -> None:
