@@ -179,13 +179,13 @@ def statistics_table(result: Result) -> RenderableType:
     """Statistics of an answer: speed, and milliseconds per stage of every recall."""
     s = result.statistics
     states = ", ".join(f"{n} {state}" for state, n in s.states.items())
-    drafts = f"{s.accepted_tokens} of {counted(s.drafted_tokens, 'drafted token')} accepted; " if s.drafted_tokens else ""
+    drafts = f"{s.accepted_tokens} of {counted(s.drafted_tokens, 'drafted token')} accepted; "
     line = (
         f"{counted(s.generated_tokens, 'token')} at {s.tokens_per_s:.1f} tokens/s, "
         f"first token after {s.first_token_ms:.0f} ms, prompt {counted(s.prompt_tokens, 'token')} "
         f"({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, recall {s.recall_ms:.0f} ms"
         f"{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; "
-        f"{drafts}ended by {result.reason}"
+        f"{drafts if s.drafted_tokens else ''}ended by {result.reason}"
     )
     if err.width < NARROW:
         waited = sum(recalled.blocked_ms for recalled in result.recalls)
