@@ -108,7 +108,18 @@ class Server:
             self.metrics_port = self._closing.enter_context(port)
 
     async def start(self, encoder: Encoder, store: Store) -> None:
-        """Answers calls when it returns. The store is closed by `stop`. Raises StoreUnavailable for a taken address."""
+        """Answers calls when it returns. The store is closed by `stop`, or at once where this fails.
+
+        Raises StoreUnavailable for a taken address, InvalidInput for a place that cannot hold backups.
+        """
+        try:
+            await self._start(encoder, store)
+        except BaseException:
+            self._draining.set()
+            await self._close()
+            raise
+
+    async def _start(self, encoder: Encoder, store: Store) -> None:
         settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
         guard = WriteGuard(store, self._quota_of, encoder.description.payload_bytes)
@@ -195,11 +206,15 @@ class Server:
             pause_s = _PAUSE_S
         self._draining.set()
         await self._end_calls()
+        await self._close()
+        logger().info("stopped")
+
+    async def _close(self) -> None:
+        """End what `start` began, in the reverse order."""
         await self._health.close()
         if self._late is not None:
             await self._late.stop()
         await asyncio.to_thread(self._closing.close)
-        logger().info("stopped")
 
     async def _end_calls(self) -> None:
         """Ends what is under way after its grace, and closes the port."""

@@ -9,6 +9,7 @@ from memory3.errors import InvalidInput
 from memory_service.api import backup_ages
 from memory_service.archive import Archive
 from memory_service.client.backup import back_up
+from memory_service.telemetry.metrics import REGISTRY
 from testing.encoders import HashEncoder
 from tests.memory_service.api.test_operations import metric
 from tests.memory_service.running import document, eventually, running
@@ -59,8 +60,10 @@ class Yesterday(datetime):
 
 
 def test_a_place_that_cannot_hold_backups_is_refused_at_start(tmp_path: Path) -> None:
+    before = [family.name for family in REGISTRY.collect()]
     with (
         pytest.raises(InvalidInput, match="no location for a backup"),
         running(tmp_path, HashEncoder(), backups="ftp://somewhere"),
     ):
         pass
+    assert [family.name for family in REGISTRY.collect()] == before, "no gauge of the store stays"
