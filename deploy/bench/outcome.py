@@ -1,8 +1,9 @@
-"""Results as files, `results/<scenario>.json`."""
+"""Results as files: `results/<scenario>.json`, and of each model the last one, `results/<model>/<scenario>.json`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ FORMAT_VERSION = 3
 
 
 def measure(scenario: Scenario[Any], settings: Settings, *, quick: bool = False, folder: Path = RESULTS) -> Keys:
-    """Measure a scenario and write its result; returns what was written. Raises ScenarioFailed."""
+    """Measure a scenario and write its result; returns what was written. Raises ScenarioFailed.
+
+    The result of a scenario `of_model` is written twice, the second time into a folder of the model's name.
+    """
     described = machine.describe(settings.threads)
     keys = scenario.measure(settings)
     result: Keys = {
@@ -26,8 +30,23 @@ def measure(scenario: Scenario[Any], settings: Settings, *, quick: bool = False,
         "settings": settings.model_dump(mode="json"),
         **keys,
     }
-    write(result, folder / f"{scenario.name}.json")
+    file = f"{scenario.name}.json"
+    write(result, folder / file)
+    if model := model_of(scenario, result):
+        write(result, folder / model / file)
     return result
+
+
+def model_of(scenario: Scenario[Any], result: Mapping[str, Any]) -> str:
+    """The model that a result is of, or "" where the scenario measures none."""
+    return str(result.get("measured_model", result.get("model", ""))) if scenario.of_model else ""
+
+
+def of_every_model(scenario: Scenario[Any], folder: Path = RESULTS) -> list[Keys]:
+    """The last result of each model by name, or the scenario's only one; none where it was not measured."""
+    file = f"{scenario.name}.json"
+    paths = sorted(folder.glob(f"*/{file}")) or [folder / file]
+    return [read(path) for path in paths if path.is_file()]
 
 
 def write(result: Keys, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tables on the console and in docs/benchmarks.md, where the part between two marks is written from results.
 
-A scenario without a result keeps the section that the page has; each section names the day and the commit.
+A scenario and a model without a result keep the section that the page has; each section names the day and the commit.
+First comes one table of all models.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from deploy.bench import outcome
+from deploy.bench import outcome, summary
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import SCENARIOS, ScenarioFailed, Sheet, find_scenario
 
@@ -34,12 +35,15 @@ def write(folder: Path, page: Path = PAGE) -> list[str]:
     middle, end, after = rest.partition(END)
     if not (begin and end):
         raise ScenarioFailed(f"{page} lacks the lines {BEGIN!r} and {END!r} between which results are written")
-    kept = {part.partition("`")[0]: _HEAD + part.strip() for part in middle.split(_HEAD)[1:]}
-    measured = [name for name in SCENARIOS if (folder / f"{name}.json").is_file()]
-    sections = kept | {name: section(outcome.read(folder / f"{name}.json")) for name in measured}
-    ordered = [sections[name] for name in SCENARIOS if name in sections]
-    page.write_text(before + "\n\n".join([BEGIN, *ordered, END]) + after, encoding="utf-8")
-    return measured
+    overview, *parts = middle.split(_HEAD)
+    kept = {part.partition("`")[0]: _HEAD + part.strip() for part in parts}
+    measured = {name: outcome.of_every_model(find_scenario(name), folder) for name in SCENARIOS}
+    new = {_title(result): section(result) for results in measured.values() for result in results}
+    sections = kept | new
+    ordered = [sections[title] for title in sorted(sections, key=_order) if title.split()[0] in SCENARIOS]
+    table = summary.as_table(measured, overview)
+    page.write_text(before + "\n\n".join([BEGIN, *table, *ordered, END]) + after, encoding="utf-8")
+    return list(new)
 
 
 def section(result: Mapping[str, Any]) -> str:
@@ -51,7 +55,18 @@ def section(result: Mapping[str, Any]) -> str:
         machine = f"<sub>{machine_line(result)}.{' Quick run: few rounds.' if result['quick'] else ''}</sub>"
     except KeyError as error:
         raise ScenarioFailed(f"the result of {name} lacks {error}: run `make bench-{name}` again") from error
-    return "\n\n".join([f"{_HEAD}{name}`", scenario.summary, *tables, machine])
+    return "\n\n".join([f"{_HEAD}{_title(result)}`", scenario.summary, *tables, machine])
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    """What a section's heading names behind `make bench-`."""
+    model = outcome.model_of(find_scenario(result["scenario"]), result)
+    return f"{result['scenario']} MODEL={model}" if model else str(result["scenario"])
+
+
+def _order(title: str) -> tuple[int, str]:
+    name, *model = title.split()
+    return SCENARIOS.index(name) if name in SCENARIOS else len(SCENARIOS), "".join(model)
 
 
 def as_markdown(sheet: Sheet) -> str:

@@ -13,11 +13,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from deploy.bench.intervals import Interval
 from deploy.bench.machine import ROOT
+from deploy.default_bundle import bundle_of
 from edge_client.settings import ADDRESS_PATTERN
 
 BUILD = ROOT / "build" / "bench"
 """What scenarios keep from run to run: a store with memories, trained codecs."""
-SCENARIOS = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "ingest", "remember")
+SCENARIOS = (
+    "decode",
+    "shape",
+    "network",
+    "rag",
+    "local-server",
+    "codec",
+    "service",
+    "ingest",
+    "remember",
+    "memory",
+    "precision",
+)
 """Files of `scenarios/`, in the order of the report."""
 Keys = dict[str, Any]
 
@@ -30,8 +43,9 @@ class Settings(BaseModel):
     """Settings of every scenario; a scenario adds its own, with defaults, in a subclass. Unknown names are refused.
 
     rounds: of every variant, after `warm_up` rounds that are discarded; fewer than five give no intervals. threads:
-    of the decoder and of its peers. bundle: folder of the edge bundle, relative to the repository. target: address
-    of a running service; None starts one on loopback for the time of the measurement.
+    of the decoder and of its peers. bundle: folder of the edge bundle, relative to the repository; default: the one of
+    the model that MEMORY3_MODEL names (`make bench-… MODEL=`). target: address of a running service; None starts one on
+    loopback for the time of the measurement.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,7 +53,7 @@ class Settings(BaseModel):
     rounds: int = Field(default=7, ge=1, le=10_000)
     warm_up: int = Field(default=1, ge=0, le=1000)
     threads: int = Field(default=1, ge=1, le=256)
-    bundle: Path = Path("build/bundle")
+    bundle: Path = Field(default_factory=lambda: bundle_of(), validate_default=True)
     target: str | None = Field(default=None, pattern=ADDRESS_PATTERN)
 
     @field_validator("bundle", "model", check_fields=False)
@@ -70,7 +84,8 @@ class Scenario(Generic[Chosen]):
 
     measure: does the work and returns keys; figures are plain numbers, their confidence intervals stand under
     `intervals` by the same names (`with_intervals`). sheets: tables of the keys. quick: settings of a run
-    that only shows that it works.
+    that only shows that it works. of_model: whether it measures one of the models, which the key `model` then
+    names (or `measured_model`, where `model` is something else); its result is kept for every model.
     """
 
     name: str
@@ -79,6 +94,7 @@ class Scenario(Generic[Chosen]):
     measure: Callable[[Chosen], Keys]
     sheets: Callable[[Mapping[str, Any]], list[Sheet]]
     quick: Mapping[str, Any] = field(default_factory=dict)
+    of_model: bool = True
 
     def settings_of(self, assignments: Sequence[str] = (), *, quick: bool = False) -> Chosen:
         """The defaults, then the quick ones, then `name=value` with YAML values; raises ScenarioFailed."""

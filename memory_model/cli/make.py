@@ -84,7 +84,11 @@ def export(
     out: Annotated[Path, typer.Option(help="Bundle folder; an older one is replaced.")] = BUNDLE,
     model: ModelOption = None,
     precision: Annotated[
-        str, typer.Option(help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table.")
+        str,
+        typer.Option(
+            help="Weights: int4, int8, float16 or float32; -64 or -128: block; then -attention-int8: attention's "
+            "projections, -down-int8: MLPs' down projections, -table-int8: token table."
+        ),
     ] = PRECISION,
     embedder: Annotated[str | None, typer.Option(help="minilm or a folder; default: the model folder's.")] = None,
     embedder_precision: Annotated[str, typer.Option(help="int8: smaller, twice as fast; or float32.")] = "int8",

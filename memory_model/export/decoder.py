@@ -38,7 +38,7 @@ from memory3.runtime.cache_layout import CacheTensor, cache_layout, fused_path, 
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention, normed
 from memory_model.export.graph import ExternalData, Graph, save_together
 from memory_model.export.weights import Precision, WeightNodes
-from memory_model.export.writer import WritingAttention, mlp_bits, writer_weights
+from memory_model.export.writer import WritingAttention, mlp_precision, writer_weights
 
 if TYPE_CHECKING:
     from memory_model.models.load import LoadedModel
@@ -90,7 +90,7 @@ def decoder_graphs(
 
     There is no fused variant of a graph that computes with halves, nor of a head dimension the node does not take.
     """
-    precision = Precision(precision) if isinstance(precision, str) else precision
+    precision = Precision.parse(precision) if isinstance(precision, str) else precision
     fusible = precision.compute == "float32" and config.head_dim % FUSED_MULTIPLE == 0
     variants = [name for name in operators if name != "fused" or fusible]
     shared = WeightNodes(Graph(config.name, data=data), precision, moments)
@@ -99,7 +99,7 @@ def decoder_graphs(
         graph = Graph(config.name, shared.g)
         if name == WRITER:
             own = shared.for_graph(graph, writer_weights(precision))
-            exporters[name] = _WriterExporter(weights, config, own, mlp_bits(precision, config))
+            exporters[name] = _WriterExporter(weights, config, own, mlp_precision(precision, config))
         else:
             exporters[name] = _DecoderExporter(weights, config, shared.for_graph(graph), name == "fused")
     for layer in range(config.layers):  # side by side, so that each weight is rounded once
@@ -113,13 +113,12 @@ class _Exporter:
     """Adds the nodes; one instance makes one graph."""
 
     fused = False
-    mlp_bits = 0
-    """Of the MLPs' weights; 0: as the others."""
     attention: StandardAttention | FusedAttention | WritingAttention
 
     def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes, operators: str) -> None:
         self.weights, self.config, self.layout = weights, config, cache_layout(config)
         self.nodes, self.g = nodes, nodes.g
+        self.mlp_precision = nodes.precision
         shape, own = json.dumps(config.to_dict(), sort_keys=True), nodes.precision
         self.g.metadata = {"config": shape, "precision": own.label, "compute": own.compute, "operators": operators}
 
@@ -153,15 +152,16 @@ class _Exporter:
         def down() -> np.ndarray:
             return self._weight(f"{at}.mlp.down_proj.weight").T
 
-        widened = self.nodes.linear(x, both, f"{at}.gate_up", self.mlp_bits)
+        widened = self.nodes.linear(x, both, f"{at}.gate_up", self.mlp_precision.bits())
         gate, up = g.ops("Split", widened, out=2, axis=-1, num_outputs=2)
         inner = g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
-        return self.nodes.linear(inner, down, f"{at}.down", self.mlp_bits)
+        return self.nodes.linear(inner, down, f"{at}.down", self.mlp_precision.bits("down"))
 
     def _attention(self, layer: int, x: str) -> str:
         g, config, d = self.g, self.config, self.config.head_dim
         tensors = self.layout.of(layer)
-        qkv = self.nodes.linear(x, lambda: self._projections(layer, tensors, "weight").T, f"layers.{layer}.qkv")
+        bits = self.nodes.precision.bits("attention")
+        qkv = self.nodes.linear(x, lambda: self._projections(layer, tensors, "weight").T, f"layers.{layer}.qkv", bits)
         if config.attention_bias:
             qkv = g.op("Add", qkv, self._projections(layer, tensors, "bias").astype(self.nodes.dtype))
         widths = [len(t.heads) * (config.group + 2) * d for t in tensors]
@@ -170,9 +170,11 @@ class _Exporter:
         read = [self.attention.read(*part) for part in zip(tensors, parts, norms, strict=True)]
         joined = read[0] if len(read) == 1 else g.op("Concat", *read, axis=-1)
         columns = projection_rows(config, self.layout.head_order(layer), config.group)
-        return self.nodes.linear(
-            joined, lambda: self._weight(f"layers.{layer}.self_attn.o_proj.weight")[:, columns].T, f"layers.{layer}.o"
-        )
+
+        def output() -> np.ndarray:
+            return self._weight(f"layers.{layer}.self_attn.o_proj.weight")[:, columns].T
+
+        return self.nodes.linear(joined, output, f"layers.{layer}.o", bits)
 
     def _projections(self, layer: int, tensors: tuple[CacheTensor, ...], kind: str) -> np.ndarray:
         """q, k, v as one weight [(H + 2 K) d, D] or bias, by cache tensor; queries or their norm take 1 / sqrt(d)."""
@@ -252,9 +254,9 @@ class _DecoderExporter(_Exporter):
 class _WriterExporter(_Exporter):
     """The writer: the same layers up to the last with memory heads, of which only keys and values are computed."""
 
-    def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes, mlp_bits: int) -> None:
+    def __init__(self, weights: Tensors, config: ModelConfig, nodes: WeightNodes, mlp: Precision) -> None:
         super().__init__(weights, config, nodes, WRITER)
-        self.mlp_bits = mlp_bits
+        self.mlp_precision = mlp
         self.attention = self._writing = WritingAttention(self.g, nodes, config)
         self._embed(self._writing.ids)
 

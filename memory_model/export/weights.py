@@ -21,6 +21,8 @@ from memory_model.export.quantize import BLOCKS, Quantized, quantize
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
 COMPUTE: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 
+_LABEL = r"(\w+)(?:-(\d+))?(?:-attention-(\w+))?(?:-down-(\w+))?(?:-table-(\w+))?(-half)?"
+
 AddHead = Callable[[str, str], None]
 """Adds the head: (normed hidden states [N, D], name of the logits)."""
 
@@ -29,8 +31,9 @@ AddHead = Callable[[str, str], None]
 class Precision:
     """What the file holds and what the device computes with.
 
-    weights: float32, float16, int8 or int4. table: the same for the token table and the head, by default that of the
-    weights. block: inputs that share a scale. compute: float32, or float16 for matrix products and caches on
+    weights: float32, float16, int8 or int4. attention, down, table: the same for the attention's projections, the MLPs'
+    down projections, and the token table with the head, by default that of the weights; no fewer bits than these
+    in the first two. block: inputs that share a scale. compute: float32, or float16 for matrix products and caches on
     accelerators; norms, softmax and the sum over layers stay float32.
     """
 
@@ -38,14 +41,19 @@ class Precision:
     table: str = ""
     block: int = 32
     compute: str = "float32"
+    attention: str = ""
+    down: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be exported."""
-        for name in (self.weights, self.table or self.weights):
-            if name not in BITS:
+        for name in (self.weights, self.attention, self.down, self.table):
+            if name and name not in BITS:
                 raise InvalidInput(
                     f"precision must be {', '.join(BITS)}, or int4-64-table-int8 and the like, not {name!r}"
                 )
+        for name in (self.attention, self.down):
+            if name and BITS[name] < BITS[self.weights]:
+                raise InvalidInput(f"{name} has fewer bits than the other weights' {self.weights}")
         if self.block not in BLOCKS:
             raise InvalidInput(f"a block is one of {BLOCKS} inputs, not {self.block}")
         if self.compute not in COMPUTE:
@@ -54,23 +62,29 @@ class Precision:
     @classmethod
     def parse(cls, label: str) -> Precision:
         """Inverse of `label`; raises InvalidInput."""
-        found = re.fullmatch(r"(\w+)(?:-(\d+))?(?:-table-(\w+))?(-half)?", label)
+        found = re.fullmatch(_LABEL, label)
         if found is None:
             raise InvalidInput(f"precision {label!r} is not like int4, int4-128-table-int8 or float16-half")
-        weights, block, table, half = found.groups()
-        return cls(weights, table or "", int(block or 32), "float16" if half else "float32")
+        weights, block, attention, down, table, half = found.groups(default="")
+        return cls(weights, table, int(block or 32), "float16" if half else "float32", attention, down)
 
     @property
     def label(self) -> str:
-        """In one word, for manifests and tables: `int4`, `int4-128`, `int4-table-int8`, `float16-half`."""
+        """In one word, for manifests and tables: `int4`, `int4-128`, `int4-attention-int8`, `float16-half`."""
         parts = [self.weights]
         if BITS[self.weights] < 16 and self.block != 32:
             parts.append(str(self.block))
-        if self.table and self.table != self.weights:
-            parts.append(f"table-{self.table}")
+        for name in ("attention", "down", "table"):
+            own = getattr(self, name)
+            if own and own != self.weights:
+                parts.append(f"{name}-{own}")
         if self.compute != "float32":
             parts.append("half")
         return "-".join(parts)
+
+    def bits(self, part: str = "") -> int:
+        """Bits of a weight: of the attention, of down projections ("down"), or of the others ("")."""
+        return BITS[(getattr(self, part) if part else "") or self.weights]
 
 
 class WeightNodes:
@@ -89,7 +103,9 @@ class WeightNodes:
 
         weights: how those that are not of the token table are rounded, by default the same.
         """
-        precision = replace(self.precision, weights=weights or self.precision.weights, table=self._table)
+        precision = replace(self.precision, table=self._table)
+        if weights:
+            precision = replace(precision, weights=weights, attention="", down="")
         twin = WeightNodes(graph, precision, self._moments)
         twin._stored, twin._shared = self._stored, self._shared
         return twin

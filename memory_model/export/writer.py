@@ -32,12 +32,12 @@ def writer_weights(decoder: Precision) -> str:
     return decoder.weights if BITS[decoder.weights] >= 8 else "int8"
 
 
-def mlp_bits(decoder: Precision, config: ModelConfig) -> int:
-    """Bits of the weights of the writer's MLPs: the decoder's own for a large base, so that they are stored once.
+def mlp_precision(decoder: Precision, config: ModelConfig) -> Precision:
+    """Of the writer's MLPs: the decoder's own for a large base, so that they are stored once.
 
     What is written suffers far less from int4 MLPs than from int4 attention (decision 0052).
     """
-    return BITS[decoder.weights if config.parameters() > SMALL_PARAMETERS else writer_weights(decoder)]
+    return decoder if config.parameters() > SMALL_PARAMETERS else Precision(writer_weights(decoder))
 
 
 class WritingAttention:

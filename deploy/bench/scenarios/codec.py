@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
-from memory3.codec.codec import MemoryCodec, ProductCodec
+from memory3.codec.codec import MemoryCodec, ProductCodec, TableCodec
 from memory3.codec.native.library import installed
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.codec.tables import ProductTables
@@ -31,47 +31,50 @@ PAPER_CODEC = BUILD / "codec-paper.faiss"
 
 
 def measure(settings: Settings) -> Keys:
-    """Top level: the paper's shape and codec. `default_model`: the shipped codec."""
+    """Top level: the paper's shape and codec. `default_model`: the codec of the bundle, whose model is measured."""
     shape = MEMORY3_2B
     with threadpool_limits(settings.threads):
         faiss.omp_set_num_threads(settings.threads)
         index = paper_index(PAPER_CODEC)
-        paper = _measure(MemoryFormat(shape, "00" * 32, ProductCodec(tables_of_index(index))), index, settings)
+        codec = ProductCodec(tables_of_index(index), installed())
+        paper = _measure(MemoryFormat(shape, "00" * 32, codec), index, settings)
         default = _default_model(settings)
-    return {**paper, "default_model": default}
+    return {**paper, "default_model": default, "measured_model": default["model"]}
 
 
-def _default_model(settings: Settings) -> Keys | None:
+def _default_model(settings: Settings) -> Keys:
     bundle = Bundle.open(settings.bundle)
     codec = MemoryCodec.load(bundle.folder / "codec.npz")
-    if not isinstance(codec, ProductCodec):
-        return None  # an exact codec has no peer, and FAISS has no index of several tables
-    ours = MemoryFormat(bundle.config, bundle.manifest.model_id, ProductCodec(codec.tables))
-    return _measure(ours, index_of_tables(codec.tables), settings)
+    index = index_of_tables(codec.tables) if isinstance(codec, ProductCodec) else None
+    return _measure(MemoryFormat(bundle.config, bundle.manifest.model_id, codec), index, settings)
 
 
 def _measure(memory_format: MemoryFormat, index: Any, settings: Settings) -> Keys:
-    """Five full memories of clustered vectors: both decoders in turn, and how far their vectors are apart."""
+    """Five full memories of clustered vectors: both decoders in turn, and how far their vectors are apart.
+
+    index: FAISS's decoder of the same codes; None for a codec that it has none of.
+    """
     config, codec = memory_format.config, memory_format.codec
-    assert isinstance(codec, ProductCodec)
     memories = random_memories(config)
     payloads = memory_format.encode(memories)
+    library, native = (codec.library, codec.native) if isinstance(codec, TableCodec) else (None, None)
+    variants = {"ours": _timed(lambda: memory_format.decode(payloads))}
     codes = np.frombuffer(b"".join(p[HEADER.size :] for p in payloads), np.uint8).reshape(-1, codec.code_bytes)
-    ours = ProductCodec(codec.tables, installed())
-    native = ours.native
-    device_format = MemoryFormat(config, memory_format.identity.model_id, ours)
-    decoders = {"ours": _timed(lambda: device_format.decode(payloads)), "FAISS": _timed(lambda: index.sa_decode(codes))}
-    times = interleave(decoders, settings.rounds, warm_up=settings.warm_up)
+    if index is not None:
+        variants["FAISS"] = _timed(lambda: index.sa_decode(codes))
+    times = interleave(variants, settings.rounds, warm_up=settings.warm_up)
     keys: Keys = {
         "model": config.name,
-        "decoder": f"{native.name}, {ours.library.name}" if ours.library and native else "numpy",
+        "decoder": f"{getattr(native, 'name', 'scalar')}, {library.name}" if library and native else "numpy",
         "vectors": 2 * config.memory.budget * len(payloads),
         "bytes": sum(map(len, payloads)),
-        "faiss_difference": _difference(ours, codes, index),
     }
+    keys = with_intervals(keys, decode_ms=median_interval(times["ours"]))
+    if index is None:
+        return keys
+    assert isinstance(codec, ProductCodec)
     return with_intervals(
-        keys,
-        decode_ms=median_interval(times["ours"]),
+        {**keys, "faiss_difference": _difference(codec, codes, index)},
         faiss_decode_ms=median_interval(times["FAISS"]),
         speedup=ratio_interval(times["FAISS"], times["ours"]),
     )
@@ -161,8 +164,9 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     columns = ("five memories", "our decoder", "ours, ms ↓", "FAISS, ms ↓", "speedup ↑", "relative difference ↓")
     note = (
         "Ours includes everything from payloads to memories, as on a device: compiled if there is a C compiler, else"
-        " numpy. FAISS's is `sa_decode` of the same codes in one call. Vectors are random clusters. The last column is"
-        " the norm of the difference over the norm of the vectors; the codes themselves lose several times as much."
+        " numpy. FAISS's is `sa_decode` of the same codes in one call; it has none of scalar codes. Vectors are random"
+        " clusters. The last column is the norm of the difference over the norm of the vectors; the codes themselves"
+        " lose several times as much."
     )
     return [Sheet("decompression", columns, rows, note)]
 

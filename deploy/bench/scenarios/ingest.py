@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -18,15 +16,13 @@ from urllib.parse import quote
 import torch
 from pydantic import Field
 
+from deploy.bench.answers.knowledge import fewer_of_large, portions
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
-from deploy.bench.knowledge import FACTBOOK
 from deploy.bench.processes import side_process
 from deploy.bench.scenario import BUILD, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, with_intervals
 from deploy.bench.service.data import Collection
 from deploy.bench.service.stores import serve_store
-from memory3.formats import FileDocument
-from memory3.text.references import split
-from memory_model.models.folder import ModelFolder
+from memory3.files.bundle import Bundle
 from memory_model.models.load import load_model
 from memory_model.nn.writing import MemoryWriter
 from memory_service.client.ingest import Destination, Ingestion, Upload
@@ -35,32 +31,40 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from testing.clickhouse import PASSWORD, clickhouse_server
 from testing.processes import ServiceProcess
 
-_POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968  # of SmolLM2-135M
+_POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968
+"""Of SmolLM2-135M, whatever the model: the store is the limit."""
 
 
 class IngestSettings(Settings):
-    """references: about so many a round. threads: of the model, in the services and alone. engines: of the stores.
+    """references: about so many a round; None: 150 of a model of 135M parameters, of others by their size.
 
-    The figures without a store's name are those of the first one. pod_references: a round of the pods.
+    threads: of the model, in the services and alone. engines: of the stores, one after the other. The figures without a
+    store's name are those of the first one. pod_references: a round of the pods; 0: they are not measured.
     """
 
     rounds: int = 5
     threads: int = Field(default=2, ge=1, le=256)
-    references: int = Field(default=150, ge=1, le=1000)
+    references: int | None = Field(default=None, ge=1, le=1000)
     engines: tuple[Literal["chdb", "file"], ...] = Field(default=("chdb", "file"), min_length=1)
-    pod_references: int = Field(default=2048, ge=64)
+    pod_references: int = Field(default=2048, ge=0)
 
 
 def measure(settings: IngestSettings) -> Keys:
-    """Each round takes other documents; services and forward pass get the same ones, in turn."""
+    """Each round takes other documents; a service and the forward pass get the same ones, in turn.
+
+    One service at a time: a large model is then held twice, not three times.
+    """
     torch.set_num_threads(settings.threads)
-    loaded = load_model(ModelFolder.open(None))
+    name = Bundle.open(settings.bundle).manifest.name
+    loaded = load_model(name, writes_only=True)
     writer = MemoryWriter(loaded.model, loaded.tokenizer)
+    references = settings.references or fewer_of_large(150, loaded.config)
     tokens, rounds = loaded.config.memory.reference_tokens, settings.rounds + settings.warm_up
-    given = list(islice(portions(loaded.tokenizer.count, tokens, settings.references), rounds))
+    given = list(islice(portions(loaded.tokenizer.count, tokens, references), rounds))
     if len(given) < rounds:
-        raise ScenarioFailed(f"documents for {len(given)} rounds of {settings.references} references: take fewer")
+        raise ScenarioFailed(f"documents for {len(given)} rounds of {references} references: take fewer")
     BUILD.mkdir(parents=True, exist_ok=True)
+    writer.write(given[0].references[:1])  # a service has done so before it serves
 
     def through(address: str, number: int) -> float:
         return given[number].count / ingest(address, map(Upload.of, given[number].documents))
@@ -70,33 +74,29 @@ def measure(settings: IngestSettings) -> Keys:
         writer.write(given[number].references)
         return given[number].count / (time.perf_counter() - began)
 
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD))).resolve()
-        variants: dict[str, Callable[[int], float]] = {"model": model_alone}
-        for engine in settings.engines:
-            store_folder = folder / engine
-            store_folder.mkdir()
-            service = ServiceProcess.start(
-                store_folder,
-                settings.bundle,
-                store=f"{engine}://{store_folder / 'store'}",
-                environment={"OMP_NUM_THREADS": str(settings.threads)},
-            )
-            variants[engine] = functools.partial(through, stack.enter_context(service).address)
-        writer.write(given[0].references[:1])  # a service has done so before it serves
-        samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
-    limit = samples.pop("model")
-    stores = {
-        engine: with_intervals({}, references_per_s=median_interval(rates), ratio=ratio_interval(rates, limit))
-        for engine, rates in samples.items()
+    stores: dict[str, Keys] = {}
+    for engine in settings.engines:
+        with tempfile.TemporaryDirectory(dir=BUILD) as made:
+            folder = Path(made).resolve()
+            store, environment = f"{engine}://{folder / 'store'}", {"OMP_NUM_THREADS": str(settings.threads)}
+            with ServiceProcess.start(folder, settings.bundle, store=store, environment=environment) as service:
+                variants = {"model": model_alone, engine: functools.partial(through, service.address)}
+                samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
+        stores[engine] = with_intervals(
+            {},
+            references_per_s=median_interval(samples[engine]),
+            model_bound_references_per_s=median_interval(samples["model"]),
+            ratio=ratio_interval(samples[engine], samples["model"]),
+        )
+    return {
+        "model": name,
+        "engine": settings.engines[0],
+        "threads": settings.threads,
+        "references": references,
+        "stores": stores,
+        "pods": measured_pods(settings) if settings.pod_references else None,
+        **stores[settings.engines[0]],
     }
-    first = samples[settings.engines[0]]
-    return with_intervals(
-        {"engine": settings.engines[0], "threads": settings.threads, "stores": stores, "pods": measured_pods(settings)},
-        references_per_s=median_interval(first),
-        model_bound_references_per_s=median_interval(limit),
-        ratio=ratio_interval(first, limit),
-    )
 
 
 def measured_pods(settings: IngestSettings) -> Keys:
@@ -141,35 +141,6 @@ def measured_pods(settings: IngestSettings) -> Keys:
     )
 
 
-@dataclass
-class Portion:
-    """Documents of a round and the references that they are split into."""
-
-    documents: list[FileDocument] = field(default_factory=list)
-    references: list[str] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """Of the references."""
-        return len(self.references)
-
-
-def portions(count: Callable[[str], int], tokens: int, references: int) -> Iterator[Portion]:
-    """Documents of the factbook with about as many references, portion after portion, none twice.
-
-    count: tokens of a text. tokens: of a reference, at most.
-    """
-    portion = Portion()
-    for line in FACTBOOK.read_text("utf-8").splitlines():
-        document = json.loads(line)
-        key, title, text = document["key"], document["title"], document["text"]
-        portion.documents.append(FileDocument(key, key, title, text))
-        portion.references += split(text, title, count, tokens)
-        if portion.count >= references:
-            yield portion
-            portion = Portion()
-
-
 def ingest(address: str, uploads: Iterable[Upload]) -> float:
     """Seconds from the first document sent to the last acknowledgement; raises ScenarioFailed if one is refused."""
     began = time.perf_counter()
@@ -181,19 +152,16 @@ def ingest(address: str, uploads: Iterable[Upload]) -> float:
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a store."""
-    limit = figure(result, "model_bound_references_per_s")
-    rows = [
-        (f"{engine}://", figure(keys, "references_per_s"), limit, figure(keys, "ratio"))
-        for engine, keys in result["stores"].items()
-    ]
+    names = ("references_per_s", "model_bound_references_per_s", "ratio")
+    rows = [(f"{engine}://", *(figure(keys, name) for name in names)) for engine, keys in result["stores"].items()]
     columns = ("store", "references/s ↑", "forward pass alone ↑", "ratio ↑")
     note = "From the first document sent to the last acknowledgement of a durable, searchable memory."
-    pods = result["pods"]
-    written = (("one", figure(pods, "one"), "1"), ("two", figure(pods, "two"), figure(pods, "ratio")))
-    return [
-        Sheet(f"ingestion, {result['threads']} threads", columns, rows, note),
-        Sheet("Pods on one server store, memories sent by clients", ("pods", "references/s ↑", "ratio ↑"), written),
-    ]
+    found = [Sheet(f"ingestion, {result['model']}, {result['threads']} threads", columns, rows, note)]
+    if pods := result["pods"]:
+        written = (("one", figure(pods, "one"), "1"), ("two", figure(pods, "two"), figure(pods, "ratio")))
+        title = f"Pods on one server store, memories of {_POD_PAYLOAD_BYTES:,} bytes sent by clients"
+        found.append(Sheet(title, ("pods", "references/s ↑", "ratio ↑"), written))
+    return found
 
 
 SCENARIO = Scenario(

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from deploy.bench.answering import NEVER
+from deploy.bench.answers.answering import NEVER
+from deploy.bench.answers.knowledge import prompts, service_for
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
-from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import (
     Keys,
@@ -89,7 +89,8 @@ class Together:
 
 def measure(settings: LocalServerSettings) -> Keys:
     """Both modes and the peer in turn; every conversation of a round has a prompt of its own."""
-    bundle, llama = Bundle.open(settings.bundle), LlamaCpp.find() if settings.device == "cpu" else None
+    bundle = Bundle.open(settings.bundle)
+    llama = LlamaCpp.find(bundle.manifest.name) if settings.device == "cpu" else None
     at_once, answer_tokens = settings.conversations, settings.answer_tokens
     texts = prompts(bundle, at_once * (settings.rounds + settings.warm_up), settings.prompt_tokens)
     bias = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import Field
 
-from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import COUNTED, measure_modes, speeds, states, whole_speeds
+from deploy.bench.answers.answering import AnswerSettings
+from deploy.bench.answers.decoding import COUNTED, measure_modes, speeds, states, whole_speeds
+from deploy.bench.answers.knowledge import prompts, service_for
+from deploy.bench.answers.text_rag import TextRag
 from deploy.bench.intervals import median_interval, ratio_interval
-from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, round_figure, subject, with_intervals
 from deploy.bench.shaper import Link, shaped_network
-from deploy.bench.text_rag import TextRag
 from memory3.files.bundle import Bundle
 
 RAG = "RAG"

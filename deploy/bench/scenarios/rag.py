@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deploy.bench.answering import AnswerSettings, answer, require_memories
+from deploy.bench.answers.answering import AnswerSettings, answer, require_memories
+from deploy.bench.answers.knowledge import prompts, service_for
+from deploy.bench.answers.text_rag import TextRag
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
-from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
-from deploy.bench.text_rag import TextRag
 from memory3.files.bundle import Bundle
 
 MEMORY, RAG, RAG_EVERY_CHUNK, PEER, ASKING = "memory", "RAG", "RAG every chunk", "llama.cpp RAG", "retrieval"
@@ -25,7 +25,7 @@ class RagSettings(AnswerSettings):
 def measure(settings: AnswerSettings) -> Keys:
     """Seconds of a whole answer in four ways, in turn."""
     bundle = Bundle.open(settings.bundle)
-    llama = LlamaCpp.find()
+    llama = LlamaCpp.find(bundle.manifest.name)
     questions = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
     answer_tokens = settings.answer_tokens
     with service_for(settings, bundle) as address, settings.open(address) as model:

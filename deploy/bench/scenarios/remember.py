@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from deploy.bench.answering import NEVER
+from deploy.bench.answers.answering import NEVER
+from deploy.bench.answers.knowledge import fewer_of_large, portions
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
-from deploy.bench.scenarios.ingest import portions
 from edge_client import EdgeModel, Token
 from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
@@ -29,10 +29,13 @@ TITLE_WORDS = "What is the capital of Norway?"
 
 
 class RememberSettings(Settings):
-    """references: about so many a round. answer_tokens: of the answers meanwhile. stored: references of the search."""
+    """references: about so many a round; None: 48 of a model of 135M parameters, of others by their size.
+
+    answer_tokens: of the answers meanwhile. stored: references of the search.
+    """
 
     rounds: int = 5
-    references: int = Field(default=48, ge=1, le=1000)
+    references: int | None = Field(default=None, ge=1, le=1000)
     answer_tokens: int = Field(default=128, ge=2, le=2048)
     stored: int = Field(default=100_000, ge=100, le=1_000_000)
 
@@ -43,7 +46,8 @@ def measure(settings: RememberSettings) -> Keys:
     embedder = bundle.embedder()
     head = Head.of("bench", bundle.identity, bundle.manifest.embedder_id, embedder.dim)
     tokens, rounds = bundle.config.memory.reference_tokens, settings.rounds + settings.warm_up
-    given = list(islice(portions(bundle.tokenizer.count, tokens, settings.references), rounds))
+    references = settings.references or fewer_of_large(48, bundle.config)
+    given = list(islice(portions(bundle.tokenizer.count, tokens, references), rounds))
     queries = np.random.default_rng(1).standard_normal((rounds, head.dimension)).astype(np.float32)
     BUILD.mkdir(parents=True, exist_ok=True)
     with (
@@ -131,7 +135,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     note = "One thread writes, embeds and stores durably. A search queries random vectors by vector and words."
     return [
         Sheet(
-            f"remembering on the device, {result['threads']} decoder threads",
+            f"remembering on the device, {result['model']}, {result['threads']} decoder threads",
             columns,
             [tuple(figure(result, name) for name in names)],
             note,

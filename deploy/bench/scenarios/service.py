@@ -263,6 +263,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
 
 SCENARIO = Scenario(
     name="service",
+    of_model=False,
     summary="Retrieval with its payloads over gRPC, against an echo of the same bytes and embedded vector databases.",
     settings=ServiceSettings,
     measure=measure,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import decoding_sheets, measure_decoding
+from deploy.bench.answers.answering import AnswerSettings
+from deploy.bench.answers.decoding import decoding_sheets, measure_decoding
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed
 from memory3.files.bundle import MANIFEST
 
@@ -28,6 +28,7 @@ def measure(settings: ShapeSettings) -> Keys:
 
 SCENARIO = Scenario(
     name="shape",
+    of_model=False,
     summary="The paper's shape with random weights: the text is meaningless, the costs are real.",
     settings=ShapeSettings,
     measure=measure,

@@ -135,19 +135,20 @@ def test_poison_in_unused_rows_does_not_leak(budget: str, count: int, tmp_path: 
     np.testing.assert_array_equal(run(poison=True), run(poison=False))
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("precision", ["int8", "int4", "int4-attention-int8-down-int8"])
 def test_low_bit_weights_equal_their_dequantized_float_model(precision: str, tmp_path: Path) -> None:
     """Quantization is the only difference: a float model of the rounded weights gives the same logits.
 
     Up to 8 bits for activations inside the kernel, that is: hence the tolerance.
     """
     model = random_model(config_of("one head", tied_embeddings=False))
-    bits = 4 if precision == "int4" else 8
+    chosen = Precision.parse(precision)
     rounded = random_model(model.config)
     with torch.no_grad():
         for name, parameter in rounded.named_parameters():
             if parameter.ndim == 2:
-                stored = quantize(parameter.numpy().T, 8 if "embed" in name else bits)
+                part = "attention" if "attn" in name else "down" if "down" in name else ""
+                stored = quantize(parameter.numpy().T, 8 if "embed" in name else chosen.bits(part))
                 parameter.copy_(torch.tensor(stored.dequantize().T))
     sets, cuts = [memories(model.config, 5, 1)], [(0, 3, -1), (3, 60, 0)]
     ids = np.random.default_rng(2).integers(0, 200, 60).tolist()
@@ -208,6 +209,18 @@ def test_the_writer_of_a_large_base_shares_the_decoders_mlps(
     written, decoded = ({tensor.name for tensor in model.graph.initializer} for model in read)
     assert {"layers.0.qkv.int8", "layers.0.o.int8", f"layers.0.gate_up.{mlp}", f"layers.0.down.{mlp}"} <= written
     assert {"layers.0.gate_up.int4", "layers.0.down.int4"} <= decoded
+
+
+def test_a_large_bases_writer_shares_projections_of_mixed_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SMALL_PARAMETERS", 0)
+    loaded = tiny_loaded(config=config_of("unequal heads"))
+    export_decoder(loaded, tmp_path / "decoder.onnx", "int4-attention-int8-down-int8")
+    mixed = {f"layers.0.{name}" for name in ("qkv.int8", "o.int8", "gate_up.int4", "down.int8")}
+    for name in ("writer.onnx", "decoder.onnx", "decoder.cpu.onnx"):
+        stored = {t.name for t in onnx.load(tmp_path / name, load_external_data=False).graph.initializer}
+        assert mixed == {tensor for tensor in stored if tensor.startswith("layers.0.") and tensor.count(".") == 3}
 
 
 def test_zero_and_extreme_weights_are_quantized() -> None:
@@ -300,8 +313,10 @@ def test_rows_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_precision_is_read_from_its_label_and_others_are_refused() -> None:
-    for label in ("float32", "int8", "int4", "int4-128", "int4-64-table-int8", "float16-half"):
+    mixed = "int4-64-attention-int8-down-int8-table-int8"
+    for label in ("float32", "int8", "int4", "int4-128", "int4-64-table-int8", "float16-half", mixed):
         assert Precision.parse(label).label == label
-    for label in ("", "int2", "int4-", "int4-48", "int4-table", "int4-table-int3", "int4-fast"):
+    assert [Precision.parse(mixed).bits(part) for part in ("", "attention", "down")] == [4, 8, 8]
+    for label in ("", "int2", "int4-", "int4-48", "int4-table", "int4-table-int3", "int4-fast", "int8-down-int4"):
         with pytest.raises(InvalidInput):
             Precision.parse(label)

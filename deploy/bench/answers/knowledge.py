@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, ScenarioFailed, Settings
+from memory3.config import ModelConfig
 from memory3.digest import file_sha256
 from memory3.files.bundle import Bundle
+from memory3.formats import FileDocument
+from memory3.text.references import split
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 FACTBOOK = ROOT / "data" / "factbook.jsonl"
 COUNTRIES = ("bn", "lu")
 """Ingested: some 90 references, of which a chunk reads five."""
+LEAST_REFERENCES = 8
+SMALL_PARAMETERS = 135e6
 FILLERS = (" the", ".")
 """One token each, again and again, in most tokenizers."""
 
@@ -53,6 +59,44 @@ def prompts(bundle: Bundle, count: int, tokens: int, before: Sequence[str] = ())
     """
     leads = [*before, *[""] * count]
     return [_cut(bundle, lead + text, tokens) for lead, text in zip(leads, _passages(count), strict=False)]
+
+
+@dataclass
+class Portion:
+    """Documents of a round and the references that they are split into."""
+
+    documents: list[FileDocument] = field(default_factory=list)
+    references: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Of the references."""
+        return len(self.references)
+
+
+def portions(count: Callable[[str], int], tokens: int, references: int) -> Iterator[Portion]:
+    """Documents of the factbook with about as many references, portion after portion, none twice.
+
+    count: tokens of a text. tokens: of a reference, at most. Only the beginning of a larger document is taken.
+    """
+    portion = Portion()
+    for line in FACTBOOK.read_text("utf-8").splitlines():
+        document = json.loads(line)
+        key, title, text = document["key"], document["title"], document["text"]
+        parts = split(text, title, count, tokens)
+        if len(parts) > references:
+            text = text[: len(text) * references // len(parts)]
+            parts = split(text, title, count, tokens)
+        portion.documents.append(FileDocument(key, key, title, text))
+        portion.references += parts
+        if portion.count >= references:
+            yield portion
+            portion = Portion()
+
+
+def fewer_of_large(references: int, config: ModelConfig) -> int:
+    """How many references a round takes, of as many for a model of 135M parameters: about as long a time."""
+    return max(LEAST_REFERENCES, round(references * min(1.0, SMALL_PARAMETERS / config.parameters())))
 
 
 def _countries() -> list[dict[str, str]]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx
 
-from deploy.bench.answering import Answered, AnswerSettings, answer, require_memories
+from deploy.bench.answers.answering import Answered, AnswerSettings, answer, require_memories
+from deploy.bench.answers.knowledge import prompts, service_for
 from deploy.bench.intervals import Interval, interleave, median_interval, ratio_interval
-from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import copy_gb_per_s
 from deploy.bench.scenario import Keys, Sheet, figure, round_figure, subject, with_intervals
 from edge_client import EdgeModel

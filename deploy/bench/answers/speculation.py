@@ -9,7 +9,7 @@ from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deploy.bench.answering import AnswerSettings
+from deploy.bench.answers.answering import AnswerSettings
 from deploy.bench.intervals import Interval, interleave, ratio_interval
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import Keys, Sheet, figure, round_figure, with_intervals

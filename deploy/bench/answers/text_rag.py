@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from deploy.bench.answering import AnswerSettings, answer
-from deploy.bench.knowledge import prompts
+from deploy.bench.answers.answering import AnswerSettings, answer
+from deploy.bench.answers.knowledge import prompts
 from edge_client import EdgeModel
 from memory3.text.words import query_words
 
