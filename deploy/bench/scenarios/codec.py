@@ -57,7 +57,7 @@ def _measure(memory_format: MemoryFormat, index: Any, settings: Settings) -> Key
     config, codec = memory_format.config, memory_format.codec
     memories = random_memories(config)
     payloads = memory_format.encode(memories)
-    library, native = (codec.library, codec.native) if isinstance(codec, TableCodec) else (None, None)
+    native, library = codec.native if isinstance(codec, TableCodec) else None, installed()
     variants = {"ours": _timed(lambda: memory_format.decode(payloads))}
     codes = np.frombuffer(b"".join(p[HEADER.size :] for p in payloads), np.uint8).reshape(-1, codec.code_bytes)
     if index is not None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -80,7 +80,8 @@ def measure(settings: IngestSettings) -> Keys:
             folder = Path(made).resolve()
             store, environment = f"{engine}://{folder / 'store'}", {"OMP_NUM_THREADS": str(settings.threads)}
             with ServiceProcess.start(folder, settings.bundle, store=store, environment=environment) as service:
-                variants = {"model": model_alone, engine: functools.partial(through, service.address)}
+                own = functools.partial(through, service.address)
+                variants: dict[str, Callable[[int], float]] = {"model": model_alone, engine: own}
                 samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
         stores[engine] = with_intervals(
             {},

@@ -88,7 +88,8 @@ def _row(settings: MemorySettings, tokens: int) -> Keys:
         answer(model, QUESTION, "off", 8)
         opened = Held.here(weights.name)
         backend, config = model.engine.decoder.backend, model.bundle.config
-        runner, rows = backend.runner(tokens, 1), {}
+        runner = backend.runner(tokens, 1)
+        rows: dict[str, np.ndarray] = {}
         for tensor in cache_layout(config).tensors:
             ones = np.broadcast_to(np.float32(1), (len(tensor.heads), tokens - 1, config.head_dim))
             rows |= {tensor.keys: ones, tensor.values: ones}
