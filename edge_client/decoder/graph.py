@@ -34,7 +34,7 @@ os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 class DecoderGraph(DecoderBackend):
     """An opened `decoder.onnx`. Thread-safe: any number of decoders may run it at the same time.
 
-    fused: whether it is the variant for the CPU provider. cache_dtype, query_dtype: float32 or float16.
+    fused: whether it is the variant for the CPU provider. cache_dtype: float32 or float16.
     """
 
     def __init__(
@@ -50,8 +50,7 @@ class DecoderGraph(DecoderBackend):
             raise CorruptFile(f"decoder.onnx is not a decoder of ours, by its properties: {error}") from error
         self.fused = properties.get("operators") == "fused"
         half = properties.get("compute") == "float16"
-        self.query_dtype: type[np.generic] = np.float16 if half else np.float32
-        self.cache_dtype = np.float16 if properties.get("caches") == "float16" else self.query_dtype
+        self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
         self.query_outputs = self._query_outputs()
         self.records_queries = bool(self.query_outputs)
         self.provider, self.caches_on, self.device = provider, device, device.name
@@ -177,7 +176,7 @@ class Runner(DecoderRunner):
         queries = []
         sizes = {"B": sequences, "S": count, "BS": sequences * count}
         for name, (shape, width) in self.graph.query_outputs.items() if records else ():
-            made = Buffer.zeros([n if isinstance(n, int) else sizes[n] for n in shape], self.graph.query_dtype)
+            made = Buffer.zeros([n if isinstance(n, int) else sizes[n] for n in shape], self.graph.cache_dtype)
             made.bind(io, write=name)
             kept.append(made)
             queries.append(made.array.reshape(sequences, count, -1)[:, count - logit_rows :, :width])

@@ -87,8 +87,7 @@ def export(
         str,
         typer.Option(
             help="Weights: int4, int8, float16 or float32; -64 or -128: block; then -attention-int8: attention's "
-            "projections, -down-int8: MLPs' down projections, -table-int8: token table; -caches-float16: keys "
-            "and values."
+            "projections, -down-int8: MLPs' down projections, -table-int8: token table."
         ),
     ] = PRECISION,
     embedder: Annotated[str | None, typer.Option(help="minilm or a folder; default: the model folder's.")] = None,

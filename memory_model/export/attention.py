@@ -52,13 +52,9 @@ class AttentionNodes:
         """The inputs of keys and values [B, h, R, d]; their outputs are declared."""
         shape: list[int | str] = ["B", len(tensor.heads), f"R_{tensor.layout + 1}", self.config.head_dim]
         for name in (tensor.keys, tensor.values):
-            self.g.input(name, self._cache_type, shape)
-            self.g.output(f"{name}_out", self._cache_type, shape)
+            self.g.input(name, self.nodes.dtype.type, shape)
+            self.g.output(f"{name}_out", self.nodes.dtype.type, shape)
         return tensor.keys, tensor.values
-
-    @property
-    def _cache_type(self) -> type[np.generic]:
-        return self.nodes.dtype.type
 
     def _offer(self, tensor: CacheTensor, queries: str, shape: Sequence[int | str]) -> str:
         """Make a tensor that begins with a token's queries an output, where the heads have memory; its name then.
@@ -173,14 +169,7 @@ def normed(g: Graph, x: str, weight: np.ndarray, epsilon: float) -> str:
 
 
 class FusedAttention(AttentionNodes):
-    """One GroupQueryAttention node for each cache tensor: ONNX Runtime's operator; products float32 [B, S, width].
-
-    It reads caches of either type.
-    """
-
-    @property
-    def _cache_type(self) -> type[np.generic]:
-        return np.float16 if self.nodes.precision.caches else np.float32
+    """One GroupQueryAttention node for each cache tensor: ONNX Runtime's operator, float32; products [B, S, width]."""
 
     def _prepare(self) -> None:
         g, layout = self.g, self.layout

@@ -227,8 +227,6 @@ class _DecoderExporter(_Exporter):
         super().__init__(weights, config, nodes, "fused" if fused else "standard")
         self.fused = fused
         g = self.g
-        if fused and nodes.precision.caches:
-            g.metadata["caches"] = nodes.precision.caches
         ids, positions = (g.input(name, np.int64, ["B", "S"]) for name in ("token_ids", "position_ids"))
         self._wanted = g.input("output_rows", np.int64, ["N"])
         self.attention = (FusedAttention if fused else StandardAttention)(g, nodes, config, self.layout, ids, positions)

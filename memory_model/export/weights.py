@@ -21,7 +21,7 @@ from memory_model.export.quantize import BLOCKS, Quantized, quantize
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
 COMPUTE: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 
-_LABEL = r"(\w+)(?:-(\d+))?(?:-attention-(\w+))?(?:-down-(\w+))?(?:-table-(\w+))?(?:-caches-(\w+))?(-half)?"
+_LABEL = r"(\w+)(?:-(\d+))?(?:-attention-(\w+))?(?:-down-(\w+))?(?:-table-(\w+))?(-half)?"
 
 AddHead = Callable[[str, str], None]
 """Adds the head: (normed hidden states [N, D], name of the logits)."""
@@ -34,8 +34,7 @@ class Precision:
     weights: float32, float16, int8 or int4. attention, down, table: the same for the attention's projections, the MLPs'
     down projections, and the token table with the head, by default that of the weights; no fewer bits than these
     in the first two. block: inputs that share a scale. compute: float32, or float16 for matrix products and caches on
-    accelerators; norms, softmax and the sum over layers stay float32. caches: float16 for keys and values on the CPU
-    too, which computes in float32 all the same.
+    accelerators; norms, softmax and the sum over layers stay float32.
     """
 
     weights: str = "int4"
@@ -44,7 +43,6 @@ class Precision:
     compute: str = "float32"
     attention: str = ""
     down: str = ""
-    caches: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be exported."""
@@ -58,8 +56,6 @@ class Precision:
                 raise InvalidInput(f"{name} has fewer bits than the other weights' {self.weights}")
         if self.block not in BLOCKS:
             raise InvalidInput(f"a block is one of {BLOCKS} inputs, not {self.block}")
-        if self.caches not in ("", "float16"):
-            raise InvalidInput(f"caches are float32 or float16, not {self.caches!r}")
         if self.compute not in COMPUTE:
             raise InvalidInput(f"compute must be one of {tuple(COMPUTE)}, not {self.compute!r}")
 
@@ -69,8 +65,8 @@ class Precision:
         found = re.fullmatch(_LABEL, label)
         if found is None:
             raise InvalidInput(f"precision {label!r} is not like int4, int4-128-table-int8 or float16-half")
-        weights, block, attention, down, table, caches, half = found.groups(default="")
-        return cls(weights, table, int(block or 32), "float16" if half else "float32", attention, down, caches)
+        weights, block, attention, down, table, half = found.groups(default="")
+        return cls(weights, table, int(block or 32), "float16" if half else "float32", attention, down)
 
     @property
     def label(self) -> str:
@@ -82,8 +78,6 @@ class Precision:
             own = getattr(self, name)
             if own and own != self.weights:
                 parts.append(f"{name}-{own}")
-        if self.caches:
-            parts.append(f"caches-{self.caches}")
         if self.compute != "float32":
             parts.append("half")
         return "-".join(parts)

@@ -97,17 +97,6 @@ def run_cuts(
 
 
 @pytest.mark.parametrize("budget", [*BUDGETS, "none"])
-def test_the_cpu_variant_keeps_its_caches_in_half_precision(budget: str, tmp_path: Path) -> None:
-    model = random_model(config_of(budget))
-    sets, cuts = [memories(model.config, 5, 1)], [(0, 3, -1), (3, 60, 0), (60, 61, 0)]
-    ids = np.random.default_rng(3).integers(0, 200, 61).tolist()
-    sequence = exported(model, tmp_path, "float32-caches-float16", variant="fused", prefix=tuple(ids[:3]))
-    assert {b.dtype for b in sequence.decoder.scheduler._runner.caches.buffers.values()} == {np.dtype(np.float16)}
-    got, want = run_cuts(sequence, ids, cuts, sets), reference_logits(model, ids, cuts, sets)[3:]
-    assert np.linalg.norm(got - want) < 2e-3 * np.linalg.norm(want)
-
-
-@pytest.mark.parametrize("budget", [*BUDGETS, "none"])
 @pytest.mark.parametrize("count", [0, 5])
 @pytest.mark.parametrize("variant", [*OPERATORS, "torch"])
 def test_logits_equal_torch_in_chunks_and_steps(budget: str, count: int, variant: str, tmp_path: Path) -> None:
@@ -327,18 +316,7 @@ def test_a_precision_is_read_from_its_label_and_others_are_refused() -> None:
     mixed = "int4-64-attention-int8-down-int8-table-int8"
     for label in ("float32", "int8", "int4", "int4-128", "int4-64-table-int8", "float16-half", mixed):
         assert Precision.parse(label).label == label
-    assert Precision.parse("float32-caches-float16").caches == "float16"
     assert [Precision.parse(mixed).bits(part) for part in ("", "attention", "down")] == [4, 8, 8]
-    for label in (
-        "",
-        "int2",
-        "int4-",
-        "int4-48",
-        "int4-table",
-        "int4-table-int3",
-        "int4-fast",
-        "int8-down-int4",
-        "int8-caches-int8",
-    ):
+    for label in ("", "int2", "int4-", "int4-48", "int4-table", "int4-table-int3", "int4-fast", "int8-down-int4"):
         with pytest.raises(InvalidInput):
             Precision.parse(label)
