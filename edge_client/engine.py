@@ -15,6 +15,7 @@ from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation, ModelClosed, RetrievalError
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.writer import MemoryWriter
+from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import MemoryCache, Recaller
 from edge_client.recall.worker import RecallWorker
@@ -24,7 +25,6 @@ from edge_client.stream import AnswerStream
 from edge_client.wire.client import MemoryClient
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import Bundle
-from memory3.runtime.embedder import Embedder
 
 log = logging.getLogger("edge_client.local")
 REMEMBER_AT = 0.75
@@ -91,7 +91,7 @@ class Engine:
             parallel=settings.parallel,
             model=settings.model,
         )
-        embedder = bundle.embedder(threads=settings.embedder_threads)
+        embedder = QueryEmbedder(bundle.embedder(threads=settings.embedder_threads))
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
         engine = cls._reading(bundle, decoder, embedder, cache, local, settings)
         engine.recaller.prepare()
@@ -101,14 +101,14 @@ class Engine:
         """The same weights, embedder and cached memories with another knowledge base of the service, or several."""
         settings = self.settings.model_copy(update={"knowledge_base": name})
         recaller = self.recaller
-        return self._reading(self.bundle, self.decoder, recaller.embedder, recaller.cache, self.local, settings)
+        return self._reading(self.bundle, self.decoder, recaller.queries, recaller.cache, self.local, settings)
 
     @classmethod
     def _reading(
         cls,
         bundle: Bundle,
         decoder: BatchingDecoder,
-        embedder: Embedder,
+        embedder: QueryEmbedder,
         cache: MemoryCache,
         local: LocalKnowledgeBases,
         settings: EdgeSettings,
@@ -129,6 +129,8 @@ class Engine:
             embedder,
             client,
             decoder.backend.reading_format(bundle.memory_format),
+            sends_text=settings.send_text,
+            ranking=bundle.manifest.ranking,
             local=[local],
             stand_ins=lambda: local.stand_ins(settings.knowledge_base),
             cache=cache,

@@ -9,30 +9,33 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import google_crc32c
-import numpy as np
 
 from edge_client.errors import RetrievalError
 from memory3.errors import InvalidInput
-from memory3.runtime.embedder import Embedder
-from memory3.text.words import order_texts
+from memory3.text.words import DEFAULT_RANKING, QueryWords, Ranking, order_texts, query_words
 
-OWN_SHARE = 0.4
+OWN_SHARE = 0.6
 """Of the question alone in the vector: decision 0005."""
 MOST = 8
 """Knowledge bases read together: each costs a call and up to k payloads."""
 
 
 class Query(str):
-    """A text of a turn. before: the same speaker's turn before it, or "" where that does not matter."""
+    """A text of a turn. earlier: what the same speaker said before it, the newest first, where that matters."""
 
-    __slots__ = ("before",)
-    before: str
+    __slots__ = ("earlier",)
+    earlier: tuple[str, ...]
 
-    def __new__(cls, text: str, before: str = "") -> Query:
+    def __new__(cls, text: str, earlier: Sequence[str] = ()) -> Query:
         """The text, which is all that others see of it."""
         query = super().__new__(cls, text)
-        query.before = before
+        query.earlier = tuple(earlier)
         return query
+
+    @property
+    def before(self) -> str:
+        """The earlier turns in their order as one text; "" without one."""
+        return "\n".join(reversed(self.earlier))
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,12 @@ class RetrievalResult:
 
     hits: tuple[tuple[Hit, ...], ...]
     server_ms: float = 0.0
+
+
+def words_of(query: str, ranking: Ranking = DEFAULT_RANKING) -> QueryWords:
+    """The words to search with. Those of earlier turns count only for the titles of documents that they name."""
+    earlier = query.earlier if isinstance(query, Query) else ()
+    return QueryWords(query_words(query), map(query_words, earlier), ranking)
 
 
 def names_of(text: str) -> tuple[str, ...]:
@@ -114,14 +123,3 @@ def _ordered(found: Collection[Hit], words: Sequence[int]) -> list[Hit]:
         return hits
     order = order_texts(words, [hit.score for hit in hits], texts, [hit.title for hit in hits])
     return [hits[index] for index in order]
-
-
-def query_vectors(embedder: Embedder, queries: Sequence[str]) -> np.ndarray:
-    """Unit vectors float32 [n, dim], from one call of the embedder."""
-    before = {n: query.before for n, query in enumerate(queries) if isinstance(query, Query) and query.before}
-    following = list(before)
-    vectors = embedder.embed([*queries, *(f"{text}\n{queries[n]}" for n, text in before.items())])
-    own, both = vectors[: len(queries)], vectors[len(queries) :]
-    mixed = OWN_SHARE * own[following] + (1 - OWN_SHARE) * both
-    own[following] = mixed / np.maximum(np.linalg.norm(mixed, axis=1, keepdims=True), 1e-12)
-    return own

@@ -77,7 +77,9 @@ class EdgeSettings(CheckedSettings):
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read; default: the
     bundle's, -1 reads everything.
-    deadline_s: longest wait for a chunk's memories.
+    deadline_s: longest wait for a chunk's memories; where embedding a question alone takes more than half of it, that
+    is added. send_text: where embedding all queries of a prompt takes longer than that half, send the service their
+    texts, which it embeds; otherwise the last ones alone are recalled (EMBEDDER_SLOW).
     memory_cache_mb: payloads kept on the device. offline: never call the service, whatever is named.
 
     provider: what runs the decoder, a name of `edge_client.decoder.providers`. model: folder of the model that torch
@@ -105,6 +107,7 @@ class EdgeSettings(CheckedSettings):
     lead_tokens: int = Field(default=16, ge=0, le=4096)
     minimum_score: float | None = Field(default=None, ge=-1, le=1)
     deadline_s: float = Field(default=2.0, gt=0, le=600)
+    send_text: bool = False
     memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
     offline: bool = False
 
@@ -165,6 +168,7 @@ class EdgeOptions(TypedDict, total=False):
     speculation: bool | None
     minimum_score: float | None
     deadline_s: float | None
+    send_text: bool | None
     memory_cache_mb: float | None
     tls: bool | None
     ca: str | Path | None

@@ -60,7 +60,7 @@ class Recalled:
             del memory["text"]
         return {
             **{name: getattr(self, name) for name in ("chunk", "generated", "position", "state", "kept")},
-            **{name: getattr(found, name) for name in ("error", "service_error", "query")},
+            **{name: getattr(found, name) for name in ("error", "service_error", "query", "by_text")},
             "read": read,
             "times": {name: round(ms, 3) for name, ms in asdict(found.times).items()},
             "blocked_ms": round(self.blocked_ms, 3),
@@ -111,8 +111,9 @@ class Statistics:
     first_token_ms: from the call to the first token, prompt recall included. tokens_per_s: of the generated
     tokens after the first. decoder_ms: inside the decoder's runs. overhead_ms: neither in the decoder nor
     blocked by recalling: drawing, text, bookkeeping. recalls: chunks with a request, by their last state in
-    `states`. prompt_blocked_ms and blocked_ms: how long recalling held up the prompt and the generated chunks.
-    drafted_tokens: that were run before they were chosen; accepted_tokens: those of them that were chosen then.
+    `states`, and those without memories by what failed in `reasons`. prompt_blocked_ms and blocked_ms: how long
+    recalling held up the prompt and the generated chunks. drafted_tokens: that were run before they were chosen;
+    accepted_tokens: those of them that were chosen then.
     """
 
     prompt_tokens: int = 0
@@ -124,6 +125,7 @@ class Statistics:
     overhead_ms: float = 0.0
     recalls: int = 0
     states: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
     generated_recalls: int = 0
     prompt_blocked_ms: float = 0.0
     blocked_ms: float = 0.0

@@ -22,7 +22,7 @@ from experiments.corpus.preparing import write_rows
 from experiments.published import ARTICLES, HALUEVAL, QuestionsOption
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.text.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
+from memory3.text.words import DEFAULT_RANKING, STEM
 from memory_model import terminal
 from memory_model.data import factbook
 from memory_model.data.rows import QuestionRow, open_rows
@@ -185,7 +185,7 @@ def key_of(
         key |= {
             "embedder_id": embedder_id,
             "knowledge_base": file_key(data / section.knowledge_base),
-            "order": [STEM, WEIGHT, TITLE_WEIGHT, LARGEST_DROP],
+            "order": [STEM, *vars(DEFAULT_RANKING).values()],
         }
     return key
 

@@ -178,7 +178,7 @@ def sources_of(result: Result) -> list[Text]:
 def statistics_table(result: Result) -> RenderableType:
     """Statistics of an answer: speed, and milliseconds per stage of every recall."""
     s = result.statistics
-    states = ", ".join(f"{n} {state}" for state, n in s.states.items())
+    states = ", ".join([f"{n} {state}" for state, n in s.states.items()] + [f"{n} {r}" for r, n in s.reasons.items()])
     drafts = f"{s.accepted_tokens} of {counted(s.drafted_tokens, 'drafted token')} accepted; "
     line = (
         f"{counted(s.generated_tokens, 'token')} at {s.tokens_per_s:.1f} tokens/s, "

@@ -15,21 +15,23 @@ from edge_client.engine import Engine
 from edge_client.errors import Cancellation
 from edge_client.generate.prompt import cut, requests_recall
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import LocalSource, MemoryRead, Recall, without
+from edge_client.recall.recaller import SLOW, LocalSource, MemoryRead, Recall, without
 from edge_client.recall.worker import Ticket
 from edge_client.stream import Recalled
 from memory3.text.chat import Prompt
 
 GRACE_S = 0.1
 """A wait lasts this much longer than the ticket, so that it is the worker who learns that the service is slow."""
+_BEHIND = "the recall of a chunk before is still under way: embedding takes longer than a chunk on this device"
 
 
 @dataclass
 class _Pending:
-    """A generated chunk's recall that is under way. overdue: its chunk has begun without it."""
+    """A generated chunk's recall that is under way since `begun`. overdue: its chunk has begun without it."""
 
     ticket: Ticket
     chunk: int
+    begun: float
     overdue: bool = False
 
 
@@ -60,6 +62,7 @@ class ChunkRecalls:
         self.read: tuple[MemoryRead, ...] = ()
         self.failed = False
         self.worker = None if policy.mode is RecallMode.off else engine.worker
+        self._recaller = engine.recaller
         self._sequence, self._policy, self._cancellation = sequence, policy, cancellation
         self._prompt, self._tokenizer = prompt, engine.bundle.tokenizer
         # With the prompt's the first generated chunks fill their query up to a chunk's length.
@@ -101,11 +104,7 @@ class ChunkRecalls:
         if self.worker is None:
             return
         if requests_recall(number, self.chunk_tokens, self.lead_tokens):
-            self._give_up("they had not come when the next chunk's were requested")
-            # The fewer tokens of its own chunk a query has, the more of what came before. Without a word to search
-            # for, the next chunk reads what this one reads.
-            if query := self._tokenizer.decode(self._content[-self.chunk_tokens :]).strip():
-                self._pending = _Pending(self._submit([query]), len(self.last))
+            self._request()
         if (pending := self._pending) is None:
             return
         ends = number % self.chunk_tokens == 0
@@ -119,6 +118,20 @@ class ChunkRecalls:
         elif ends:
             pending.overdue = True
 
+    def _request(self) -> None:
+        """Request the next chunk's memories. What embedding cannot keep up with is left out, and told."""
+        # The fewer tokens of its own chunk a query has, the more of what came before. Without a word to search
+        # for, the next chunk reads what this one reads.
+        query = self._tokenizer.decode(self._content[-self.chunk_tokens :]).strip()
+        pending, now = self._pending, time.perf_counter()
+        if pending is not None and not pending.ticket.done() and now - pending.begun < self._recaller.queries.text_s:
+            left_out = max(pending.chunk, *self.last) + 1
+            self._swap(left_out, without([query], SLOW, _BEHIND, "skipped")[0], 0.0, generated=True)
+            return
+        self._give_up("they had not come when the next chunk's were requested")
+        if query:
+            self._pending = _Pending(self._submit([query]), max(self.last, default=-1) + 1, now)
+
     def end(self) -> None:
         """The answer is over: nobody waits for what is under way."""
         failed = self.failed
@@ -127,7 +140,8 @@ class ChunkRecalls:
 
     def _submit(self, queries: Sequence[str]) -> Ticket:
         assert self.worker is not None
-        return self.worker.submit(queries, deadline_s=self._policy.deadline_s, also=self.also)
+        deadline_s = self._recaller.deadline_s(queries, self._policy.deadline_s)
+        return self.worker.submit(queries, deadline_s=deadline_s, also=self.also)
 
     def _give_up(self, why: str) -> None:
         """Cancel what is under way; its event has state "skipped" if its chunk has begun."""
@@ -174,7 +188,7 @@ class ChunkRecalls:
                 left.end()
 
         self._cancellation.add_done_callback(cancel)
-        limit_s = self._policy.deadline_s + GRACE_S
+        limit_s = self._recaller.deadline_s(ticket.queries, self._policy.deadline_s) + GRACE_S
         try:
             return ticket.result(limit_s)
         except TimeoutError:

@@ -260,6 +260,7 @@ class Answer:
             overhead_ms=1e3 * (seconds - decoder_s) - prompt - blocked,
             recalls=len(last),
             states=dict(Counter(r.state for r in last)),
+            reasons=dict(Counter(r.recall.reason for r in last if r.recall.reason)),
             generated_recalls=sum(r.generated for r in last),
             prompt_blocked_ms=prompt,
             blocked_ms=blocked,

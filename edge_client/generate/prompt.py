@@ -5,8 +5,9 @@ what people and the model wrote up to the chunk's end, never of the template's s
 such tokens looks further back, and a chunk without any reads what the chunk before it read. So a chunk's memories
 follow from the text up to its end, by which `Sequence` decides what need not be read again.
 
-A question may be about something else than the one before it, or need it ("And how high is it?"). So a query's vector
-lies between that of the question alone and that of both; its words are its own (decision 0005).
+A question may be about something else than those before it, or need them ("And how high is it?"). So a query's vector
+lies between that of the question alone and that of all; its words are its own, and those of earlier questions only tell
+which document is meant (decision 0005).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from edge_client.retrieval import Query
 from memory3.text.chat import Prompt
 from memory3.text.tokenizer import Tokenizer
 
-_TURNS = 3
-"""The last one, its answer's or question's, and the same speaker's before it."""
+_EARLIER = 3
+"""Turns of the same speaker that a query looks back on."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0,
 
 
 def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit: int) -> Query | None:
-    """The last turn up to `end`, and before it the turn of the same speaker, or the other's if there is none.
+    """The last turn up to `end`, and the same speaker's before it, or the other's if there is none.
 
-    Both from their ends, at most `limit` content tokens together. None if the chunk itself holds no content.
+    Each from its end, at most `limit` content tokens together, the newest first. None if the chunk itself holds no
+    content.
     """
     if not any(prompt.content[start:end]):
         return None
@@ -62,15 +64,20 @@ def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit
     for token, is_content in zip(prompt.ids[end - 1 :: -1], prompt.content[end - 1 :: -1], strict=True):
         if is_content:
             if not was_content:
-                if len(turns) == _TURNS:
+                if len(turns) > 2 * _EARLIER:
                     break
                 turns.append([])
             turns[-1].append(token)
         was_content = is_content
-    own = turns[0][:limit]
-    before = turns[-1][: limit - len(own)] if len(turns) > 1 else []
-    text, earlier = (tokenizer.decode(turn[::-1]).strip() for turn in (own, before))
-    return Query(text, earlier) if text else Query(earlier) if earlier else None
+    texts, left = [], limit
+    for turn in [turns[0], *(turns[2::2] or turns[1:])]:
+        texts.append(tokenizer.decode(turn[:left][::-1]).strip())
+        left = max(left - len(turn), 0)
+    text, *earlier = texts
+    earlier = [turn for turn in earlier if turn]
+    if not text:
+        text, earlier = (earlier[0], []) if earlier else ("", [])
+    return Query(text, earlier) if text else None
 
 
 def requests_recall(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:

@@ -22,14 +22,15 @@ import numpy as np
 
 from edge_client.decoder.process_memory import return_free_memory
 from edge_client.errors import Cancellation, RetrievalError, described
+from edge_client.recall.embedding import EMBEDDING_SHARE, QueryEmbedder, texts_of
 from edge_client.recall.policy import Breaker
-from edge_client.retrieval import Hit, RetrievalResult, merged, query_vectors
+from edge_client.retrieval import Hit, RetrievalResult, merged, words_of
 from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import CorruptFile, IdentityMismatch
 from memory3.formats.naming import page_of, source_of
 from memory3.runtime.embedder import Embedder
-from memory3.text.words import query_words
+from memory3.text.words import DEFAULT_RANKING, Ranking
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,9 @@ FAIR_SHARE = 0.5
 LASTING = frozenset({"INCOMPATIBLE", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT_MISMATCH", "EMBEDDER_MISMATCH"})
 """Refusals that every further call of this bundle would get as well."""
 
+SLOW = "EMBEDDER_SLOW"
+"""The reason of a recall that was left out because embedding takes too long on this device."""
+
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
 """fetched: at least one memory came from the service. held: all were here already. late: they came, or will, after
 their chunk began. failed: requested in vain. skipped: not requested. offline: from what this device holds. off: recall
@@ -166,7 +170,8 @@ class Recall:
 
     memories: arrays are read-only. read: one for each hit, refused ones included. error: `REASON: message` of what
     failed for the whole chunk, and `reason` its name alone; empty if nothing did. service_error: why the service was
-    not used, when memories came from this device instead.
+    not used, when memories came from this device instead. by_text: the service embedded the query, because this device
+    would have been too slow.
     """
 
     query: str
@@ -177,6 +182,7 @@ class Recall:
     state: RecallState = "fetched"
     service_error: str = ""
     reason: str = ""
+    by_text: bool = False
 
 
 def without(
@@ -198,21 +204,26 @@ class Recaller:
 
     client: the service, if it is to be called. local: searched at every recall, and merged with the service's answer by
     score; recallers may share the list. stand_ins: what is searched where the service does not answer, looked up
-    whenever it does not. clock: seconds, replaced in tests.
+    whenever it does not. sends_text: where embedding here is too slow, send the service texts, which it embeds.
+    ranking: of the embedder. clock: seconds, replaced in tests.
     """
 
     def __init__(
         self,
-        embedder: Embedder,
+        embedder: Embedder | QueryEmbedder,
         client: MemoryClient | None,
         memory_format: MemoryFormat,
         *,
+        sends_text: bool = False,
+        ranking: Ranking = DEFAULT_RANKING,
         local: list[LocalSource] | None = None,
         stand_ins: Callable[[], Sequence[LocalSource]] = tuple,
         cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.embedder, self.client, self.memory_format = embedder, client, memory_format
+        self.queries = embedder if isinstance(embedder, QueryEmbedder) else QueryEmbedder(embedder)
+        self.embedder, self.client, self.memory_format = self.queries.embedder, client, memory_format
+        self.sends_text, self._ranking = sends_text, ranking
         self.local, self._stand_ins = [] if local is None else local, stand_ins
         self.cache = cache or MemoryCache()
         self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
@@ -229,21 +240,33 @@ class Recaller:
     ) -> list[Recall]:
         """One Recall for every query text, in order, by one call to the service.
 
-        deadline_s: of this recall. cancellation: ends the call; the Recalls are then "skipped". also: a conversation's
-        own memories, searched as `local` is.
+        deadline_s: of this recall. Where embedding would take too much of it, the last queries are embedded, as many as
+        it allows, and the others are sent as text or "skipped" (EMBEDDER_SLOW). cancellation: ends the call; the
+        Recalls are then "skipped". also: a conversation's own memories, searched as `local` is.
         """
         try:
             local = [source for source in (*self.local, also) if source]  # an empty one changes nothing
-            return self._recall(queries, deadline_s, cancellation, local)
+            return self._recall_affordable(queries, deadline_s, cancellation, local)
         except Exception as error:
             # A fault of ours, or of a runtime, costs these chunks' memories and no more.
             reason, _, message = described(error).partition(": ")
             return without(queries, reason, message, "failed")
 
+    def deadline_s(self, queries: Sequence[str], deadline_s: float) -> float:
+        """The deadline with which these queries are to be recalled.
+
+        It is longer than the given one where embedding the last query alone takes more than its share of that.
+        """
+        expected_s = self.queries.expected_s(queries[-1:])
+        return deadline_s + max(0.0, expected_s - EMBEDDING_SHARE * deadline_s)
+
     def prepare(self) -> None:
-        """Do what the first recall would otherwise do within its deadline: codec tables, first run of the embedder."""
+        """Do what the first recall would otherwise do within its deadline: codec tables, first run of the embedder.
+
+        From here on it is known how long the embedder takes.
+        """
         self.memory_format.codec.prepare()
-        query_vectors(self.embedder, ["ready"])
+        self.queries.prepare()
 
     def close(self) -> None:
         """Close the connections to the service."""
@@ -255,9 +278,37 @@ class Recaller:
         self.__dict__.clear()
         return_free_memory()
 
-    def _recall(
+    def _recall_affordable(
         self, queries: Sequence[str], deadline_s: float, cancellation: Cancellation | None, local: Sequence[LocalSource]
     ) -> list[Recall]:
+        """Recall what this device can embed in time, the last query in any case; what it cannot is told."""
+        limit_s = EMBEDDING_SHARE * deadline_s
+        chosen = self.queries.affordable(queries, limit_s)
+        if len(chosen) == len(queries):
+            return self._recall(queries, deadline_s, cancellation, local)
+        if self.sends_text and not local and self.closed() is None:
+            return self._recall(queries, deadline_s, cancellation, (), by_text=True)
+        chosen = chosen or [len(queries) - 1]
+        own = self._recall([queries[n] for n in chosen], deadline_s, cancellation, local)
+        message = (
+            f"this device takes {self.queries.text_s:.2g} s to embed a text, so {len(chosen)} of {len(queries)} "
+            f"queries were embedded in the {limit_s:.2g} s that they may take"
+        )
+        found = without(queries, SLOW, message, "skipped")
+        for index, recall in zip(chosen, own, strict=True):
+            found[index] = recall
+        return found
+
+    def _recall(
+        self,
+        queries: Sequence[str],
+        deadline_s: float,
+        cancellation: Cancellation | None,
+        local: Sequence[LocalSource],
+        *,
+        by_text: bool = False,
+    ) -> list[Recall]:
+        """Recall all of these. by_text: the service embeds them; nothing on this device is searched."""
         if not queries:
             return []
         failed = self.closed()
@@ -267,8 +318,8 @@ class Recaller:
         begun = time.perf_counter()
         with self._computing:
             turn = time.perf_counter()
-            vectors = query_vectors(self.embedder, queries)
-        words, k = [query_words(q) for q in queries], self._memories_per_chunk
+            vectors = self.queries.vectors([] if by_text else queries)
+        words, k = [words_of(q, self._ranking) for q in queries], self._memories_per_chunk
         embedded = time.perf_counter()
         times = RecallTimes(embed_ms=1e3 * (embedded - turn), queue_ms=1e3 * (turn - begun))
         # The request names these ids, so their bytes are kept until the answer is there, whatever the cache evicts.
@@ -277,11 +328,12 @@ class Recaller:
         private = {hit.memory_id for answer in answers for hits in answer.hits for hit in hits}
         if not failed:
             try:
-                answers.append(self._call(vectors, words, held, deadline_s, embedded - begun, cancellation))
+                asked = [texts_of(query)[-1] for query in queries] if by_text else vectors
+                answers.append(self._call(asked, words, held, deadline_s, embedded - begun, cancellation))
             except RetrievalError as error:
                 # Error and frame, and those of its causes, would hold each other until Python's collector runs.
                 error.__traceback__ = error.__cause__ = error.__context__ = None
-                failed, stand_ins = error, self._stand_ins()
+                failed, stand_ins = error, () if by_text else self._stand_ins()
         if failed and failed.unavailable:
             answers += [source.retrieve(vectors, k=k, words=words) for source in stand_ins]
         # Where this device has nothing near, memories from before are read on, as without knowledge bases of its own.
@@ -309,6 +361,7 @@ class Recaller:
                 times=times,
                 state="offline" if failed else _state(reads),
                 service_error=described(failed) if failed and (self.client or stand_ins) else "",
+                by_text=by_text,
             )
             for query, (memories, reads) in zip(queries, read, strict=True)
         ]
@@ -322,7 +375,7 @@ class Recaller:
 
     def _call(
         self,
-        vectors: np.ndarray,
+        queries: np.ndarray | Sequence[str],
         words: Sequence[Sequence[int]],
         held: Collection[int],
         deadline_s: float,
@@ -338,7 +391,7 @@ class Recaller:
         call = self._breaker.begin()
         try:
             answer = self.client.retrieve(
-                vectors,
+                queries,
                 k=self._memories_per_chunk,
                 words=words,
                 held_ids=held,

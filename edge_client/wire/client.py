@@ -1,4 +1,4 @@
-"""Query vectors to hits over gRPC, from threads. Knows the wire and nothing about models: payloads stay bytes here.
+"""Query vectors or texts to hits over gRPC, from threads. Knows nothing about models: payloads stay bytes here.
 
 Of several knowledge bases each gets one call, at the same time. A query's hits are then ordered by vector and words as
 the service orders those of one (`memory3.text.words`), so that the k best of all are read.
@@ -19,7 +19,7 @@ from edge_client.wire.channel import named_errors
 from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput
-from memory3.text.words import LARGEST_DROP
+from memory3.text.words import QueryWords
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,
@@ -109,7 +109,7 @@ class MemoryClient:
 
     def retrieve(
         self,
-        vectors: np.ndarray,
+        queries: np.ndarray | Sequence[str],
         *,
         k: int,
         words: Sequence[Sequence[int]] = (),
@@ -117,13 +117,14 @@ class MemoryClient:
         timeout_s: float | None = None,
         cancellation: Cancellation | None = None,
     ) -> RetrievalResult:
-        """The k nearest memories of each vector (float32 [n, dim]); raises a RetrievalError.
+        """The k nearest memories of each vector (float32 [n, dim]) or text; raises a RetrievalError.
 
-        words: hashes of each query's words (`memory3.text.words`), with which the service orders near ones and
-        leaves out those that lie far below the best. held_ids: memories whose payloads need not be sent.
-        timeout_s: instead of the client's deadline. cancellation: ends the call, which then raises reason CANCELLED.
+        The service embeds texts, and takes their words itself. words: hashes of each query's words
+        (`memory3.text.words`), with which the service orders near ones and leaves out those that lie far below the
+        best. held_ids: memories whose payloads need not be sent. timeout_s: instead of the client's deadline.
+        cancellation: ends the call, which then raises reason CANCELLED.
         """
-        requests = [r for name in self._names for r in self._requests(name, vectors, k, words, held_ids)]
+        requests = [r for name in self._names for r in self._requests(name, queries, k, words, held_ids)]
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
         calls: list[grpc.Future] = []
 
@@ -150,9 +151,9 @@ class MemoryClient:
         hits: dict[str, list[tuple[Hit, ...]]] = {name: [] for name in self._names}
         times_us = dict.fromkeys(self._names, 0)
         for request, response in zip(requests, responses, strict=True):
-            name, queries = request.knowledge_base, len(request.query_vectors) // (4 * request.dimension)
-            if len(response.results) != queries:
-                message = f"{queries} queries were answered by {len(response.results)} results"
+            name, count = request.knowledge_base, _query_count(request)
+            if len(response.results) != count:
+                message = f"{count} queries were answered by {len(response.results)} results"
                 raise RetrievalError(f"{message}: it is no service of this contract")
             shown = name if len(self._names) > 1 else ""
             hits[name] += [tuple(_hit(hit, shown) for hit in result.hits) for result in response.results]
@@ -205,27 +206,45 @@ class MemoryClient:
             return method(request, timeout=self.deadline_s, metadata=self.settings.metadata)
 
     def _requests(
-        self, name: str, vectors: np.ndarray, k: int, words: Sequence[Sequence[int]], held_ids: Collection[int]
+        self,
+        name: str,
+        queries: np.ndarray | Sequence[str],
+        k: int,
+        words: Sequence[Sequence[int]],
+        held_ids: Collection[int],
     ) -> Iterator[retrieval_pb2.RetrieveRequest]:
-        """Requests to one knowledge base, each of so many vectors that its answer can come; raises InvalidInput."""
-        if vectors.ndim != 2 or not len(vectors) or not np.isfinite(vectors).all():
-            raise InvalidInput(f"query vectors must be finite [n, dim] with n > 0, not {vectors.shape}")
-        if words and len(words) != len(vectors):
-            raise InvalidInput(f"words of {len(words)} queries for {len(vectors)} query vectors")
+        """Requests to one knowledge base, each of so many queries that its answer can come; raises InvalidInput."""
+        if isinstance(queries, np.ndarray) and (queries.ndim != 2 or not np.isfinite(queries).all()):
+            raise InvalidInput(f"query vectors must be finite [n, dim] with n > 0, not {queries.shape}")
+        if not len(queries):
+            raise InvalidInput("there is no query")
+        if words and len(words) != len(queries):
+            raise InvalidInput(f"words of {len(words)} queries for {len(queries)} query vectors")
         most = min(QUERIES_PER_CALL, RECEIVE_LIMIT_BYTES // (k * (self._payload_bytes + _HIT_BYTES)))
-        for start in range(0, len(vectors), max(most, 1)):
+        for start in range(0, len(queries), max(most, 1)):
             part = slice(start, start + max(most, 1))
-            request = retrieval_pb2.RetrieveRequest(
-                knowledge_base=name,
-                k=k,
-                dimension=vectors.shape[1],
-                held_ids=held_ids,
-                query_vectors=np.ascontiguousarray(vectors[part], "<f4").tobytes(),
-                query_words=[retrieval_pb2.QueryWords(hashes=w) for w in words[part]],
-                maximum_drop=LARGEST_DROP if words else None,
-            )
+            request = retrieval_pb2.RetrieveRequest(knowledge_base=name, k=k, held_ids=held_ids)
+            if words:
+                ranking = QueryWords.of(words[0]).ranking
+                request.word_weight, request.title_weight = ranking.word_weight, ranking.title_weight
+                request.maximum_drop = ranking.largest_drop
+            if isinstance(queries, np.ndarray):
+                request.dimension = queries.shape[1]
+                request.query_vectors = np.ascontiguousarray(queries[part], "<f4").tobytes()
+                request.query_words.extend(map(_query_words, words[part]))
+            else:
+                request.query_texts.extend(queries[part])
             request.MergeFrom(self._template)
             yield request
+
+
+def _query_words(words: Sequence[int]) -> retrieval_pb2.QueryWords:
+    earlier = (retrieval_pb2.QueryWords(hashes=turn) for turn in QueryWords.of(words).earlier if turn)
+    return retrieval_pb2.QueryWords(hashes=words, earlier=earlier)
+
+
+def _query_count(request: retrieval_pb2.RetrieveRequest) -> int:
+    return len(request.query_texts) or len(request.query_vectors) // (4 * request.dimension)
 
 
 def _hit(hit: retrieval_pb2.Hit, name: str) -> Hit:

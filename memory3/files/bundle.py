@@ -32,6 +32,7 @@ from memory3.runtime.embedder import CONFIG, CPU, Embedder, EmbedderConfig, Exec
 from memory3.text.chat import ChatTemplate
 from memory3.text.refusal import Refusal
 from memory3.text.tokenizer import SpecialTokens, Tokenizer
+from memory3.text.words import DEFAULT_RANKING, Ranking
 
 MANIFEST = "manifest.json"
 WRITER_FILE = "writer.onnx"
@@ -74,6 +75,7 @@ class Manifest:
     special_tokens: SpecialTokens | None = None
     refusal: Refusal = field(default_factory=Refusal)
     minimum_score: float | None = None
+    ranking: Ranking = DEFAULT_RANKING
 
     def to_json(self) -> str:
         """The content of `manifest.json`."""
@@ -94,6 +96,7 @@ class Manifest:
             data["config"] = ModelConfig.from_dict(data["config"])
             data["files"] = {k: FileEntry(**v) for k, v in data["files"].items()}
             data["refusal"] = Refusal(**data.get("refusal") or {})
+            data["ranking"] = Ranking(**data.get("ranking") or {})
             if special := data.get("special_tokens"):
                 data["special_tokens"] = SpecialTokens(**{**special, "stop": tuple(special["stop"])})
             return cls(**data)
@@ -210,6 +213,15 @@ def write_bundle(folder: str | Path, staging: Path, manifest: Manifest) -> Bundl
     check_place(folder)
     replace_folder(staging, folder)
     return Bundle(folder, manifest)
+
+
+def replace_manifest(folder: str | Path, manifest: Manifest) -> None:
+    """Write another manifest for the same files, to a temporary name first."""
+    partial = Path(folder) / f".{MANIFEST}.{secrets.token_hex(4)}"
+    partial.write_text(manifest.to_json(), encoding="utf-8")
+    _flush(partial)
+    partial.replace(Path(folder) / MANIFEST)
+    _flush(Path(folder))
 
 
 def staging_folder(folder: str | Path) -> Path:

@@ -5,27 +5,31 @@ question tell which fact is meant. The nearest references by vector are therefor
 
     cosine + 0.02 * BM25 + 0.2 if the query has all words of the document's title
 
-where a word is rare or common among the candidates themselves. What scores far below the best is not read: a small
-model that is given the same fact of five subjects takes any of them. Words are sent as hashes of their first letters;
-in scripts that put no spaces between words, of single characters or of three at a time.
+where a word is rare or common among the candidates themselves, and the numbers are the embedder's (`Ranking`). Where
+the query names no title, three quarters of the last number are added for those that it names together with an earlier
+turn ("What about a service?"): the newest turn that names one counts.
+
+What scores far below the best is not read: a small model that is given the same fact of five subjects takes any of
+them. Words are sent as hashes of their first letters; in scripts that put no spaces between words, of single characters
+or of three at a time.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from memory3.errors import InvalidInput
+
 STEM = 6
 """Letters of a word that count: "populations" is "popula", as "population" is."""
-WEIGHT = 0.02
-"""Of BM25, added to the cosine; measured on the factbook (docs/benchmarks.md)."""
-TITLE_WEIGHT = 0.2
-"""Of a document that the query names, added to the cosine."""
-LARGEST_DROP = 0.12
-"""A candidate whose score is lower than the best one's by more is left out."""
+EARLIER_SHARE = 0.75
+"""Of the title's weight for a document that an earlier turn names, where the query names none: decision 0005."""
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
 TRIGRAM = 3
 """Characters of a word in scripts whose words are several letters without spaces between them (docs/quality.md)."""
@@ -40,6 +44,51 @@ _ARTICLE = re.compile(r"(?:[وفبك]?ال|لل)(?=..)")
 """The Arabic article, alone or after a one-letter word."""
 _ASCII = bytes(c if c == ord("_") or chr(c).isalnum() else ord(" ") for c in range(128)).lower().ljust(256)
 """Letters and digits in lower case, all else blank: words of ASCII texts in half the time."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How words count beside the cosines of an embedder, and when too little is left to read a memory.
+
+    The defaults are MiniLM's; `memory-model calibrate-retrieval` measures those of any embedder. word_weight: of BM25.
+    title_weight: of a document that the query names. largest_drop: a candidate whose score is lower than the best one's
+    by more is left out.
+    """
+
+    word_weight: float = 0.02
+    title_weight: float = 0.2
+    largest_drop: float = 0.12
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInput for what is no finite number of 0 or more."""
+        if not all(math.isfinite(value) and value >= 0 for value in (vars(self).values())):
+            raise InvalidInput(f"a ranking has weights of 0 or more, not {self}")
+
+
+DEFAULT_RANKING = Ranking()
+
+
+class QueryWords(tuple[int, ...]):
+    """The distinct words of a query.
+
+    earlier: those of the turns before it, the newest first. ranking: how all of them count.
+    """
+
+    earlier: tuple[tuple[int, ...], ...]
+    ranking: Ranking
+
+    def __new__(
+        cls, words: Iterable[int], earlier: Iterable[Iterable[int]] = (), ranking: Ranking = DEFAULT_RANKING
+    ) -> QueryWords:
+        """The hashes, as `query_words` returns them."""
+        made = super().__new__(cls, words)
+        made.earlier, made.ranking = tuple(tuple(turn) for turn in earlier), ranking
+        return made
+
+    @classmethod
+    def of(cls, words: Sequence[int]) -> QueryWords:
+        """These words, whose turns and ranking are the defaults if they have none."""
+        return words if isinstance(words, QueryWords) else cls(words)
 
 
 def text_words(text: str) -> np.ndarray:
@@ -94,16 +143,27 @@ def ranked(
 ) -> list[tuple[int, float]]:
     """Indices of the candidates with their scores, best first; equal ones keep their order by vector.
 
-    titles: the words of each candidate's title, or nothing; a query may have all of them. drop: candidates that score
-    lower than the best by more are left out; None keeps all.
+    words: those of a query; QueryWords may have earlier turns and a ranking. titles: the words of each candidate's
+    title, or nothing; a query, or an earlier turn, may name it by having all of them. drop: candidates that score lower
+    than the best by more are left out; None keeps all.
     """
-    scores = np.asarray(cosines, dtype=np.float64) + WEIGHT * lexical_scores(words, candidates)
+    query = QueryWords.of(words)
+    scores = np.asarray(cosines, dtype=np.float64) + query.ranking.word_weight * lexical_scores(query, candidates)
     if titles:
-        requested = set(words)
-        scores = scores + [TITLE_WEIGHT * (bool(title) and requested.issuperset(title)) for title in titles]
+        scores = scores + _title_scores(query, titles)
     indices = np.argsort(-scores, kind="stable")
     best = list(zip(indices.tolist(), scores[indices].tolist(), strict=True))
     return best if drop is None else [one for one in best if one[1] >= best[0][1] - drop]
+
+
+def _title_scores(query: QueryWords, titles: Sequence[Sequence[int]]) -> np.ndarray:
+    """What is added for each title that the query names, or else the newest earlier turn that names one."""
+    weight = query.ranking.title_weight
+    for turn in ((), *query.earlier):
+        requested = set(query).union(turn)
+        if any(named := [bool(title) and requested.issuperset(title) for title in titles]):
+            return (EARLIER_SHARE if turn else 1) * weight * np.asarray(named, np.float64)
+    return np.zeros(len(titles))
 
 
 def order_texts(
@@ -111,5 +171,6 @@ def order_texts(
 ) -> list[int]:
     """Indices of the texts that are to be read, best first: without those far below the best. titles: "" for none."""
     title_words = {title: query_words(title) for title in set(titles)}
-    best = ranked(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], LARGEST_DROP)
+    drop = QueryWords.of(words).ranking.largest_drop
+    best = ranked(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], drop)
     return [index for index, _ in best]

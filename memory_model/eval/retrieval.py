@@ -11,7 +11,7 @@ from memory3.errors import InvalidInput
 from memory3.runtime.embedder import Embedder
 from memory3.text.references import split
 from memory3.text.tokenizer import Tokenizer
-from memory3.text.words import LARGEST_DROP, query_words, ranked, text_words
+from memory3.text.words import DEFAULT_RANKING, query_words, ranked, text_words
 from memory_model.data import factbook
 
 CANDIDATES = 50
@@ -39,7 +39,12 @@ class ReferenceIndex:
         return cls(references, np.concatenate(blocks), embedder)
 
     def nearest(
-        self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES, drop: float | None = LARGEST_DROP
+        self,
+        queries: Sequence[str],
+        k: int = 5,
+        *,
+        candidates: int = CANDIDATES,
+        drop: float | None = DEFAULT_RANKING.largest_drop,
     ) -> list[list[int]]:
         """For each query the numbers of the k best references, best first, found as the service finds them.
 

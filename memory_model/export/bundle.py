@@ -11,6 +11,7 @@ from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import MemoryFormat
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory3.printable import Bars
+from memory3.text.words import DEFAULT_RANKING
 from memory_model.data.factbook import read_jsonl
 from memory_model.defaults import PRECISION
 from memory_model.export.activations import KEYS, second_moments
@@ -88,6 +89,7 @@ def export_bundle(
                 special_tokens=loaded.tokenizer.special,
                 refusal=folder.refusal,
                 minimum_score=None if embedder else folder.minimum_score,
+                ranking=DEFAULT_RANKING if embedder else folder.ranking,
             )
             bundle = write_bundle(out, staging, manifest)
             progress.update(steps, advance=1, description="done")

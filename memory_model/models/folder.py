@@ -25,6 +25,7 @@ from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory3.text.refusal import Refusal
+from memory3.text.words import DEFAULT_RANKING, Ranking
 from memory_model.catalogue.table import PREFIX, entry_of, nearest
 from memory_model.defaults import ASSETS, MINILM, MODEL
 from memory_model.models.gguf import GgufFile
@@ -49,7 +50,7 @@ class ModelFolder:
     base: a path, relative to the folder or absolute, `catalogue:NAME` of a base that `memory-model pull` fetches, or
     `package:NAME/FILE` of an installed package. base_id: SHA-256 of the base's files. sizes: bytes of each of them.
     minimum_score: cosine similarity, of the folder's own embedder, below which a device does not read what it finds;
-    None reads everything.
+    None reads everything. ranking: how words count beside that embedder's cosines.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class ModelFolder:
     licence: str = ""
     refusal: Refusal = field(default_factory=Refusal)
     minimum_score: float | None = None
+    ranking: Ranking = DEFAULT_RANKING
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> ModelFolder:
@@ -77,6 +79,7 @@ class ModelFolder:
             base = data.pop("base")
             memory = MemoryConfig.from_dict(data.pop("memory"))
             refusal = Refusal(**data.pop("refusal", None) or {})
+            ranking = Ranking(**data.pop("ranking", None) or {})
             return cls(
                 folder,
                 base=base["path"],
@@ -84,6 +87,7 @@ class ModelFolder:
                 sizes=base["sizes"],
                 memory=memory,
                 refusal=refusal,
+                ranking=ranking,
                 **data,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -151,6 +155,7 @@ class ModelFolder:
             "licence": self.licence,
             "refusal": asdict(self.refusal),
             "minimum_score": self.minimum_score,
+            "ranking": asdict(self.ranking),
         }
         partial = self.path / f"{MANIFEST}.partial"
         partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
-from memory3.text.words import query_words
+from memory3.text.words import DEFAULT_RANKING, QueryWords, Ranking, query_words
 from memory_service.encoder import read_vectors
 from memory_service.errors import BadRequest
 from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
@@ -32,6 +33,7 @@ _MAX_TEXTS, _MAX_TEXT_BYTES = 32, 8192
 _MAX_FILTER_BYTES, _MAX_FILTER_VALUES = 65536, 1000
 _MAX_EQUAL = 16
 _MAX_WORDS = 512
+_MAX_EARLIER = 8
 _BOUNDS = ("at_least", "above", "at_most", "below")
 
 Embed: TypeAlias = Callable[[list[str]], Awaitable[np.ndarray]]
@@ -66,7 +68,8 @@ async def read_query(
     _require_at_most(settings.max_k, k, "memories for a query", "k")
     _require_at_most(MAX_HITS, k * count, f"hits ({count} queries for {k} memories each)", "k")
     _require_at_most(MAX_HELD_IDS, len(request.held_ids), "held_ids", "held_ids")
-    words = [query_words(text) for text in texts] or _words(request, count)
+    ranking = _ranking(request)
+    words = [QueryWords(query_words(text), (), ranking) for text in texts] or _words(request, count, ranking)
     drop, minimum_score = _bounds(request)
     filters = _filters(request)
     if vectors is None:
@@ -118,14 +121,25 @@ def _texts(request: retrieval_pb2.RetrieveRequest) -> list[str]:
     return texts
 
 
-def _words(request: retrieval_pb2.RetrieveRequest, count: int) -> list[Sequence[int]]:
-    words: list[Sequence[int]] = [tuple(query.hashes) for query in request.query_words]
+def _ranking(request: retrieval_pb2.RetrieveRequest) -> Ranking:
+    named = [name for name in ("word_weight", "title_weight") if request.HasField(name)]
+    for name in named:
+        if not (math.isfinite(weight := getattr(request, name)) and weight >= 0):
+            raise BadRequest(f"{name} is {weight}, it must be finite and 0 or more", field=name)
+    return replace(DEFAULT_RANKING, **{name: getattr(request, name) for name in named})
+
+
+def _words(request: retrieval_pb2.RetrieveRequest, count: int, ranking: Ranking) -> list[QueryWords]:
+    found = request.query_words
+    words = [QueryWords(query.hashes, (turn.hashes for turn in query.earlier), ranking) for query in found]
     if words and len(words) != count:
         raise BadRequest(
             f"query_words of {len(words)} queries for {count} query vectors: send one entry each, or none",
             field="query_words",
         )
-    _require_at_most(_MAX_WORDS, max(map(len, words), default=0), "words of a query", "query_words")
+    turns = [turn for query in words for turn in (query, *query.earlier)]
+    _require_at_most(_MAX_WORDS, max(map(len, turns), default=0), "words of a query", "query_words")
+    _require_at_most(_MAX_EARLIER, max((len(w.earlier) for w in words), default=0), "earlier turns", "query_words")
     return words
 
 

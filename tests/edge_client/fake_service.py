@@ -55,6 +55,8 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
         if self.abort:
             context.abort(*self.abort)
         queries = np.frombuffer(request.query_vectors, "<f4").reshape(-1, self.embedder.dim)
+        if request.query_texts:
+            queries = self.embedder.embed(list(request.query_texts))
         response = retrieval_pb2.RetrieveResponse()
         sent = {memory_id - 1 for memory_id in request.held_ids}
         for query in queries[: 0 if self.too_few_results else None]:

@@ -21,7 +21,7 @@ from edge_client import (
 )
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
-from edge_client.recall.recaller import Recall, Recaller
+from edge_client.recall.recaller import SLOW, Recall, Recaller
 from edge_client.settings import EdgeSettings
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
@@ -130,6 +130,26 @@ def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, g
     assert all(r.kept for r in recalls), "what was read before is read on"
     assert len(tokens_of(events)) == 50
     assert finished(events).statistics.states["skipped"] == 3
+
+
+def test_decoding_that_overtakes_the_embedder_waits_for_it_and_says_what_was_left_out(
+    gated: EdgeModel, gate: Gate
+) -> None:
+    gate.queries.text_s = 1e6  # measured when the model was opened
+    session, events = gated.session(), list[Event]()
+    for event in session.send(QUESTION, max_tokens=42, **MANY):
+        events.append(event)
+        count = len(tokens_of(events))
+        if count == 1:
+            gate.open.clear()
+        if count == 40 and isinstance(event, Token):
+            gate.open.set()
+            wait_until_done(session)
+    recalls = [r for r in recalls_of(events) if r.generated]
+    assert [(r.state, r.recall.reason) for r in recalls] == [("skipped", SLOW), ("late", "")]
+    assert [r.chunk for r in recalls] == [recalls[1].chunk + 1, recalls[1].chunk]
+    assert recalls[1].recall.memories
+    assert finished(events).statistics.reasons == {SLOW: 1}
 
 
 def test_a_saved_session_goes_on_where_it_was_and_is_refused_by_name(

@@ -157,7 +157,7 @@ def answered(case: Case) -> dict[str, Any]:
         found = recalled.pop(0) if case.memory and chunk.query is not None else None
         read = read if found is None else found
         logits = reference.read(chunk.tokens, read)
-        query = None if chunk.query is None else {"text": str(chunk.query), "before": chunk.query.before}
+        query = None if chunk.query is None else {"text": str(chunk.query), "earlier": list(chunk.query.earlier)}
         chunks.append(
             {
                 "start": chunk.start,
@@ -191,7 +191,7 @@ def answered(case: Case) -> dict[str, Any]:
             found = recalled.pop(0)
             read = read if found is None else found
             text = tokenizer.decode(said[-size:]).strip()
-            swap = {"query": {"text": text, "before": ""}, "recalled": found, "reads": read}
+            swap = {"query": {"text": text, "earlier": []}, "recalled": found, "reads": read}
         logits = reference.read([token], read)
         if swap or len(tokens) <= 2:
             steps.append({"after_tokens": len(tokens), **swap, "logits": _rounded(logits)})

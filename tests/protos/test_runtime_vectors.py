@@ -196,7 +196,7 @@ def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, e
 def test_queries_follow_from_the_document_alone() -> None:
     tokenizer, size = Tokenizer.from_file(str(FOLDER / "bundle" / "tokenizer.json")), 16
     own, both, mixed = (np.array(vector) for vector in cases()["mixing"].values())
-    found = 0.4 * own + 0.6 * both
+    found = 0.6 * own + 0.4 * both
     np.testing.assert_allclose(found / np.linalg.norm(found), mixed, atol=TOLERANCE)
     for row in cases()["asking"]:
         assert row["after_tokens"] == [n for n in range(1, 65) if (n + min(row["lead_tokens"], size - 1)) % size == 0]
@@ -204,15 +204,17 @@ def test_queries_follow_from_the_document_alone() -> None:
         told = list(zip(case["prompt"]["tokens"], case["prompt"]["content"], strict=True))
         for chunk in case["chunks"]:
             start, end, query = chunk["start"], chunk["start"] + len(chunk["tokens"]), None
-            runs = [[t for t, _ in run] for said, run in itertools.groupby(told[:end], lambda one: one[1]) if said][-3:]
+            runs = [[t for t, _ in run] for said, run in itertools.groupby(told[:end], lambda one: one[1]) if said][-7:]
             if any(said for _, said in told[start:end]):
-                last = runs[-1][-size:]
-                before = runs[0][max(len(runs[0]) - size + len(last), 0) :] if len(runs) > 1 else []
-                query = {"text": tokenizer.decode(last).strip(), "before": tokenizer.decode(before).strip()}
+                turns, left = [], size
+                for run in [runs[-1], *(runs[-3::-2] or runs[-2:-1])]:
+                    turns.append(tokenizer.decode(run[max(len(run) - left, 0) :]).strip())
+                    left = max(left - len(run), 0)
+                query = {"text": turns[0], "earlier": [turn for turn in turns[1:] if turn]}
             assert chunk["query"] == query
         for step in (step for step in case["steps"] if "query" in step):
             last = [*(token for token, said in told if said), *case["tokens"][: step["after_tokens"]]][-size:]
-            assert step["query"] == {"text": tokenizer.decode(last).strip(), "before": ""}
+            assert step["query"] == {"text": tokenizer.decode(last).strip(), "earlier": []}
             assert step["after_tokens"] % size == 0
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.memory.v1 import filter_pb2 as memory_dot_v1_dot_filter__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memory/v1/retrieval.proto\x12\tmemory.v1\x1a\x16memory/v1/filter.proto\"\xaf\x04\n\x0fRetrieveRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rquery_vectors\x18\x02 \x01(\x0c\x12\x11\n\tdimension\x18\x03 \x01(\r\x12\t\n\x01k\x18\x04 \x01(\r\x12\x10\n\x08held_ids\x18\x05 \x03(\x06\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x10\n\x08\x63odec_id\x18\x07 \x01(\t\x12\x13\n\x0b\x65mbedder_id\x18\x08 \x01(\t\x12\x18\n\x10memory_format_id\x18\t \x01(\t\x12\x1a\n\rminimum_score\x18\n \x01(\x02H\x00\x88\x01\x01\x12G\n\x0fmetadata_filter\x18\x0b \x03(\x0b\x32..memory.v1.RetrieveRequest.MetadataFilterEntry\x12\x13\n\x0breturn_text\x18\x0c \x01(\x08\x12*\n\x0bquery_words\x18\r \x03(\x0b\x32\x15.memory.v1.QueryWords\x12\x19\n\x0cmaximum_drop\x18\x0e \x01(\x02H\x01\x88\x01\x01\x12\x13\n\x0bquery_texts\x18\x0f \x03(\t\x12!\n\x06\x66ilter\x18\x10 \x01(\x0b\x32\x11.memory.v1.Filter\x12\x17\n\x0freturn_metadata\x18\x11 \x01(\x08\x1a\x35\n\x13MetadataFilterEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x0e_minimum_scoreB\x0f\n\r_maximum_drop\"\x1c\n\nQueryWords\x12\x0e\n\x06hashes\x18\x01 \x03(\x07\"i\n\x10RetrieveResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.memory.v1.QueryResult\x12,\n\x0cserver_times\x18\x02 \x01(\x0b\x32\x16.memory.v1.ServerTimes\"+\n\x0bQueryResult\x12\x1c\n\x04hits\x18\x01 \x03(\x0b\x32\x0e.memory.v1.Hit\"\xb8\x02\n\x03Hit\x12\x11\n\tmemory_id\x18\x01 \x01(\x06\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x14\n\x0c\x64ocument_key\x18\x03 \x01(\t\x12\r\n\x05title\x18\x04 \x01(\t\x12\x14\n\x0c\x63hunk_number\x18\x05 \x01(\r\x12\x11\n\x04text\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x07payload\x18\x07 \x01(\x0cH\x00\x12\x0e\n\x04held\x18\x08 \x01(\x08H\x00\x12\x16\n\x0epayload_crc32c\x18\t \x01(\x07\x12\x12\n\nrank_score\x18\n \x01(\x02\x12.\n\x08metadata\x18\x0b \x03(\x0b\x32\x1c.memory.v1.Hit.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06memoryB\x07\n\x05_text\"g\n\x0bServerTimes\x12\x11\n\tsearch_us\x18\x01 \x01(\x04\x12\x10\n\x08\x66\x65tch_us\x18\x02 \x01(\x04\x12\x10\n\x08total_us\x18\x03 \x01(\x04\x12\x10\n\x08queue_us\x18\x04 \x01(\x04\x12\x0f\n\x07rank_us\x18\x05 \x01(\x04\x32P\n\tRetrieval\x12\x43\n\x08Retrieve\x12\x1a.memory.v1.RetrieveRequest\x1a\x1b.memory.v1.RetrieveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memory/v1/retrieval.proto\x12\tmemory.v1\x1a\x16memory/v1/filter.proto\"\x85\x05\n\x0fRetrieveRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rquery_vectors\x18\x02 \x01(\x0c\x12\x11\n\tdimension\x18\x03 \x01(\r\x12\t\n\x01k\x18\x04 \x01(\r\x12\x10\n\x08held_ids\x18\x05 \x03(\x06\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x10\n\x08\x63odec_id\x18\x07 \x01(\t\x12\x13\n\x0b\x65mbedder_id\x18\x08 \x01(\t\x12\x18\n\x10memory_format_id\x18\t \x01(\t\x12\x1a\n\rminimum_score\x18\n \x01(\x02H\x00\x88\x01\x01\x12G\n\x0fmetadata_filter\x18\x0b \x03(\x0b\x32..memory.v1.RetrieveRequest.MetadataFilterEntry\x12\x13\n\x0breturn_text\x18\x0c \x01(\x08\x12*\n\x0bquery_words\x18\r \x03(\x0b\x32\x15.memory.v1.QueryWords\x12\x19\n\x0cmaximum_drop\x18\x0e \x01(\x02H\x01\x88\x01\x01\x12\x13\n\x0bquery_texts\x18\x0f \x03(\t\x12!\n\x06\x66ilter\x18\x10 \x01(\x0b\x32\x11.memory.v1.Filter\x12\x17\n\x0freturn_metadata\x18\x11 \x01(\x08\x12\x18\n\x0bword_weight\x18\x12 \x01(\x02H\x02\x88\x01\x01\x12\x19\n\x0ctitle_weight\x18\x13 \x01(\x02H\x03\x88\x01\x01\x1a\x35\n\x13MetadataFilterEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x0e_minimum_scoreB\x0f\n\r_maximum_dropB\x0e\n\x0c_word_weightB\x0f\n\r_title_weight\"D\n\nQueryWords\x12\x0e\n\x06hashes\x18\x01 \x03(\x07\x12&\n\x07\x65\x61rlier\x18\x02 \x03(\x0b\x32\x15.memory.v1.QueryWords\"i\n\x10RetrieveResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.memory.v1.QueryResult\x12,\n\x0cserver_times\x18\x02 \x01(\x0b\x32\x16.memory.v1.ServerTimes\"+\n\x0bQueryResult\x12\x1c\n\x04hits\x18\x01 \x03(\x0b\x32\x0e.memory.v1.Hit\"\xb8\x02\n\x03Hit\x12\x11\n\tmemory_id\x18\x01 \x01(\x06\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x14\n\x0c\x64ocument_key\x18\x03 \x01(\t\x12\r\n\x05title\x18\x04 \x01(\t\x12\x14\n\x0c\x63hunk_number\x18\x05 \x01(\r\x12\x11\n\x04text\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x07payload\x18\x07 \x01(\x0cH\x00\x12\x0e\n\x04held\x18\x08 \x01(\x08H\x00\x12\x16\n\x0epayload_crc32c\x18\t \x01(\x07\x12\x12\n\nrank_score\x18\n \x01(\x02\x12.\n\x08metadata\x18\x0b \x03(\x0b\x32\x1c.memory.v1.Hit.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06memoryB\x07\n\x05_text\"g\n\x0bServerTimes\x12\x11\n\tsearch_us\x18\x01 \x01(\x04\x12\x10\n\x08\x66\x65tch_us\x18\x02 \x01(\x04\x12\x10\n\x08total_us\x18\x03 \x01(\x04\x12\x10\n\x08queue_us\x18\x04 \x01(\x04\x12\x0f\n\x07rank_us\x18\x05 \x01(\x04\x32P\n\tRetrieval\x12\x43\n\x08Retrieve\x12\x1a.memory.v1.RetrieveRequest\x1a\x1b.memory.v1.RetrieveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,21 +37,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HIT_METADATAENTRY']._loaded_options = None
   _globals['_HIT_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_RETRIEVEREQUEST']._serialized_start=65
-  _globals['_RETRIEVEREQUEST']._serialized_end=624
-  _globals['_RETRIEVEREQUEST_METADATAFILTERENTRY']._serialized_start=536
-  _globals['_RETRIEVEREQUEST_METADATAFILTERENTRY']._serialized_end=589
-  _globals['_QUERYWORDS']._serialized_start=626
-  _globals['_QUERYWORDS']._serialized_end=654
-  _globals['_RETRIEVERESPONSE']._serialized_start=656
-  _globals['_RETRIEVERESPONSE']._serialized_end=761
-  _globals['_QUERYRESULT']._serialized_start=763
-  _globals['_QUERYRESULT']._serialized_end=806
-  _globals['_HIT']._serialized_start=809
-  _globals['_HIT']._serialized_end=1121
-  _globals['_HIT_METADATAENTRY']._serialized_start=1055
-  _globals['_HIT_METADATAENTRY']._serialized_end=1102
-  _globals['_SERVERTIMES']._serialized_start=1123
-  _globals['_SERVERTIMES']._serialized_end=1226
-  _globals['_RETRIEVAL']._serialized_start=1228
-  _globals['_RETRIEVAL']._serialized_end=1308
+  _globals['_RETRIEVEREQUEST']._serialized_end=710
+  _globals['_RETRIEVEREQUEST_METADATAFILTERENTRY']._serialized_start=589
+  _globals['_RETRIEVEREQUEST_METADATAFILTERENTRY']._serialized_end=642
+  _globals['_QUERYWORDS']._serialized_start=712
+  _globals['_QUERYWORDS']._serialized_end=780
+  _globals['_RETRIEVERESPONSE']._serialized_start=782
+  _globals['_RETRIEVERESPONSE']._serialized_end=887
+  _globals['_QUERYRESULT']._serialized_start=889
+  _globals['_QUERYRESULT']._serialized_end=932
+  _globals['_HIT']._serialized_start=935
+  _globals['_HIT']._serialized_end=1247
+  _globals['_HIT_METADATAENTRY']._serialized_start=1181
+  _globals['_HIT_METADATAENTRY']._serialized_end=1228
+  _globals['_SERVERTIMES']._serialized_start=1249
+  _globals['_SERVERTIMES']._serialized_end=1352
+  _globals['_RETRIEVAL']._serialized_start=1354
+  _globals['_RETRIEVAL']._serialized_end=1434
 # @@protoc_insertion_point(module_scope)

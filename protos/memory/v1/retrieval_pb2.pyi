@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("knowledge_base", "query_vectors", "dimension", "k", "held_ids", "model_id", "codec_id", "embedder_id", "memory_format_id", "minimum_score", "metadata_filter", "return_text", "query_words", "maximum_drop", "query_texts", "filter", "return_metadata")
+    __slots__ = ("knowledge_base", "query_vectors", "dimension", "k", "held_ids", "model_id", "codec_id", "embedder_id", "memory_format_id", "minimum_score", "metadata_filter", "return_text", "query_words", "maximum_drop", "query_texts", "filter", "return_metadata", "word_weight", "title_weight")
     class MetadataFilterEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,8 @@ class RetrieveRequest(_message.Message):
     QUERY_TEXTS_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     RETURN_METADATA_FIELD_NUMBER: _ClassVar[int]
+    WORD_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    TITLE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     query_vectors: bytes
     dimension: int
@@ -50,13 +52,17 @@ class RetrieveRequest(_message.Message):
     query_texts: _containers.RepeatedScalarFieldContainer[str]
     filter: _filter_pb2.Filter
     return_metadata: bool
-    def __init__(self, knowledge_base: _Optional[str] = ..., query_vectors: _Optional[bytes] = ..., dimension: _Optional[int] = ..., k: _Optional[int] = ..., held_ids: _Optional[_Iterable[int]] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., minimum_score: _Optional[float] = ..., metadata_filter: _Optional[_Mapping[str, str]] = ..., return_text: _Optional[bool] = ..., query_words: _Optional[_Iterable[_Union[QueryWords, _Mapping]]] = ..., maximum_drop: _Optional[float] = ..., query_texts: _Optional[_Iterable[str]] = ..., filter: _Optional[_Union[_filter_pb2.Filter, _Mapping]] = ..., return_metadata: _Optional[bool] = ...) -> None: ...
+    word_weight: float
+    title_weight: float
+    def __init__(self, knowledge_base: _Optional[str] = ..., query_vectors: _Optional[bytes] = ..., dimension: _Optional[int] = ..., k: _Optional[int] = ..., held_ids: _Optional[_Iterable[int]] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., minimum_score: _Optional[float] = ..., metadata_filter: _Optional[_Mapping[str, str]] = ..., return_text: _Optional[bool] = ..., query_words: _Optional[_Iterable[_Union[QueryWords, _Mapping]]] = ..., maximum_drop: _Optional[float] = ..., query_texts: _Optional[_Iterable[str]] = ..., filter: _Optional[_Union[_filter_pb2.Filter, _Mapping]] = ..., return_metadata: _Optional[bool] = ..., word_weight: _Optional[float] = ..., title_weight: _Optional[float] = ...) -> None: ...
 
 class QueryWords(_message.Message):
-    __slots__ = ("hashes",)
+    __slots__ = ("hashes", "earlier")
     HASHES_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     hashes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, hashes: _Optional[_Iterable[int]] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[QueryWords]
+    def __init__(self, hashes: _Optional[_Iterable[int]] = ..., earlier: _Optional[_Iterable[_Union[QueryWords, _Mapping]]] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
     __slots__ = ("results", "server_times")

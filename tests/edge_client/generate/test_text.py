@@ -1,9 +1,7 @@
 """Prompt chunks and streamed text: the parts that need no decoder."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
@@ -14,12 +12,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from edge_client.generate.prompt import cut, query_text
 from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import StreamText
-from edge_client.retrieval import OWN_SHARE, Query, query_vectors
-from memory3.runtime.embedder import Embedder
 from memory3.text.chat import ChatTemplate, Prompt
 from memory3.text.tokenizer import Tokenizer
-from memory_model.export.embedder import export_embedder
-from tests.edge_client.tiny_bundle import SPECIAL, TEMPLATE, byte_tokenizer, tiny_bert, tiny_loaded
+from tests.edge_client.tiny_bundle import SPECIAL, TEMPLATE, byte_tokenizer, tiny_loaded
 
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())
 CHAT = ChatTemplate(TEMPLATE, TOKENIZER)
@@ -124,24 +119,22 @@ def conversation(turns: Sequence[str]) -> Prompt:
     return Prompt(ids, content)
 
 
-def asked(turns: Sequence[str], limit: int = 64) -> tuple[str, str] | None:
+def asked(turns: Sequence[str], limit: int = 64) -> tuple[str, ...] | None:
     prompt = conversation(turns)
     query = query_text(prompt, WORDS, 0, len(prompt.ids), limit)
-    return query and (str(query), query.before)
+    return query and (str(query), *query.earlier)
 
 
-def test_a_question_knows_the_one_before_it_and_not_the_answer_between() -> None:
-    assert asked(["who?"]) == ("who?", "")
+def test_a_question_knows_those_before_it_and_not_the_answers_between() -> None:
+    assert asked(["who?"]) == ("who?",)
     assert asked(["who?", "he"]) == ("he", "who?")
     assert asked(["who?", "he", "and when?"]) == ("and when?", "who?")
-    assert asked(["what?", "it", "who?", "he", "and when?"]) == ("and when?", "who?")
+    assert asked(["what?", "it", "who?", "he", "and when?"]) == ("and when?", "who?", "what?")
+    assert asked([*"abcdefghi"]) == ("i", "g", "e", "c")
 
 
-def test_the_vector_lies_between_the_question_alone_and_both(tmp_path: Path) -> None:
-    export_embedder(tiny_bert(tmp_path / "bert"), tmp_path / "embedder")
-    embedder = Embedder(tmp_path / "embedder")
-    alone, both = embedder.embed(["and when?", "who?\nand when?"])
-    first, following = query_vectors(embedder, ["who?", Query("and when?", "who?")])
-    expected = OWN_SHARE * alone + (1 - OWN_SHARE) * both
-    np.testing.assert_allclose(following, expected / np.linalg.norm(expected), atol=1e-5)
-    np.testing.assert_allclose(first, embedder.embed(["who?"])[0], atol=1e-5)
+def test_earlier_questions_get_the_tokens_that_the_last_one_leaves_the_newest_first() -> None:
+    size = len(WORDS.encode("and when?")) + len(WORDS.encode("who?"))
+    assert asked(["what?", "it", "who?", "he", "and when?"], size) == ("and when?", "who?")
+    assert asked(["what?", "it", "who?", "he", "and when?"], size + 1) == ("and when?", "who?", "?")
+    assert asked(["who?", "he", "and when?"], 2) == ("n?",)

@@ -27,7 +27,7 @@ from memory3.errors import (
     ModelMismatch,
 )
 from memory3.files.bundle import Bundle
-from memory3.text.words import LARGEST_DROP, query_words, ranked, text_words
+from memory3.text.words import DEFAULT_RANKING, query_words, ranked, text_words
 from memory_model.export.bundle import export_bundle
 from memory_model.nn.writing import MemoryWriter as TorchWriter
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_config, tiny_loaded
@@ -83,7 +83,9 @@ def test_a_search_by_vector_and_words_finds_what_comparing_everything_finds(base
     asked, cosines = query_words("What has country 3 to do with 37?"), rows @ query[0]
     near = np.argsort(-cosines)[: HEAD.candidates]
     titles = [query_words(f"Country {n // 3 * 3 % 7}") for n in near]
-    order = ranked(asked, cosines[near].tolist(), [text_words(texts[n]) for n in near], titles, LARGEST_DROP)
+    order = ranked(
+        asked, cosines[near].tolist(), [text_words(texts[n]) for n in near], titles, DEFAULT_RANKING.largest_drop
+    )
     best = near[[place for place, _ in order[:5]]]
     (hits,) = base.retrieve(query, k=5, words=[asked]).hits
     assert [hit.text for hit in hits] == [texts[n] for n in best]

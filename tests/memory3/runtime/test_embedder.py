@@ -17,7 +17,7 @@ from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, MissingF
 from memory3.files.bundle import MANIFEST, REQUIRED, Bundle, Manifest, staging_folder, write_bundle
 from memory3.runtime.embedder import Embedder
 from memory3.text.tokenizer import SpecialTokens
-from memory3.text.words import lexical_scores, query_words, ranked, text_words
+from memory3.text.words import QueryWords, lexical_scores, query_words, ranked, text_words
 from memory_model.export.bundle import export_bundle
 from memory_model.export.embedder import export_embedder
 from tests.edge_client.tiny_bundle import edit_manifest, tiny_bert, tiny_bundle, tiny_config, tiny_loaded
@@ -262,6 +262,23 @@ def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_
     for drop, order in ((None, [1, 2, 0]), (0.1, [1, 2]), (0.0, [1])):
         assert [place for place, _ in ranked(asked, cosines, counts, titles, drop)] == order
     assert ranked([], [], [], [], drop=0.1) == []
+
+
+def test_the_newest_turn_that_names_a_document_tells_which_one_a_follow_up_is_about() -> None:
+    titles = ["Volta 3", "Renko Zed", "Opal City"]
+    texts = [f"{title}\nOil change: 60\nWindscreen replacement: 410" for title in titles]
+    turns = ["And a tyre change?", "How much is an oil change for the Volta 3?", "What does the Renko Zed cost?"]
+
+    def found(question: str, earlier: list[str], drop: float | None = 0.12) -> list[int]:
+        words = QueryWords(query_words(question), map(query_words, earlier))
+        counts = [text_words(text) for text in texts]
+        return [n for n, _ in ranked(words, [0.65, 0.66, 0.66], counts, [query_words(t) for t in titles], drop)]
+
+    assert found("What about a windscreen replacement?", []) == [1, 2, 0]
+    assert found("What about a windscreen replacement?", turns, None) == [0, 1, 2]
+    assert found("What about a windscreen replacement?", turns) == [0], "the others are left out"
+    assert found("And a windscreen for the Opal City?", turns) == [2], "what is named now counts alone"
+    assert found("And the 3?", ["How is the Volta?"])[0] == 0, "a name may be in two turns"
 
 
 def _by_definition(words: list[int], candidates: list[list[int]]) -> list[float]:
