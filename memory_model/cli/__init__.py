@@ -12,6 +12,7 @@ from memory_model.cli.evaluation import calibrate, evaluate
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
 from memory_model.cli.pretraining import pretrain
+from memory_model.cli.retrieval import calibrate_retrieval
 from memory_model.cli.tuning import adapt
 
 
@@ -40,5 +41,17 @@ def main(version: Annotated[bool, version_option("memory-model")] = False) -> No
     """Options of all commands."""
 
 
-for command in (pull, list_models, new, adapt, rank_heads, fit_codec, evaluate, calibrate, export, pretrain):
+for command in (
+    pull,
+    list_models,
+    new,
+    adapt,
+    rank_heads,
+    fit_codec,
+    evaluate,
+    calibrate,
+    calibrate_retrieval,
+    export,
+    pretrain,
+):
     app.command(_NAMES.get(command))(command)
