@@ -10,6 +10,7 @@ from experiments.corpus.preparing import prepare_data
 from experiments.corpus.vocabulary import vocabulary
 from experiments.cost import cost
 from experiments.device_quality import device_quality
+from experiments.follow_ups import follow_ups
 from experiments.languages import languages
 from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
@@ -43,6 +44,7 @@ for study in (
     refusal_curve,
     cost,
     citations,
+    follow_ups,
 ):
     app.command()(study)
 

@@ -20,6 +20,9 @@ def calibrate_retrieval(
     documents: Annotated[
         Path | None, typer.Option(exists=True, help="JSONL of documents {title, text} that are searched too.")
     ] = None,
+    kept: Annotated[
+        float, terminal.share(help="Share of the right texts above the minimum score and within the largest drop.")
+    ] = 0.99,
     bundle: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Bundle whose embedder is measured.")
     ] = None,
@@ -32,9 +35,9 @@ def calibrate_retrieval(
     """Set minimum score, weights of words and titles, and largest drop for an embedder.
 
     Every question is searched among the texts of all rows, their distractors and the documents. The weights are those
-    that rank the right texts best; 99 % of these score above the minimum score, and 99 % of those that are read lie
-    within the largest drop. Cosines of embedders differ: the numbers of one are wrong for another. Use development
-    questions about documents like yours, some hundred of them.
+    that rank the right texts best. A lower share of kept texts leaves more of the wrong ones out. Cosines of embedders
+    differ, so the numbers of one are wrong for another. Use some hundred development questions about documents like
+    yours.
     """
     from memory3.errors import InvalidInput
     from memory3.files.bundle import Bundle, replace_manifest
@@ -65,7 +68,7 @@ def calibrate_retrieval(
     others = references_of(documents, tokenizer, memory.reference_tokens) if documents else []
     with progress_bar("embedding", None) as advance:
         found = calibration.calibrate_retrieval(
-            rows, measured, tokenizer, memory.reference_tokens, others=others, progress=advance
+            rows, measured, tokenizer, memory.reference_tokens, others=others, kept=kept, progress=advance
         )
     table = Table("", "", show_header=False, title=f"{measured.name}, {counted(found.questions, 'question')}")
     for name, value in {**vars(found.ranking), **asdict(found)}.items():

@@ -19,7 +19,6 @@ from memory_model.eval.retrieval import CANDIDATES, ReferenceIndex
 WORD_WEIGHTS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05)
 TITLE_WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
 KEPT_SHARE = 0.99
-"""Of the right references, so many score above the minimum; of those that are read, so many lie within the drop."""
 READ = 5
 LEAST_QUESTIONS = 30
 
@@ -76,12 +75,14 @@ def calibrate_retrieval(
     reference_tokens: int,
     *,
     others: Sequence[str] = (),
+    kept: float = KEPT_SHARE,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Calibration:
     """Measure on questions with the texts that answer them, searched among all texts of the rows and `others`.
 
-    The weights are those with the best mean reciprocal rank, of equal ones the smallest. progress: called with the
-    references that are embedded. Raises InvalidInput for too few questions.
+    The weights are those with the best mean reciprocal rank, of equal ones the smallest. kept: share of the right
+    references that score above the minimum, and of those that are read within the largest drop. progress: called with
+    the number of references that are embedded. Raises InvalidInput for too few questions.
     """
     asked = [row for row in rows if row.answerable]
     if len(asked) < LEAST_QUESTIONS:
@@ -94,8 +95,8 @@ def calibrate_retrieval(
     choices = [Ranking(words, title) for words in WORD_WEIGHTS for title in TITLE_WEIGHTS]
     best = max(choices, key=lambda choice: round(sum(one.reciprocal_rank(choice) for one in found), 3))
     drops = [scores[0] - scores[right].max() for scores, right in (one.ranked(best) for one in found) if right.any()]
-    ranking = replace(best, largest_drop=_rounded(np.quantile(drops, KEPT_SHARE), math.ceil))
-    least = _rounded(np.quantile([one.right_score for one in found], 1 - KEPT_SHARE), math.floor)
+    ranking = replace(best, largest_drop=_rounded(np.quantile(drops, kept), math.ceil))
+    least = _rounded(np.quantile([one.right_score for one in found], 1 - kept), math.floor)
     wrong = [one.cosines[~one.right].max(initial=-1.0) for one in found]
     scores = [one.ranked(ranking)[0] for one in found]
     read = [np.count_nonzero(of_one >= of_one[0] - ranking.largest_drop) for of_one in scores]

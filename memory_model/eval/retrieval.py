@@ -11,7 +11,7 @@ from memory3.errors import InvalidInput
 from memory3.runtime.embedder import Embedder
 from memory3.text.references import split
 from memory3.text.tokenizer import Tokenizer
-from memory3.text.words import DEFAULT_RANKING, query_words, ranked, text_words
+from memory3.text.words import DEFAULT_RANKING, QueryWords, query_words, ranked, text_words
 from memory_model.data import factbook
 
 CANDIDATES = 50
@@ -51,14 +51,27 @@ class ReferenceIndex:
         candidates: that many nearest by cosine are put in order by their words too; 0 ranks by cosine alone. drop: how
         far one may score below the best; None: always k.
         """
+        words = [QueryWords(query_words(query)) for query in queries]
+        return self.search(self.embedder.embed(queries), words, k, candidates=candidates, drop=drop)
+
+    def search(
+        self,
+        vectors: np.ndarray,
+        words: Sequence[QueryWords],
+        k: int = 5,
+        *,
+        candidates: int = CANDIDATES,
+        drop: float | None = DEFAULT_RANKING.largest_drop,
+    ) -> list[list[int]]:
+        """As `nearest`, for unit vectors float32 [n, dim] with the words of their queries."""
         found: list[list[int]] = []
-        for query, vector in zip(queries, self.embedder.embed(queries), strict=True):
+        for of_query, vector in zip(words, vectors, strict=True):
             cosines = self.vectors @ vector
             numbers = np.argsort(-cosines, kind="stable")[: max(k, candidates)].tolist()
             if candidates:
                 texts = [text_words(self.references[n]) for n in numbers]
                 titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
-                best = ranked(query_words(query), cosines[numbers].tolist(), texts, titles, drop)
+                best = ranked(of_query, cosines[numbers].tolist(), texts, titles, drop)
                 numbers = [numbers[index] for index, _ in best]
             found.append(numbers[:k])
         return found

@@ -63,6 +63,7 @@ def test_floor_and_drop_follow_the_embedder_and_words_help_where_cosines_do_not(
 
 
 def test_the_command_writes_what_it_measured_into_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
     bundle, data, out = tiny_bundle(tmp_path / "made"), tmp_path / "questions.json", tmp_path / "out.json"
     folder = Path(shutil.copytree(bundle.folder, tmp_path / "bundle"))
     rows = [{"knowledge": row.knowledge[:60], "question": row.question, "right_answer": "x"} for row in ROWS]
