@@ -77,10 +77,10 @@ def calibrate_retrieval(
     Console().print(table)
     if out is not None:
         write_json(out, {"embedder": measured.name, "embedder_id": measured.embedder_id, **asdict(found)})
-    result = {"minimum_score": found.minimum_score, "ranking": found.ranking}
+    least, ranking = found.minimum_score, found.ranking
     if save and bundle is not None:
-        replace_manifest(bundle, replace(opened.manifest, **result))
+        replace_manifest(bundle, replace(opened.manifest, minimum_score=least, ranking=ranking))
     elif save:
-        replace(folder, **result).save()
-    kept = bundle if bundle is not None else folder.path
-    terminal.console.print(f"saved in {kept}" if save else f"--save writes it to {kept}")
+        replace(folder, minimum_score=least, ranking=ranking).save()
+    place = bundle if bundle is not None else folder.path
+    terminal.console.print(f"saved in {place}" if save else f"--save writes it to {place}")
