@@ -2,7 +2,8 @@
 
 Export the bundle, start the service with an embedded store, ingest over gRPC, ask each question without and with
 memory, stop the service. Models are asked about an invented page of prose, the tiny one, which reads facts, about
-countries that were held out of its tuning. A failure exits with 1 and says what to do.
+countries that were held out of its tuning. Each answer is marked right or wrong. A failure exits with 1 and says what
+to do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +31,7 @@ from deploy.default_bundle import ensure
 from memory3.text.refusal import SENTENCE
 from memory_model.catalogue.table import PREFIX
 from memory_model.defaults import ASSETS, MODEL, TINY
+from memory_model.eval.scores import contained
 from memory_model.models.folder import ModelFolder
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
@@ -43,10 +46,21 @@ console = Console(width=120 if not sys.stdout.isatty() else None, highlight=Fals
 
 @dataclass(frozen=True)
 class DemoQuestion:
-    """A question; expected: what the documents say, `SENTENCE` where they do not say it."""
+    """A question; expected: what the documents say, `SENTENCE` where they do not say it.
+
+    needed: the words that make an answer right; by default what is expected, without a list's rest and remarks.
+    """
 
     text: str
     expected: str
+    needed: str = ""
+
+    def answered_by(self, answer: dict[str, Any]) -> bool:
+        """Whether an answer is right: it has the needed words, or is a refusal where the documents say nothing."""
+        if self.expected == SENTENCE:
+            return bool(answer["refused"])
+        needed = self.needed or re.split(r"[;,] | \(", self.expected)[0]
+        return bool(contained(answer["answer"], needed))
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,8 @@ NEIGHBOURS = ("to", "ng", "ni", "in", "ce", "mp", "bu", "gr", "gg")
 ABOUT_THE_PAGE = (
     DemoQuestion("Who rescued the fishermen near Skarnholm?", "Ragna Amdal"),
     DemoQuestion("How much is the boat to the lighthouse of Skarnholm?", "120 crowns; children under seven go free"),
-    DemoQuestion("Where do I have to leave my dog at Skarnholm?", "on the quay"),
-    DemoQuestion("When can I eat waffles at Skarnholm?", "when the flag is up"),
+    DemoQuestion("Where do I have to leave my dog at Skarnholm?", "on the quay", "quay"),
+    DemoQuestion("When can I eat waffles at Skarnholm?", "when the flag is up", "flag is up"),
     DemoQuestion("How high is the tower of Skarnholm?", SENTENCE),
 )
 
@@ -106,7 +120,7 @@ def run_walk(bundle: Path, model: str, *, full: bool) -> tuple[Walk, list[dict[s
     base = ModelFolder.open(ASSETS / model).base
     if base.startswith(PREFIX):
         with step("model", f"{model}: fetched once into the cache of this user, and checked by its SHA-256"):
-            run("memory-model", "pull", base.removeprefix(PREFIX))
+            run("memory-model", "pull", "--quiet", base.removeprefix(PREFIX))
     with step("bundle", "decoder, embedder and codec as files for the device; made anew when the model changed"):
         ensure(bundle, model)
     shutil.rmtree(WORK, ignore_errors=True)
@@ -153,7 +167,9 @@ def ask_both_ways(question: DemoQuestion, number: int, bundle: Path, address: st
     if not memories_of(answers["with_memory"]):
         errors = ", ".join(chunk["error"] for chunk in answers["with_memory"]["memories"] if chunk["error"])
         raise ProcessFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}; see {log}")
-    return {"question": question.text, "expected": question.expected, **answers}
+    mark = marked(question, answers["with_memory"])
+    console.print(Text.assemble("  expected: ", question.expected, "; with memory: ", mark))
+    return answers
 
 
 def memories_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -162,12 +178,18 @@ def memories_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return list({memory["memory_id"]: memory for memory in read}.values())
 
 
+def marked(question: DemoQuestion, answer: dict[str, Any]) -> Text:
+    """The answer after `right` or `wrong`."""
+    mark = ("right", "green") if question.answered_by(answer) else ("wrong", "red")
+    return Text.assemble(mark, ": ", answer["answer"].strip())
+
+
 def show(walk: Walk, results: list[dict[str, Any]]) -> None:
-    """The final table."""
+    """The final table, and how many answers are right."""
     columns = ("question", "expected", "without memory", "with memory", "memories read, by reference number")
     table = Table(*columns, title=walk.title, show_lines=True)
     table.add_column("tokens/s without, with", justify="right", max_width=10)
-    for result in results:
+    for question, result in zip(walk.questions, results, strict=True):
         pair = result["without_memory"], result["with_memory"]
         memories = memories_of(pair[1])
         numbers: dict[str, str] = {}
@@ -176,9 +198,12 @@ def show(walk: Walk, results: list[dict[str, Any]]) -> None:
             numbers[title] = f"{numbers.get(title, title)} #{memory['chunk_number']}"
         names = f"{', '.join(numbers.values())}; best score {max(m['score'] for m in memories):.2f}"
         speeds = ", ".join(f"{answer['statistics']['tokens_per_s']:.0f}" for answer in pair)
-        answers = [answer["answer"].strip() for answer in pair]
-        table.add_row(*map(Text, (result["question"], result["expected"], *answers, names, speeds)))
+        answers = (marked(question, answer) for answer in pair)
+        table.add_row(Text(question.text), Text(question.expected), *answers, Text(names), speeds)
     console.print(table)
+    for which in ("without_memory", "with_memory"):
+        right = sum(q.answered_by(result[which]) for q, result in zip(walk.questions, results, strict=True))
+        console.print(f"{which.replace('_', ' ')}: {right} of {len(results)} right")
 
 
 def run(program: str, *arguments: object, log: Path | None = None) -> str:

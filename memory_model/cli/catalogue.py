@@ -17,6 +17,7 @@ def pull(
     source: Annotated[
         Path | None, typer.Option("--from", help="The file itself or a folder that has it, in place of a download.")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show progress and errors, nothing else.")] = False,
 ) -> None:
     """Fetch a base model into the cache of this user, and check its SHA-256.
 
@@ -34,6 +35,8 @@ def pull(
             entry, source, lambda way, done: bars.update(task, completed=done, description=f"{entry.name} ({way})")
         )
         bars.update(task, completed=entry.bytes)
+    if quiet:
+        return
     console.print(f"{entry.name}: {entry.about}, {entry.licence}, SHA-256 checked, in [bold]{path}[/bold]")
     console.print(f"next: `memory-model new catalogue:{entry.name} --heads all --out {entry.name}`")
 
