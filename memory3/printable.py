@@ -9,7 +9,8 @@ from typing import Any, TextIO
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.filesize import decimal
+from rich.progress import DownloadColumn, Progress, TaskID
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -113,7 +114,9 @@ class Bars(Progress):
         super().update(task_id, **changes)
         if not (self.disable or self.console.is_terminal or time.monotonic() < self.printed_s + 30):
             self.printed_s, task = time.monotonic(), self._tasks[task_id]
-            what, count = task.description.strip(), f"{task.completed:g}{f' of {task.total:g}' if task.total else ''}"
+            size = decimal if any(isinstance(column, DownloadColumn) for column in self.columns) else "{:,}".format
+            counts = [size(round(number)) for number in (task.completed, task.total) if number is not None]
+            what, count = task.description.strip(), " of ".join(counts)
             self.console.print(what if count in what else f"{what}: {count}", soft_wrap=True, markup=False)
 
 
