@@ -19,6 +19,7 @@ from edge_client.cli.options import (
     as_json,
     err,
     memories_table,
+    opened,
     out,
     say,
     sources_of,
@@ -111,7 +112,7 @@ def ask(
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
     documents = [] if file is None else _documents(file)
     compared, results = _memory(given) is Memory.compare, list[Result]()
-    with EdgeModel.open(**given) as model:
+    with opened(given) as model:
         if named := given.get("knowledge_base"):
             model.require_knowledge_bases(named)
         for mode in ["off", None] if compared else [None]:
@@ -159,7 +160,7 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
     """
     memory, at_terminal = _memory(given), sys.stdin.isatty() and sys.stdout.isatty()
     typed = typed_at_terminal(state_folder() / "chat-history") if at_terminal else typed_lines
-    conversation = TerminalChat(EdgeModel.open(**given), drawn, memory, tables=at_terminal)
+    conversation = TerminalChat(opened(given), drawn, memory, tables=at_terminal)
     try:
         conversation.run(typed)
     finally:

@@ -11,11 +11,13 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from edge_client.decoder.providers import provider_names
 from edge_client.generate.sampling import Sampling
+from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
 from memory3.printable import counted, printable
@@ -65,6 +67,13 @@ err = Console(stderr=True, highlight=False)
 def say(what: str, style: str = "dim") -> None:
     """One line to standard error, never wrapped, because it may hold a command to copy; nothing in it is markup."""
     err.print(Text(printable(what), style=style), soft_wrap=True)
+
+
+def opened(given: dict[str, Any]) -> EdgeModel:
+    """The model of these settings; a terminal shows what is loading, which takes seconds."""
+    settings = EdgeSettings(**given)
+    with err.status(f"loading {escape(printable(str(settings.bundle)))}"):
+        return EdgeModel.open(settings=settings)
 
 
 def with_options(*settings: str, answer: bool = False) -> Callable[[Command], Command]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from memory3 import __version__
 from memory3.files.bundle import Bundle
@@ -117,3 +118,10 @@ def test_the_address_that_is_printed_answers(tiny: Bundle, nobody: str, tmp_path
         assert ("[::1]" in shown) == (host == "::1")
         with urllib.request.urlopen(f"{shown}/health", timeout=20) as answer:
             assert answer.status == 200
+
+
+def test_a_terminal_shows_what_is_loading(places: list[object], tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_client.cli.options.err", Console(stderr=True, force_terminal=True, width=200))
+    shown = run("ask", "What is the code of Lima?", *places, "--max-tokens", 3)
+    assert f"loading {tiny.folder}" in shown.stderr
+    assert "loading" not in shown.stdout
