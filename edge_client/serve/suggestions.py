@@ -6,8 +6,10 @@ document -> its first reference -> questions about its "label: value" lines -> a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import anyio
@@ -27,11 +29,12 @@ MOST = 3
 TRIES = 9
 """Questions that are asked for one list; each costs a short answer."""
 VALUES = 2
-"""Of a document about which is asked, before the whole."""
+"""Of a document about which is asked before the whole; the others come after it."""
 DOCUMENTS = 6
 TOKENS = 48
 """Of an answer."""
 _LABEL = re.compile(r"([^\W\d_][^:;|.?!]{0,38}): (\S[^|]{0,78})")
+_BULLETS = " \t-*•"
 _FEWEST, _SHARE = 3, 0.8
 """Words that an answer about a whole document has, and which of them are to stand in what was read."""
 _LEAST_LETTERS = 4
@@ -62,6 +65,7 @@ def suggestions_of(key: str, title: str, text: str) -> Iterator[Suggestion]:
     """Questions about a reference, whose first line is its title: about its values, then about the whole."""
     subject = title or key
     for line in text.split("\n"):
+        line = line.lstrip(_BULLETS).replace("**", "")
         found = [match for part in line.split("; ") if (match := _LABEL.fullmatch(part.strip()))]
         if not found or len(found) != line.count("; ") + 1:
             continue
@@ -71,6 +75,17 @@ def suggestions_of(key: str, title: str, text: str) -> Iterator[Suggestion]:
             plain = label[0].lower() + label[1:] if label[1:2].islower() else label
             yield Suggestion(f"What is the {plain} of {of}?", key, value.rstrip("."))
     yield Suggestion(f"What is known about {subject}?", key)
+
+
+def in_turn(documents: Iterable[Sequence[Suggestion]], suggested: Container[str]) -> Iterator[Suggestion]:
+    """A question about each document in turn; about one whose key is in `suggested` when no other is left."""
+    rest = [deque(of_one) for of_one in documents if of_one]
+    while rest:
+        rest.sort(key=lambda of_one: of_one[0].key in suggested)
+        of_one = rest.pop(0)
+        yield of_one.popleft()
+        if of_one:
+            rest.append(of_one)
 
 
 def suggestion_routes(answering: Answering) -> APIRouter:
@@ -89,19 +104,17 @@ def suggestion_routes(answering: Answering) -> APIRouter:
             if listed in made:
                 return {"data": made[listed]}
             found: list[str] = []
-            tries = TRIES
-            for key, title, _ in listed:
-                of_one = await anyio.to_thread.run_sync(_suggestions, model, key, title)
-                for suggestion in of_one[:tries]:
-                    if answering.queue.running or answering.queue.waiting:
-                        return {"data": found}  # whoever asks goes first; the next call makes the rest
-                    tries -= 1
-                    async with answering.queue.turn:
-                        kept = await anyio.to_thread.run_sync(_is_answered, model, suggestion)
-                    if kept:
-                        found.append(suggestion.question)
-                        break
-                if len(found) == MOST or not tries:
+            suggested = set[str]()
+            of_each = [await anyio.to_thread.run_sync(_suggestions, model, key, title) for key, title, _ in listed]
+            for suggestion in islice(in_turn(of_each, suggested), TRIES):
+                if answering.queue.running or answering.queue.waiting:
+                    return {"data": found}  # whoever asks goes first; the next call makes the rest
+                async with answering.queue.turn:
+                    kept = await anyio.to_thread.run_sync(_is_answered, model, suggestion)
+                if kept:
+                    found.append(suggestion.question)
+                    suggested.add(suggestion.key)
+                if len(found) == MOST:
                     break
             made.clear()
             made[listed] = found
@@ -129,7 +142,7 @@ def _suggestions(model: EdgeModel, key: str, title: str) -> list[Suggestion]:
     (found,) = model.engine.recaller.recall([title or key])
     text = next((memory.text for memory in found.read if memory.document_key == key and memory.text), "")
     *values, whole = suggestions_of(key, title, text)
-    return [*values[:VALUES], whole] if text else []
+    return [*values[:VALUES], whole, *values[VALUES:]] if text else []
 
 
 def _is_answered(model: EdgeModel, suggestion: Suggestion) -> bool:

@@ -10,7 +10,7 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import MemoryRead, Recall
 from edge_client.serve import suggestions
 from edge_client.serve.completions import Answering, Queue
-from edge_client.serve.suggestions import Suggestion, suggestion_routes, suggestions_of
+from edge_client.serve.suggestions import Suggestion, in_turn, suggestion_routes, suggestions_of
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result, Statistics
 from memory3.files.bundle import Bundle
@@ -33,6 +33,22 @@ def test_questions_are_made_of_labels_and_of_the_rows_of_tables() -> None:
         "What is the phone of Elm?",
         "What is known about Oak?",
     ]
+
+
+def test_lines_of_a_list_are_labels_too() -> None:
+    text = "Router\n- Password: kite-55\n* **Address:** 10.0.0.1"
+    assert [(one.question, one.value) for one in suggestions_of("r", "Router", text)][:-1] == [
+        ("What is the password of Router?", "kite-55"),
+        ("What is the address of Router?", "10.0.0.1"),
+    ]
+
+
+def test_documents_take_turns_and_those_without_a_question_in_the_list_go_first() -> None:
+    suggested = set[str]()
+    order = in_turn([[Suggestion(f"{key}{n}", key) for n in range(3)] for key in "ab"], suggested)
+    assert [next(order).question for _ in range(2)] == ["a0", "b0"]
+    suggested.add("a")
+    assert [one.question for one in order] == ["b1", "b2", "a1", "a2"]
 
 
 @pytest.mark.parametrize(
@@ -80,12 +96,13 @@ def test_a_list_is_made_once_while_nobody_waits_and_anew_when_the_documents_chan
             model.remember("Colour: blue", key="b", title="Lid")
             for _ in range(2):
                 assert suggested() == ["What is the colour of Pump?"]
-            assert asked == ["What is the colour of Pump?", "What is the colour of Lid?", "What is known about Lid?"]
+            known = [f"What is known about {name}?" for name in ("Lid", "Pump")]
+            assert asked == ["What is the colour of Pump?", "What is the colour of Lid?", *known]
             model.forget("a")
             answering.queue.turn.acquire_nowait()
             assert suggested() == []
             answering.queue.turn.release()
-            assert len(asked) == 3
+            assert len(asked) == 4
             assert client.get("/v1/suggestions?knowledge_base=../x").status_code == 422
 
 
