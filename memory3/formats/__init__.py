@@ -4,7 +4,7 @@
     pages        PDF: a document for each page; images by OCR
     markup       Markdown, HTML, LaTeX    structured   YAML, TOML, XML, JSON
     office       Word, PowerPoint, Excel, OpenDocument, RTF, EPUB
-    mail         EML                      code         text, source code, logs, notebooks
+    mail         EML, mbox                      code         text, source code, logs, notebooks
 
 A reader yields documents one at a time; what cannot be read comes as a failed one with its position, and nothing is
 raised for it. A `Report` has what was read, skipped and assumed. Some kinds need the extra `formats` or `ocr`.
@@ -76,6 +76,7 @@ KINDS = (
     Kind("RTF", (".rtf",), office.read_office, "one", "formats"),
     Kind("EPUB", (".epub",), office.read_office, "one, all chapters", "formats"),
     Kind("mail", (".eml",), mail.read_mail, "one: headers, text, and the attachments that can be read"),
+    Kind("mailbox", (".mbox",), mail.read_mailbox, "one for each mail"),
     Kind("LaTeX", (".tex", ".latex"), markup.read_latex, "one", "formats"),
     Kind("notebook", (".ipynb",), code.read_notebook, "one: text, code and printed outputs"),
     Kind("YAML", (".yaml", ".yml"), structured.read_yaml, "one, a line `path: value` for each value"),
@@ -193,7 +194,15 @@ def read_documents(source: Path, typed: Path | None = None, report: Report | Non
     """
     kind = kind_of(source)
     documents = _named(source, typed or source, kind)
-    yield from report.add(kind.name if kind else UNSUPPORTED, documents) if report is not None else documents
+    if report is None:
+        yield from documents
+        return
+    none = True
+    for document in report.add(kind.name if kind else UNSUPPORTED, documents):
+        none = False
+        yield document
+    if none:
+        report.skip(typed or source, EMPTY, "a table without rows")
 
 
 def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocument]:
@@ -209,9 +218,9 @@ def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocumen
 
 
 def has_parts(source: Path) -> bool:
-    """Whether files of this kind have a document for each page or row, whose keys begin with that of the file."""
+    """Whether files of this kind have a document for each page, row or mail, whose keys begin with that of the file."""
     kind = kind_of(source)
-    return kind is not None and kind.read in (pages.read_pdf, records.read_csv, records.read_parquet)
+    return kind is not None and kind.read in (pages.read_pdf, records.read_csv, records.read_parquet, mail.read_mailbox)
 
 
 def count_documents(source: Path) -> int:
@@ -219,4 +228,6 @@ def count_documents(source: Path) -> int:
     kind = kind_of(source)
     if kind and kind.read in _RECORDS:
         return sum(1 for _ in read_documents(source))
+    if kind and kind.read is mail.read_mailbox:
+        return mail.count_mails(source)
     return pages.count_pages(source) if kind and kind.read is pages.read_pdf else 1

@@ -43,6 +43,7 @@ _WIDER = {
     "unicode": "utf-16",
 }
 _EAST_ASIAN = ("cp932", "gb18030", "euc_jp", "big5hkscs")
+_JAPANESE_ESCAPES = (b"\x1b$B", b"\x1b$@")
 _HANGUL_WORDS = re.compile(r"(?<!\S)[가-힣]{1,8}[\d.,:?!]*(?!\S)")
 """Korean has spaces between its words; Chinese, whose bytes may be the same, has none."""
 
@@ -75,9 +76,13 @@ def decode(raw: bytes, declared: str = "") -> DecodedText:
             note = f"declares {name}, in which it is not valid; "
     if wide := _without_mark(raw):
         return DecodedText(raw.decode(wide), wide, f"{note}read as {wide}, by its pattern of zero bytes")
+    if any(escape in raw[:_SAMPLE] for escape in _JAPANESE_ESCAPES) and _fits(raw, "iso2022_jp"):
+        return DecodedText(raw.decode("iso2022_jp"), "iso2022_jp", f"{note}read as iso2022_jp, by its escape sequences")
     try:
         return DecodedText(raw.decode("utf-8"), "utf-8", f"{note}read as utf-8" if note else "")
     except UnicodeDecodeError as error:
+        if mixed := _mostly_utf_8(raw):
+            return DecodedText(mixed, "utf-8", f"{note}read as utf-8, single bytes that are none as cp1252")
         encoding = detected(raw)
         if not encoding:
             raise error
@@ -127,8 +132,13 @@ _ALPHABETS = {
     "cp1250": ("áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ąćęłńóśźż", "čćđšž", "ăâîşţ"),
     "cp1254": ("çğıöşüâîûi\u0307",),
     "cp1257": ("ąčęėįšųūž", "āčēģīķļņšūž", "äõöüšž"),
+    "cp850": ("äöüß", "àâæçéèêëîïôùûü", "áéíñóúü", "áâãàçéêíóôõúü", "àèéìíîòóùú", "æøåäöéü"),
+    "mac_roman": ("äöüß", "àâæçéèêëîïôœùûüÿ", "áéíñóúü", "áâãàçéêíóôõúü", "àèéìíîòóùú", "æøåäöéü"),
 }
 """Letters of the languages that are written in Latin letters, one string a language, by encoding; likeliest first."""
+_RARE = ("cp850", "mac_roman")
+"""Of DOS and old Macs: only if every character is a letter of one language or a usual sign."""
+_USUAL_SIGNS = set("§°«»–—‘’“”„…€£¿¡ºª\xa0")
 
 
 def _latin(raw: bytes) -> str:
@@ -142,6 +152,10 @@ def _latin(raw: bytes) -> str:
             "ª",
             "µ",
         }
+        if encoding in _RARE:
+            letters = {char for char in text.lower() if char > "\x7f"} - _USUAL_SIGNS
+            if not letters:
+                continue
         if not _AMID_LETTERS.search(text) and any(letters <= set(alphabet) for alphabet in alphabets):
             return encoding
     return ""
@@ -154,6 +168,18 @@ _AMID_LETTERS = re.compile(r"[^\W\d_][¹³¿¾¼¯¢£¥±²´¶»«®]|[¿³¹�
 def _mostly_ascii(sample: bytes) -> bool:
     """As in western languages, which have a letter with an accent now and then."""
     return sum(byte > 127 for byte in sample) < 0.35 * len(sample)
+
+
+def _mostly_utf_8(raw: bytes) -> str:
+    """UTF-8 that has fewer bytes of another encoding than characters beyond ASCII, as joined logs do; else empty."""
+    text = raw.decode("utf-8", "surrogateescape")
+    strange = [char for char in text if "\udc80" <= char <= "\udcff"]
+    if 2 * len(strange) > sum(char > "\x7f" for char in text):
+        return ""
+    try:
+        return re.sub("[\udc80-\udcff]", lambda found: bytes([ord(found[0]) - 0xDC00]).decode("cp1252"), text)
+    except UnicodeDecodeError:
+        return ""
 
 
 def _fits(raw: bytes, encoding: str) -> bool:

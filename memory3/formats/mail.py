@@ -1,9 +1,10 @@
-"""Mail: EML files, with their headers, their text and the attachments that can be read."""
+"""Mail: EML files and mailboxes, with headers, text and the attachments that can be read."""
 
 from __future__ import annotations
 
 import email
 import email.policy
+import mailbox
 from collections.abc import Iterator
 from email.message import EmailMessage
 from pathlib import Path, PurePath
@@ -18,7 +19,29 @@ _HEADERS = ("From", "To", "Cc", "Date")
 
 def read_mail(source: Path) -> Iterator[FileDocument]:
     """The subject is the title; sender, receivers and date are lines and metadata; attachments follow the text."""
-    message = email.message_from_bytes(source.read_bytes(), policy=email.policy.default)
+    yield _document(source, source.read_bytes(), str(source))
+
+
+def read_mailbox(source: Path) -> Iterator[FileDocument]:
+    """A document for each mail of a file of the kind mbox; one that cannot be read fails alone."""
+    box = mailbox.mbox(source, create=False)
+    try:
+        if not box.keys():
+            yield FileDocument.failed(source, "it is no mailbox: no line begins with `From `")
+        for number, key in enumerate(box.keys(), 1):
+            yield _document(source, box.get_bytes(key), f"{source}#mail={number}", f"mail {number}")
+    finally:
+        box.close()
+
+
+def count_mails(source: Path) -> int:
+    """Mails of a mailbox, about."""
+    with source.open("rb") as file:
+        return sum(line.startswith(b"From ") for line in file)
+
+
+def _document(source: Path, raw: bytes, key: str, position: str = "") -> FileDocument:
+    message = email.message_from_bytes(raw, policy=email.policy.default)
     assert isinstance(message, EmailMessage)
     headers = {name: words(str(message[name])) for name in _HEADERS if message[name]}
     lines = [f"{name}: {value}" for name, value in headers.items()]
@@ -39,9 +62,8 @@ def read_mail(source: Path) -> Iterator[FileDocument]:
     metadata = {name.lower(): value for name, value in headers.items() if len(value.encode()) < 1000}
     whole = "\n\n".join(part for part in ("\n".join(lines), text.strip()) if part)
     if not headers and not message["Subject"]:
-        yield FileDocument.failed(source, "it is no mail: it has no header")
-        return
-    yield FileDocument(str(source), str(source), title, whole, metadata).noted(*notes)
+        return FileDocument.failed(source, "it is no mail: it has no header", position)
+    return FileDocument(str(source), key, title, whole, metadata, position).noted(*notes)
 
 
 def _text_of(part: EmailMessage) -> tuple[str, str]:

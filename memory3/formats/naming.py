@@ -15,8 +15,8 @@ from pathlib import Path
 from memory3.errors import InvalidInput
 from memory3.formats.document import FileDocument
 
-_PART = re.compile(r"#(page|row)=(\d+)\Z")
-"""What follows a file's key in those of its pages and rows; `#page=` as in RFC 8118."""
+_PART = re.compile(r"#(page|row|mail)=(\d+)\Z")
+"""What follows a file's key in those of its pages, rows and mails; `#page=` as in RFC 8118."""
 FILE = "source_file"
 """Metadata of a document that is a record of a file: the key of the file."""
 

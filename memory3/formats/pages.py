@@ -203,7 +203,11 @@ class _Line:
 
 
 def _page_text(page: Any) -> str:
-    """The text of a page in reading order, tables as lines at their height."""
+    """The text of a page in reading order, tables as lines at their height; what is turned comes last."""
+    turned: list[str] = []
+    if any(not char["upright"] for char in page.chars):
+        turned = _turned(page)
+        page = page.filter(lambda part: part["object_type"] != "char" or part["upright"])
     tables = [table for table in page.find_tables() if len(table.rows) > 1 and len(table.columns) > 1]
     words = [
         {**word, "text": word["text"].translate(_LIGATURES)}
@@ -217,7 +221,20 @@ def _page_text(page: Any) -> str:
             x0, top, x1, bottom = table.bbox
             words.append({"text": f"\n{text}\n", "x0": x0, "x1": x1, "top": top, "bottom": bottom, "table": True})
     blocks = [_joined_lines(block) for block in _ordered(words)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(block for block in blocks if block)).strip()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(block for block in (*blocks, *turned) if block)).strip()
+
+
+def _turned(page: Any) -> list[str]:
+    """Text that is read upwards and text that is read downwards, each as one paragraph."""
+    found: list[str] = []
+    for upwards, letters, lines in ((True, "btt", "ltr"), (False, "ttb", "rtl")):
+
+        def of_it(part: dict[str, Any], upwards: bool = upwards) -> bool:
+            return part["object_type"] == "char" and not part["upright"] and (part["matrix"][1] > 0) is upwards
+
+        words = page.filter(of_it).extract_words(char_dir_rotated=letters, line_dir_rotated=lines)
+        found.append(" ".join(word["text"].translate(_LIGATURES) for word in words))
+    return [text for text in found if text]
 
 
 def _inside(word: dict[str, Any], box: tuple[float, float, float, float]) -> bool:

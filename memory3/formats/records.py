@@ -97,7 +97,7 @@ csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that
 
 _RESERVED = ("key", "title", "text", "metadata")
 _DELIMITERS = ",;\t|"
-_SAMPLE_LINES = 20
+_SAMPLE_LINES, _MOST_TITLES = 20, 3
 _VALUE = re.compile(r"[\s\d.,:/%€$£+-]*\d[\s\d.,:/%€$£+-]*")
 
 
@@ -147,19 +147,22 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
         notes = [read.note]
         if delimiter not in ",\t":
             notes.append(f"cells are separated by {delimiter!r}")
-        table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        first = next((row for row in table if any(row)), [])
-        if not first:
+        quoting, note = _quoting(text, delimiter)
+        table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, **quoting)
+        filled = ((table.line_num, row) for row in table if any(row))
+        head = list(itertools.islice(filled, _SAMPLE_LINES))
+        if not head:
             raise ValueError("no columns: the table is empty")
-        names, rows = _columns(first), itertools.chain(table)
+        above = _above([row for _, row in head])
+        (_, first), rows = head[above], itertools.chain(head[above + 1 :], filled)
+        titles = " / ".join(" ".join(" ".join(row).split()) for _, row in head[:above])
+        notes += [note, f"above its columns: {titles}" if above else ""]
+        names = _columns(first)
         if not {*_RESERVED} & {*names} and any(_VALUE.fullmatch(cell) for cell in first):
             names = [f"column {n}" for n in range(1, len(first) + 1)]
             notes.append("its first line holds values, so its columns have no names")
-            rows = itertools.chain([first], table)
-        for row in rows:
-            line = max(table.line_num, 1)
-            if not any(row):
-                continue
+            rows = itertools.chain(head[above:], filled)
+        for line, row in rows:
             number += 1
             if len(row) > len(names) and any(row[len(names) :]):
                 why = f"the row has {len(row)} cells, the first line {len(names)}"
@@ -172,6 +175,34 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
         yield FileDocument.failed(source, error, f"after line {line}" if line else "line 1")
 
 
+def _quoting(text: str, delimiter: str) -> tuple[dict[str, Any], str]:
+    """How csv reads the whole table, and what was assumed: quotes doubled, after backslashes, or as characters."""
+    ways: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, ""),
+        ({"doublequote": False, "escapechar": "\\"}, "quotes in its cells follow a backslash"),
+        ({"quoting": csv.QUOTE_NONE}, "its quotes do not match, and are read as characters"),
+    )
+    for options, note in ways:
+        try:
+            for _ in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, **options):
+                pass
+        except csv.Error:
+            continue
+        return options, note
+    return {}, ""
+
+
+def _above(rows: Sequence[Sequence[str]]) -> int:
+    """How many of a table's first rows stand above the names of its columns: comments and titles."""
+    names = next((number for number, row in enumerate(rows) if not row[0].startswith("#")), 0)
+    if names and any(len(row) == len(rows[names]) for row in rows[:names]):
+        names = 0  # `#id,name` is the names
+    titles = next((number for number, row in enumerate(rows[names:]) if sum(map(bool, row)) > 1), 0)
+    below = rows[names + titles :]
+    named = len(below) > 1 and len(below[0]) == len(below[1]) and not any(map(_VALUE.fullmatch, below[0]))
+    return names + (titles if titles <= _MOST_TITLES and named else 0)
+
+
 def _delimited(text: str, tabs: bool) -> tuple[str, str]:
     """The table and its delimiter: of Excel's line `sep=;`, or the one that gives most rows equal cells."""
     if found := re.match(r"sep=(.)\r?\n", text):
@@ -180,9 +211,10 @@ def _delimited(text: str, tabs: bool) -> tuple[str, str]:
     best, most = "\t" if tabs else ",", (0.0, 1)
     for delimiter in _DELIMITERS:
         try:
-            widths = [len(row) for row in csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter) if row]
+            rows = [row for row in csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter) if any(row)]
         except csv.Error:
             continue
+        widths = [len(row) for row in rows[_above(rows) :]]
         if widths and widths[0] > 1:
             equal = sum(width == widths[0] for width in widths) / len(widths)
             if (equal, widths[0]) > most:

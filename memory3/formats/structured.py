@@ -22,6 +22,8 @@ else:
 _METADATA_ENTRIES, _METADATA_BYTES = 16, 200
 """Of front matter: what is more or longer is only text."""
 _DEEPEST = 40
+_MOST_VALUES = 200_000
+"""Of YAML with aliases, each of which stands for as many values as it names."""
 
 
 def read_yaml(source: Path) -> Iterator[FileDocument]:
@@ -65,7 +67,19 @@ def parsed_yaml(text: str) -> Any:
         documents = [one for one in yaml.load_all(text, Loader=yaml.BaseLoader) if one not in (None, "")]
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+    if "*" in text and _expanded(documents, {}) > _MOST_VALUES:
+        raise ValueError(f"its aliases expand to more than {_MOST_VALUES:,} values")
     return documents[0] if len(documents) == 1 else documents
+
+
+def _expanded(tree: Any, counted: dict[int, int]) -> int:
+    """Values of a tree whose parts may be the same object in several places. counted: the values of each part."""
+    if id(tree) in counted:
+        return counted[id(tree)]
+    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    counted[id(tree)] = _MOST_VALUES + 1  # of a part that is in itself
+    counted[id(tree)] = found = 1 + sum(_expanded(part, counted) for part in parts)
+    return found
 
 
 def parsed_toml(text: str) -> Any:

@@ -38,12 +38,22 @@ def test_a_mark_says_the_encoding(encoding: str) -> None:
         (RUSSIAN, "cp1251", "cp1251"),
         ("Zażółć gęślą jaźń\nUlica: Wąska 4\n", "cp1250", "cp1250"),
         ("名前,部屋\n鈴木,12\n", "shift_jis", "cp932"),
+        (JAPANESE, "iso2022_jp", "iso2022_jp"),
+        ("Mühlweg 3, Größe\n", "cp437", "cp850"),
+        ("Café Zürich, 5 €\n", "mac_roman", "mac_roman"),
+        ("Straße: “Mühlweg”\n", "mac_roman", "mac_roman"),
     ],
 )
 def test_without_a_mark_it_is_detected_and_said(text: str, encoding: str, found: str) -> None:
     read = decode(text.encode(encoding))
     assert (read.text, read.encoding) == (text, found)
     assert found in read.note
+
+
+def test_a_file_joined_of_two_encodings_keeps_both() -> None:
+    read = decode("Grüße aus Köln\n".encode() + "Mühlweg\n".encode("cp1252"))
+    assert read.text == "Grüße aus Köln\nMühlweg\n"
+    assert "as cp1252" in read.note
 
 
 @pytest.mark.parametrize(

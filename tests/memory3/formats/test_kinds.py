@@ -4,7 +4,7 @@ import json
 from email.message import EmailMessage
 from pathlib import Path
 
-from memory3.formats import FileDocument, read_documents
+from memory3.formats import FileDocument, count_documents, read_documents
 
 
 def read(path: Path) -> FileDocument:
@@ -36,6 +36,33 @@ def test_mail_in_html_and_another_encoding(tmp_path: Path) -> None:
     mail.set_content(table, subtype="html", charset="iso-8859-1", cte="quoted-printable")
     (tmp_path / "a.eml").write_bytes(mail.as_bytes())
     assert read(tmp_path / "a.eml").text.split("\n")[-1] == "Kiste: K1; Höhe: 80 cm"
+
+
+def test_each_mail_of_a_mailbox_is_a_document(tmp_path: Path) -> None:
+    mails = []
+    for number in (1, 2):
+        mail = EmailMessage()
+        mail["Subject"], mail["From"] = f"Kiste {number}", "a@b.example"
+        mail.set_content(f"Höhe: {number} cm\n")
+        mails.append(b"From a@b.example Thu Jan  1 00:00:00 2026\n" + mail.as_bytes())
+    file = tmp_path / "a.mbox"
+    file.write_bytes(b"\n".join(mails))
+    documents = list(read_documents(file))
+    assert [(d.key, d.title, d.text.split("\n")[-1]) for d in documents] == [
+        (f"{file}#mail={number}", f"Kiste {number}", f"Höhe: {number} cm") for number in (1, 2)
+    ]
+    assert count_documents(file) == 2
+    file.write_text("No mail.")
+    assert "no mailbox" in next(iter(read_documents(file))).unreadable
+
+
+def test_aliases_that_multiply_are_not_expanded(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    (tmp_path / "a.yaml").write_text("\n".join(lines))
+    document = read(tmp_path / "a.yaml")
+    assert document.text == "\n".join(lines)
+    assert "aliases expand to more than" in document.notes[0]
 
 
 def test_trees_have_a_line_for_each_value_with_its_path(tmp_path: Path) -> None:

@@ -54,6 +54,20 @@ def test_each_page_is_a_document_that_knows_its_number(tmp_path: Path) -> None:
     assert only.key == str(tmp_path / "one.pdf")
 
 
+def test_turned_text_is_read_in_its_direction_after_the_rest(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    canvas.drawString(72, 700, "Password: kite-55")
+    for degrees, text in ((90, "Version two of May"), (-90, "Draft of June")):
+        canvas.saveState()
+        canvas.translate(300, 300)
+        canvas.rotate(degrees)
+        canvas.drawString(0, 20, text)
+        canvas.restoreState()
+    canvas.save()
+    (page,) = read(tmp_path / "a.pdf")
+    assert page.text == "Password: kite-55\nVersion two of May\nDraft of June"
+
+
 def test_pages_without_text_are_reported_with_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_ocr", lambda: None)
     first, fifth = read(write(tmp_path / "mixed.pdf", "Alpha: 1", "", "", "", "Omega: 5"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from memory3.formats import FileDocument, read_documents
+from memory3.formats import FileDocument, Report, read_documents
 from memory3.formats.tables import table_lines
 
 BERO = ["printer: Bero; room: 14", "printer: Bero; IP address: 10.0.0.9"]
@@ -54,6 +54,45 @@ def test_csv_of_excel_without_names_and_with_a_key(tmp_path: Path) -> None:
     assert (a.key, a.title, a.text) == ("k1", "pink", "colour: pink\nsize: 3")
     assert (b.text, "its first line holds values" in b.notes[0]) == ("column 1: 10.5\ncolumn 2: pink", True)
     assert (c.key, c.title, c.text, c.metadata) == ("k3", "Lamp Ovo", "Colour: pink", {})
+
+
+@pytest.mark.parametrize(
+    ("content", "notes"),
+    [
+        ("# exported, by hand\n# 2026\nname;room\nIda;4\nOlm;5\n", ("';'", "# exported, by hand / # 2026")),
+        ("Rooms 2026;\n;\nname;room\nIda;4\nOlm;5\n", ("';'", "Rooms 2026")),
+        ("Rooms 2026\n\nname,room\nIda,4\nOlm,5\n", ("Rooms 2026",)),
+        ("#name,room\nIda,4\nOlm,5\n", ()),
+    ],
+)
+def test_what_stands_above_the_names_of_columns_is_a_note(content: str, notes: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    ida, olm = read(tmp_path / "a.csv")
+    assert (ida.text.lstrip("#"), olm.text.lstrip("#")) == ("name: Ida\nroom: 4", "name: Olm\nroom: 5")
+    assert len(ida.notes) == len(notes)
+    assert all(part in note for part, note in zip(notes, ida.notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "cells", "note"),
+    [
+        ('name,note\nIda,"says \\"hi\\", now"\nOlm,b\n', ('says "hi", now', "b"), "follow a backslash"),
+        ('name,note\nIda,"open\nOlm,b\n', ('"open', "b"), "do not match"),
+        ('name,note\nIda,"says ""hi"""\nOlm,b\n', ('says "hi"', "b"), ""),
+    ],
+)
+def test_quotes_of_other_programs_lose_no_row(content: str, cells: tuple[str, str], note: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    ida, olm = read(tmp_path / "a.csv")
+    assert (ida.text, olm.text) == (f"name: Ida\nnote: {cells[0]}", f"name: Olm\nnote: {cells[1]}")
+    assert note in " ".join(ida.notes)
+
+
+def test_a_table_without_rows_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("name,room\n")
+    report = Report()
+    assert list(read_documents(tmp_path / "a.csv", report=report)) == []
+    assert [(one.reason, one.why) for one in report.skipped] == [("empty", "a table without rows")]
 
 
 def test_captions_sections_and_tables_without_names() -> None:
