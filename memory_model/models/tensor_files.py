@@ -17,6 +17,7 @@ from memory3.config import ModelConfig, weight_shapes
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 LAYOUTS = ("model.safetensors", "pytorch_model.bin")
@@ -28,10 +29,14 @@ _REMEDY = "download it again"
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors by name: their shapes, and what reads one, in the type that it is stored in."""
+    """Tensors by name: their shapes, and what reads one, in the type that it is stored in.
+
+    rows: reads some rows [n, D] of a table [V, D], by their numbers int64 [n]; None where whole tensors are mapped.
+    """
 
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
+    rows: Callable[[str, np.ndarray], Tensor] | None = None
 
     def require(self, wanted: Mapping[str, tuple[int, ...]], path: Path) -> None:
         """Raise CorruptFile for the first of these weights that is not there in its shape."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,27 +25,9 @@ from memory3.config import MemoryConfig
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.nn import fused
 from memory_model.nn.decoder import Decoder
+from memory_model.nn.low_rank import LowRankLinear
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-class LowRankLinear(nn.Module):
-    """A frozen linear layer plus a trainable product of two thin matrices."""
-
-    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.a = nn.Parameter(torch.randn(rank, base.in_features) / base.in_features**0.5)
-        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
-        self.scale = alpha / rank
-        self.enabled = True
-        self.start: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(W + (alpha / rank) b a) x; W x while switched off."""
-        if not self.enabled:
-            return cast(Tensor, self.base(x))
-        return fused.low_rank_linear(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from memory3.config import MemoryConfig, ModelConfig
 from memory_model.nn import fused
+from memory_model.nn.low_rank import LowRankLinear
 
 
 @dataclass
@@ -231,11 +232,12 @@ class GatedMLP(nn.Module):
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden, config.mlp_width, bias=False)
         self.up_proj = nn.Linear(config.hidden, config.mlp_width, bias=False)
-        self.down_proj = nn.Linear(config.mlp_width, config.hidden, bias=False)
+        self.down_proj: nn.Module = nn.Linear(config.mlp_width, config.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """MLP output [..., D] of x [..., D]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
+        return down.gated(gate, up) if isinstance(down, LowRankLinear) else down(F.silu(gate) * up)
 
 
 class Decoder(nn.Module):

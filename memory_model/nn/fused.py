@@ -118,10 +118,53 @@ class _LowRank(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b, thin = ctx.saved_tensors
         (out,) = grads
-        thin_out = torch.mm(out, b)
+        da, db, thin_out = _factor_gradients(out, x, b, thin, ctx.scale)
         dx = torch.mm(out, weight).addmm_(thin_out, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
-        da, db = torch.mm(thin_out.t(), x).float(), torch.mm(out.t(), thin).float()
-        return dx, None, None, da.mul_(ctx.scale), db.mul_(ctx.scale), None
+        return dx, None, None, da, db, None
+
+
+def gated_low_rank(
+    gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+) -> Tensor:
+    """`low_rank_linear` of silu(gate) * up, which the backward pass computes again.
+
+    These are the widest tensors of a layer: of four that autograd keeps, two are left, a third of all that is kept.
+    """
+    flat: Tensor = _GatedLowRank.apply(gate.flatten(0, -2), up.flatten(0, -2), weight, bias, a, b, scale)
+    return flat.view(*gate.shape[:-1], -1)
+
+
+class _GatedLowRank(torch.autograd.Function):
+    """Rounds as autograd does: silu, then the product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+    ) -> Tensor:
+        x = F.silu(gate).mul_(up)
+        a, b = a.to(x.dtype), b.to(x.dtype)
+        thin = torch.mm(x, a.t())
+        ctx.save_for_backward(gate, up, weight, a, b, thin)
+        ctx.scale = scale
+        return F.linear(x, weight, bias).addmm_(thin, b.t(), alpha=scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        gate, up, weight, a, b, thin = ctx.saved_tensors
+        (out,) = grads
+        x = F.silu(gate)
+        d_up = torch.mm(out, weight)
+        da, db, thin_out = _factor_gradients(out, x * up, b, thin, ctx.scale)
+        d_up.addmm_(thin_out, a, alpha=ctx.scale)
+        d_gate = torch.ops.aten.silu_backward(d_up * up, gate)
+        return d_gate, d_up.mul_(x), None, None, da, db, None
+
+
+def _factor_gradients(out: Tensor, x: Tensor, b: Tensor, thin: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of both factors, float32, and of the thin product between them."""
+    thin_out = torch.mm(out, b)
+    da, db = torch.mm(thin_out.t(), x).float(), torch.mm(out.t(), thin).float()
+    return da.mul_(scale), db.mul_(scale), thin_out
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:

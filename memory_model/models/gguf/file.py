@@ -66,14 +66,21 @@ class GgufFile:
         tensors = {own.get(name, name): tensor for name, tensor in stored.items()}
         for tensor in tensors.values():
             require_readable(tensor, self.path)
+        dtype = torch.float32 if wide else torch.bfloat16
         permuted = {"q_proj": config.query_heads, "k_proj": config.kv_heads} if kind in INTERLEAVED else {}
 
         def read(name: str) -> torch.Tensor:
-            values = dequantized(tensors[name], torch.float32 if wide else torch.bfloat16)
+            values = dequantized(tensors[name], dtype)
+            self._header.release()
             heads = permuted.get(name.rpartition("self_attn.")[2].partition(".")[0])
             return half_rotation(values, heads) if heads else values
 
-        return Weights({name: tensor.shape for name, tensor in tensors.items()}, read).check(config, self.path)
+        def rows(name: str, chosen: np.ndarray) -> torch.Tensor:
+            values = dequantized(tensors[name].rows(chosen), dtype)
+            self._header.release()
+            return values
+
+        return Weights({name: tensor.shape for name, tensor in tensors.items()}, read, rows).check(config, self.path)
 
     @property
     def chat_template(self) -> str:
@@ -116,10 +123,7 @@ def _same_table(one: StoredTensor, other: StoredTensor, path: Path) -> bool:
     for tensor in (one, other):
         require_readable(tensor, path)
     chosen = np.linspace(0, one.shape[0] - 1, min(_COMPARED_ROWS, one.shape[0])).astype(int)
-    a, b = (
-        dequantized(StoredTensor(t.name, (len(chosen), t.shape[1]), t.kind, t.data[chosen]), torch.float32)
-        for t in (one, other)
-    )
+    a, b = (dequantized(tensor.rows(chosen), torch.float32) for tensor in (one, other))
     return float(torch.nn.functional.cosine_similarity(a, b).median()) > _SAME_TABLE
 
 

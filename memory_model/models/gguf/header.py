@@ -39,13 +39,24 @@ class StoredTensor:
         """Bits of a value."""
         return 8 * self.data.nbytes / prod(self.shape)
 
+    def rows(self, chosen: np.ndarray) -> StoredTensor:
+        """A table of some of the rows of this one."""
+        return StoredTensor(self.name, (len(chosen), self.shape[1]), self.kind, self.data[chosen])
+
 
 @dataclass
 class Header:
-    """Metadata by key and tensors by name, of one file or of all parts of a split one."""
+    """Metadata by key and tensors by name, of one file or of all parts of a split one, and the mapped files."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    maps: list[mmap.mmap] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Let go of the pages that were read: they stay in the system's cache, and are no longer this process's."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for mapped in self.maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def part_files(path: Path) -> list[Path]:
@@ -89,6 +100,7 @@ def read_header(files: list[Path]) -> Header:
             raise CorruptFile(f"{path}: {min(twice)} is in another part too: {_REMEDY}")
         whole.fields = whole.fields or part.fields
         whole.tensors |= part.tensors
+        whole.maps += part.maps
     return whole
 
 
@@ -115,7 +127,7 @@ class _Parser:
                 "again with llama.cpp's converter"
             )
         tensors, count = self._number("Q"), self._number("Q")
-        header = Header()
+        header = Header(maps=[self._map])
         for _ in range(count):
             key = self._string()
             header.fields[key] = self._value(self._number("I"))

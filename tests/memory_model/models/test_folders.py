@@ -88,6 +88,7 @@ def test_a_model_that_only_writes_is_loaded_up_to_its_last_memory_layer(base: Pa
     folder = ModelFolder.create(base, tmp_path / "m", memory=lambda config: parse_budget("0.1:8,1.0:8", config))
     whole, part = load_model(folder), load_model(folder, writes_only=True)
     assert (len(whole.model.layers), len(part.model.layers), part.model_id) == (4, 2, whole.model_id)
+    assert not any(".1.mlp" in name or ".1.self_attn.o_proj" in name for name in part.model.state_dict())
     for ours, theirs in zip(part.writer.write(["A text."]), whole.writer.write(["A text."]), strict=True):
         np.testing.assert_array_equal(ours.keys, theirs.keys)
         np.testing.assert_array_equal(ours.values, theirs.values)

@@ -74,6 +74,20 @@ def test_quantised_matrices_stay_near_the_plain_ones(tmp_path: Path, kind: str) 
     assert abs(logits_of(path, tmp_path / "model", IDS) - expected).max() < 0.05 * abs(expected).max()
 
 
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_a_model_that_only_writes_reads_rows_of_the_embedding_when_they_are_used(
+    base: Path, tmp_path: Path, kind: str
+) -> None:
+    path = write_gguf(base, tmp_path / "m.gguf", kind=GGMLQuantizationType[kind])
+    folder = ModelFolder.create(path, tmp_path / "model", memory=lambda config: parse_budget("0.1:8,1.0:8", config))
+    whole, part = load_model(folder), load_model(folder, writes_only=True)
+    assert part.model.embed_tokens.weight.numel() == 0
+    texts = ["Paris is a city.", "Rome"]
+    for ours, theirs in zip(part.writer.write(texts), whole.writer.write(texts), strict=True):
+        np.testing.assert_array_equal(ours.keys, theirs.keys)
+        np.testing.assert_array_equal(ours.values, theirs.values)
+
+
 def test_a_split_file_is_the_whole_one_whichever_part_is_named(base: Path, tmp_path: Path) -> None:
     whole = GgufFile(write_gguf(base, tmp_path / "whole.gguf"))
     first = write_gguf(base, tmp_path / "cut.gguf", parts=12)

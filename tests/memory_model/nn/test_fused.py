@@ -59,6 +59,26 @@ def test_low_rank_linear(kind: torch.dtype) -> None:
     agree(lambda x, a, b: fused.low_rank_linear(x, weight, bias, a, b, 0.5), plain, [x, a, b], **close)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_gated_low_rank_is_that_of_the_product_and_keeps_no_product(kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    gate, up, weight = (torch.randn(2, 7, 12).to(kind), torch.randn(2, 7, 12).to(kind), torch.randn(10, 12).to(kind))
+    a, b = torch.randn(3, 12), torch.randn(10, 3)
+
+    def plain(gate: Tensor, up: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return fused.low_rank_linear(F.silu(gate) * up, weight, None, a, b, 0.5)
+
+    def ours(gate: Tensor, up: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return fused.gated_low_rank(gate, up, weight, None, a, b, 0.5)
+
+    agree(ours, plain, [gate, up, a, b], atol=0.0, rtol=0.0)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):  # type: ignore[func-returns-value]
+        ours(gate.requires_grad_(), up.requires_grad_(), a, b)
+    wide = {x.data_ptr() for x in kept if x.numel() == gate.numel()}
+    assert wide == {gate.data_ptr(), up.data_ptr()}
+
+
 def test_changes_below_half_a_step_of_bfloat16_weights_are_not_lost() -> None:
     x, weight = torch.ones(1, 256).bfloat16(), torch.tensor([1.0, -1.0]).repeat(128)[None].bfloat16()
     found = fused.low_rank_linear(x, weight, None, torch.ones(1, 256), torch.tensor([[2.0**-10]]), 1.0)
