@@ -14,6 +14,7 @@ from experiments.follow_ups import follow_ups
 from experiments.languages import languages
 from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
+from experiments.paper.tables import paper_tables
 from experiments.pretraining import two_stages
 from experiments.professional import professional
 from experiments.quality import quality
@@ -41,6 +42,7 @@ for study in (
     filter_corpus,
     vocabulary,
     professional,
+    paper_tables,
     refusal_curve,
     cost,
     citations,
