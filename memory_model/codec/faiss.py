@@ -73,9 +73,17 @@ def tables_of_index(index: Any) -> ProductTables:
     return ProductTables(np.zeros(d, np.float32), basis, _codewords(last.pq), coarse)
 
 
+_ROWS = 1024
+"""Vectors that are encoded at once: the subspaces' coordinates are several times as wide."""
+
+
 def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray) -> np.ndarray:
     """Share of the variance of vectors [n, together * d] that the codec loses: [together], one for each in a code."""
-    error = vectors - codec.decode(codec.encode(vectors))
-    centred = vectors - vectors.mean(0)
-    lost, whole = ((x**2).sum(0).reshape(codec.together, -1).sum(1) for x in (error, centred))
+    mean = vectors.mean(0)
+    lost = whole = np.zeros(vectors.shape[1])
+    for start in range(0, len(vectors), _ROWS):
+        own = vectors[start : start + _ROWS]
+        lost = lost + ((own - codec.decode(codec.encode(own))) ** 2).sum(0, dtype=np.float64)
+        whole = whole + ((own - mean) ** 2).sum(0, dtype=np.float64)
+    lost, whole = (x.reshape(codec.together, -1).sum(1) for x in (lost, whole))
     return np.asarray(lost / whole)

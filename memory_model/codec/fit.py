@@ -18,6 +18,8 @@ from memory3.codec.native.library import installed
 from memory3.codec.tables import ProductTables
 from memory3.errors import InvalidInput
 
+_PROJECTED_PARTS = 8
+"""Subspaces whose coordinates are computed at once: each product reads all vectors."""
 _FLOOR = 0.02  # every direction counts for this share of the metric's mean: none is free
 
 
@@ -30,42 +32,43 @@ def fit_tables(
     widest: int = 0,
     together: int = 1,
     iterations: int = 12,
-    points: int = 65536,
     seed: int = 0,
+    overwrite: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ProductCodec:
     """A codec whose code has `parts` codes of `bits` bits, each of at most `widest` axes (0: as many as are worth it).
 
-    vectors: float32 [n, together * d], the vectors of a code side by side, of which at most `points` are used.
+    vectors: float32 [n, together * d], the vectors of a code side by side; overwrite: they may be changed, not copied.
     metrics: symmetric positive [d, d] of each of them, in one unit; without, all directions count the same. progress:
     called with the number of subspaces fitted since its last call. Tables are rounded as files hold them: the basis to
     bytes, the others to half precision.
     """
     if len(vectors) < 1 << bits:
         raise InvalidInput(f"{len(vectors)} vectors are too few for {1 << bits} codewords: use more references")
-    if len(vectors) > points:
-        vectors = vectors[np.sort(np.random.default_rng(seed).permutation(len(vectors))[:points])]
     mean = _half(vectors.mean(0, dtype=np.float64))
-    centred = vectors - mean  # the only copy
+    vectors = np.subtract(vectors, mean, out=vectors if overwrite else None)
     root = square_root(metrics or [np.eye(vectors.shape[1] // together)] * together)
-    moment = np.asarray(centred.T @ centred, np.float64) / len(centred)
-    axes = dealt_axes(apply(root, apply(root, moment).T), parts, bits, widest)
-    d, _, width = axes.shape
-    flat = axes.reshape(d, parts * width)
+    moment = np.asarray(vectors.T @ vectors, np.float64) / len(vectors)
+    axes, owned = dealt_axes(apply(root, apply(root, moment).T), parts, bits, widest)
+    width = max(map(len, owned))
+    # Subspaces are padded to one width: these are the rows of the basis that hold something.
+    rows = np.concatenate([part * width + np.arange(len(own)) for part, own in enumerate(owned)])
     inverse = [np.linalg.inv(block) for block in root]
-    _, _, basis = in_bytes(apply(inverse, flat).T, together)
+    basis = np.zeros((parts * width, vectors.shape[1]), np.float32)
+    _, _, basis[rows] = in_bytes(apply(inverse, axes[:, np.concatenate(owned)]).T, together)
     codewords = np.zeros((parts, 1 << bits, width), np.float32)
     tables = ProductTables(
         mean, basis, codewords, together=together, metric=_half(np.stack([own @ own for own in root]))
     )
     into = tables.projection()
-    for part in range(parts):
-        used = int(axes[:, part].any(axis=0).sum())
-        if used:
-            first = part * width
-            points_of_part = centred @ into[:, first : first + used]
-            codewords[part, :, :used] = _half(_codewords(points_of_part, bits, iterations, seed))
-        progress(1)
+    for first in range(0, parts, _PROJECTED_PARTS):
+        projected = vectors @ into[:, first * width : (first + _PROJECTED_PARTS) * width]
+        for part in range(first, min(first + _PROJECTED_PARTS, parts)):
+            start, used = (part - first) * width, len(owned[part])
+            if used:
+                points = projected[:, start : start + used]
+                codewords[part, :, :used] = _half(_codewords(points, bits, iterations, seed))
+            progress(1)
     return ProductCodec(tables, installed())
 
 
@@ -101,13 +104,13 @@ def square_root(metrics: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [root / size for root in roots]
 
 
-def dealt_axes(moment: np.ndarray, parts: int, bits: int, widest: int = 0) -> np.ndarray:
-    """Principal axes of a second moment [d, d], dealt out to `parts` subspaces of equal width: [d, parts, width].
+def dealt_axes(moment: np.ndarray, parts: int, bits: int, widest: int = 0) -> tuple[np.ndarray, list[list[int]]]:
+    """Principal axes of a second moment [d, d] as columns [d, d], and which of them each of `parts` subspaces has.
 
     A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on each of
     them (rate-distortion of a Gaussian). Axes are dealt from the strongest on, each to where it adds least to the sum
     of these losses; one that is weaker than D everywhere is left out, as is one for which no subspace of fewer than
-    `widest` axes is left. Columns that are left over are zero.
+    `widest` axes is left.
     """
     variances, axes = np.linalg.eigh(moment)
     logs = np.log(variances.clip(1e-12 * variances.max()))
@@ -129,10 +132,7 @@ def dealt_axes(moment: np.ndarray, parts: int, bits: int, widest: int = 0) -> np
         owned[best].append(int(axis))
         sums[best] += logs[axis]
         counts[best] += 1
-    dealt = np.zeros((len(logs), parts, counts.max()))
-    for part, own in enumerate(owned):
-        dealt[:, part, : len(own)] = axes[:, own]
-    return dealt
+    return axes, owned
 
 
 def _half(array: np.ndarray) -> np.ndarray:

@@ -88,12 +88,13 @@ def fit(
     seed: int,
     progress: Progress,
     *,
-    points: int = 65536,
+    points: int = 40000,
 ) -> tuple[MemoryCodec, list[float]]:
     """(codec, share of variance lost by each vector of a code), measured on references it was not fitted to.
 
     texts: references, drawn uniformly as in the paper, of which the last tenth is kept for measuring; batches: what
-    reads memories, for the metric; factory: see `recipe`. At most `points` vectors are fitted to.
+    reads memories, for the metric; factory: see `recipe`. points: most tokens that a codec of all their vectors is
+    fitted to.
     """
     memory, d = loaded.config.memory, loaded.config.head_dim
     tokens, bits = recipe(factory, memory), scalar_bits(factory, memory)
@@ -103,8 +104,10 @@ def fit(
         check_factory(factory, d, fitting * memory.vectors)
     task = progress.add_task("writing memories", total=len(texts))
     sample, fresh = (
-        written_vectors(loaded.writer, memory, part, together, lambda n: progress.advance(task, n))
-        for part in (texts[:fitting], texts[fitting:])
+        written_vectors(
+            loaded.writer, memory, part, together, lambda n: progress.advance(task, n), points=most, seed=seed
+        )
+        for part, most in ((texts[:fitting], points if tokens else None), (texts[fitting:], None))
     )
     codec: MemoryCodec
     if bits:
@@ -125,8 +128,8 @@ def fit(
             metrics,
             widest=widest,
             together=together,
-            points=points,
             seed=seed,
+            overwrite=True,
             progress=lambda n: progress.advance(task, n),
         )
     return codec, unexplained_variance(codec, fresh).tolist()
@@ -138,20 +141,32 @@ def written_vectors(
     texts: Sequence[str],
     together: int,
     progress: Callable[[int], None] = lambda _: None,
+    *,
+    points: int | None = None,
+    seed: int = 0,
 ) -> np.ndarray:
-    """The vectors [n, together * d] of the references' memories, in the order of their codes."""
-    found: list[np.ndarray] = []
+    """The vectors float32 [n, together * d] of the references' memories, in the order of their codes.
+
+    points: at most so many, drawn at random, in order; no others are held.
+    """
+    lengths = [len(ids) for ids in writer.tokenizer.encode_batch(texts)]
+    rows = {length: vector_rows(memory, length, together) for length in set(lengths)}
+    ends = np.cumsum([len(rows[length]) // together for length in lengths])
+    chosen = np.arange(ends[-1])
+    if points is not None and len(chosen) > points:
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(chosen))[:points])
+    vectors, filled, first = np.empty((0, 0), np.float32), 0, 0
     for start in range(0, len(texts), _WRITTEN_AT_ONCE):
         written = writer.write(texts[start : start + _WRITTEN_AT_ONCE])
-        found += [np.concatenate((m.keys, m.values))[vector_rows(memory, m.tokens, together)] for m in written]
+        for number, m in enumerate(written, start):
+            if not vectors.size:
+                vectors = np.empty((len(chosen), together * m.keys.shape[1]), np.float32)
+            stop = int(np.searchsorted(chosen, ends[number]))
+            of_code = rows[m.tokens].reshape(-1, together)[chosen[filled:stop] - first]
+            vectors[filled:stop] = np.concatenate((m.keys, m.values))[of_code].reshape(len(of_code), -1)
+            filled, first = stop, ends[number]
         progress(len(written))
-    vectors = np.empty((sum(map(len, found)), found[0].shape[1]), np.float32)
-    end = len(vectors)
-    while found:  # each part is freed once it is copied: a gigabyte is not held twice
-        own = found.pop()
-        vectors[end - len(own) : end] = own
-        end -= len(own)
-    return vectors.reshape(-1, together * vectors.shape[1])
+    return vectors
 
 
 @torch.no_grad()

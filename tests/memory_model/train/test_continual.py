@@ -229,7 +229,14 @@ def test_a_recipe_is_parts_bits_and_axes_of_a_token_or_faiss() -> None:
 
 
 class Writer:
-    """Writes memories in which every number is the reference's own."""
+    """Writes memories in which every number is the reference's own. It is its own tokenizer."""
+
+    @property
+    def tokenizer(self) -> "Writer":
+        return self
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[0] * (1 + int(text) % 16) for text in texts]
 
     def write(
         self, references: Sequence[str], batch_size: int = 16, progress: Callable[[int], None] | None = None
@@ -249,6 +256,11 @@ def test_a_tokens_vectors_lie_side_by_side_in_the_order_of_its_code() -> None:
     assert found.shape == (sum(range(1, 17)), 32)
     np.testing.assert_array_equal(np.bincount(found[:, 0].astype(int)), np.arange(1, 17))
     np.testing.assert_array_equal(found[:, :8], -found[:, 8:16])
+    some = written_vectors(Writer(), HEADS, texts, 4, points=50)  # type: ignore[arg-type]
+    kept = np.sort(np.random.default_rng(0).permutation(len(found))[:50])
+    np.testing.assert_array_equal(some, found[kept])
+    single = written_vectors(Writer(), HEADS, texts[:3], 1, points=20)  # type: ignore[arg-type]
+    assert single.shape == (20, 8)
 
 
 def test_a_values_metric_is_what_the_output_projection_makes_of_an_error() -> None:
