@@ -96,6 +96,7 @@ class SharedPrompts:
             logits = self.engine.run(sequence, [block], [length + start], every=False)
         return logits
 
+    @torch.inference_mode()
     def _copy(self, start: int, end: int, sequences: int) -> None:
         """Rows of the first sequence to the others."""
         for rows in self.engine.text.values():

@@ -163,7 +163,7 @@ def written_vectors(
                 vectors = np.empty((len(chosen), together * m.keys.shape[1]), np.float32)
             stop = int(np.searchsorted(chosen, ends[number]))
             of_code = rows[m.tokens].reshape(-1, together)[chosen[filled:stop] - first]
-            vectors[filled:stop] = np.concatenate((m.keys, m.values))[of_code].reshape(len(of_code), -1)
+            vectors[filled:stop] = np.concatenate((m.keys, m.values))[of_code].reshape(len(of_code), vectors.shape[1])
             filled, first = stop, ends[number]
         progress(len(written))
     return vectors
