@@ -7,6 +7,7 @@ those of the Open LLM leaderboard, as in the paper (7.1); C-Eval and CMMLU have 
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,18 +27,20 @@ class Question:
     """What a model is asked: continuations of contexts to compare, or a text to generate.
 
     query: what is searched for. options: (context, continuation) of each choice, behind the examples; in their place
-    prompt: what is continued greedily. right: numbers of the right choices, or the right text.
+    prompt: what is continued greedily. right: the right choice's number, or the right text. Of TruthfulQA the `first`
+    options are the choices of MC1; true and false: the options that MC2 counts.
     """
 
     number: int
     group: str
     examples: str
     query: str
-    right: tuple[int, ...] | str
+    right: int | str
     options: tuple[tuple[str, str], ...] = ()
     prompt: str = ""
     first: int = 0
-    """Choices of MC1, the first of the options: of TruthfulQA the others count in MC2 only."""
+    true: tuple[int, ...] = ()
+    false: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ def questions_of(
     task = TASKS[name]
     rows, shots = read_rows(folder / f"{task.file}.jsonl"), 0 if zero_shot else task.examples
     examples = read_rows(folder / f"{task.file}.dev.jsonl") if shots else []
-    chosen = range(len(rows))
+    chosen = list(range(len(rows)))
     if limit is not None and limit < len(rows):
         chosen = sorted(random.Random(0).sample(chosen, limit))
 
@@ -249,11 +252,12 @@ def _question(task: Task, row: Row, number: int, group: str, examples: str) -> Q
     if task.score == "exact":
         prompt = _plain(row["question"])
         return Question(number, group, examples, row["question"], str(row["answer"]), prompt=prompt)
-    options, right = tuple(task.options(row)), (int(row["answer"]),)
-    if task.score == "mc1":
-        true = set(row["correct_answers"])
-        right = (right[0], *(n for n, answer in enumerate(_answers(row)) if answer in true and n != right[0]))
-    return Question(number, group, examples, row["question"], right, options, first=len(row["choices"]))
+    options, right, asked = tuple(task.options(row)), int(row["answer"]), row["question"]
+    if task.score != "mc1":
+        return Question(number, group, examples, asked, right, options)
+    number_of = {answer: n for n, answer in enumerate(_answers(row))}
+    true, false = (tuple(number_of[answer] for answer in row[f"{kind}_answers"]) for kind in ("correct", "incorrect"))
+    return Question(number, group, examples, asked, right, options, first=len(row["choices"]), true=true, false=false)
 
 
 def scored(task: Task, question: Question, sums: Sequence[float]) -> dict[str, float]:
@@ -262,17 +266,14 @@ def scored(task: Task, question: Question, sums: Sequence[float]) -> dict[str, f
     acc: the likeliest option is right; acc_norm: the likeliest by character; mc1: of the first options; mc2: the share
     of probability of the right ones.
     """
-    assert not isinstance(question.right, str)
     lengths = [len(continuation.strip()) for _, continuation in question.options]
     if task.score == "mc1":
         first = list(sums[: question.first])
-        highest = max(sums)
-        shares = [2.718281828459045 ** (x - highest) for x in sums]
-        mc2 = sum(shares[n] for n in set(question.right)) / sum(shares)
-        return {"mc1": float(first.index(max(first)) == question.right[0]), "mc2": mc2}
+        true, false = (sum(math.exp(sums[n] - max(sums)) for n in part) for part in (question.true, question.false))
+        return {"mc1": float(first.index(max(first)) == question.right), "mc2": true / (true + false)}
     by_length = [x / max(1, length) for x, length in zip(sums, lengths, strict=True)]
     found = {"acc": sums, "acc_norm": by_length}
-    return {name: float(list(x).index(max(x)) == question.right[0]) for name, x in found.items()}
+    return {name: float(list(x).index(max(x)) == question.right) for name, x in found.items()}
 
 
 _NUMBER = re.compile(r"#### (-?[0-9.,]+)")
@@ -289,6 +290,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise MissingFile(f"no {path.name} in {path.parent}: docs/data.md says what the folder holds")
     try:
-        return [dict(json.loads(line)) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        return [dict(json.loads(line)) for line in path.read_text("utf-8").split("\n") if line.strip()]
     except ValueError as error:
         raise InvalidInput(f"{path} is not JSON lines: {error}") from error

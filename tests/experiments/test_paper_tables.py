@@ -61,6 +61,20 @@ def test_prompts_are_those_of_lm_eval(folder: Path) -> None:
     assert short.examples == "Question: Which is 2?\nAnswer: one\n\n"
 
 
+def test_answers_of_truthfulqa_count_in_mc1_or_mc2(folder: Path) -> None:
+    row = {
+        "question": "Why\u2028or how?",
+        "choices": ["So.", "No."],
+        "answer": 1,
+        "correct_answers": ["No"],
+        "incorrect_answers": ["So."],
+    }
+    (folder / "truthfulqa.jsonl").write_text(json.dumps(row, ensure_ascii=False))
+    found = questions_of("truthfulqa", folder, None, False, fits)[0]
+    assert [continuation for _, continuation in found.options] == [" So.", " No.", " No"]
+    assert (found.right, found.first, found.true, found.false) == (1, 2, (2,), (0,))
+
+
 def test_missing_and_wrong_files_are_named(folder: Path) -> None:
     with pytest.raises(InvalidInput, match="no task 'arc'"):
         questions_of("arc", folder, None, False, fits)
@@ -73,9 +87,9 @@ def test_missing_and_wrong_files_are_named(folder: Path) -> None:
 
 def test_scores_are_counted_as_lm_eval_counts_them() -> None:
     options = (("Q", " a"), ("Q", " a much longer one"))
-    question = Question(0, "", "", "Q", (1,), options)
+    question = Question(0, "", "", "Q", 1, options)
     assert scored(TASKS["arc_challenge"], question, [-2.0, -9.0]) == {"acc": 0.0, "acc_norm": 1.0}
-    truthful = Question(0, "", "", "Q", (0, 2), (*options, ("Q", " c")), first=2)
+    truthful = Question(0, "", "", "Q", 0, (*options, ("Q", " c")), first=2, true=(0, 2), false=(1,))
     found = scored(TASKS["truthfulqa"], truthful, [-1.0, -2.0, -1.0])
     assert found["mc1"] == 1.0
     assert found["mc2"] == pytest.approx(2 / (2 + 2.718281828**-1))
@@ -112,7 +126,7 @@ def test_a_reference_that_the_question_contains_is_left_out() -> None:
     embedder = WordEmbedder()
     texts = [TEXT, "Water is wet in all of its forms"]
     books = Textbooks(subject, ReferenceIndex(texts, embedder.embed(texts), embedder))  # type: ignore[arg-type]
-    question = Question(0, "", "", f"Which is one? {TEXT}", (0,))
+    question = Question(0, "", "", f"Which is one? {TEXT}", 0)
     assert set(books.found(question, None)) == set(texts)
     assert books.found(question, 2 / 3) == texts[1:]
 
