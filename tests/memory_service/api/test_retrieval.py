@@ -81,6 +81,21 @@ def test_a_text_finds_what_its_vector_and_words_find(client: Client) -> None:
     assert hit.document_key != "d7"
 
 
+def test_an_earlier_turn_names_the_document_that_a_follow_up_is_about(client: Client) -> None:
+    def first(earlier: list[str], **weights: float) -> pb.Hit:
+        words = pb.QueryWords(hashes=query_words("And that?"))
+        words.earlier.extend(pb.QueryWords(hashes=query_words(turn)) for turn in earlier)
+        response = client.retrieve("facts", vector_of("fact")[None], k=30, query_words=[words], **weights)
+        return response.results[0].hits[0]
+
+    nearest = first([])
+    others = [f"What about T{n}?" for n in (11, 12) if nearest.document_key != f"d{n}"]
+    found = first([*others, "And T13?"], title_weight=2)
+    assert found.title in others[0]
+    assert found.rank_score == pytest.approx(found.score + 0.75 * 2, abs=0.01)
+    assert first(others, title_weight=0).document_key == nearest.document_key
+
+
 @pytest.mark.parametrize(
     ("request_", "reason", "field"),
     [
@@ -97,6 +112,13 @@ def test_a_text_finds_what_its_vector_and_words_find(client: Client) -> None:
         ({"query_vectors": X, "maximum_drop": float("nan")}, "INVALID_ARGUMENT", "maximum_drop"),
         ({"query_vectors": X, "query_words": [pb.QueryWords()] * 2}, "INVALID_ARGUMENT", "query_words"),
         ({"query_vectors": X, "query_words": [pb.QueryWords(hashes=range(600))]}, "INVALID_ARGUMENT", "query_words"),
+        (
+            {"query_vectors": X, "query_words": [pb.QueryWords(earlier=[pb.QueryWords()] * 9)]},
+            "INVALID_ARGUMENT",
+            "query_words",
+        ),
+        ({"query_vectors": X, "word_weight": -1}, "INVALID_ARGUMENT", "word_weight"),
+        ({"query_texts": ["a"], "title_weight": float("inf")}, "INVALID_ARGUMENT", "title_weight"),
         ({"query_texts": ["a"], "query_vectors": X}, "INVALID_ARGUMENT", "query_texts"),
         ({"query_texts": ["a"], "query_words": [pb.QueryWords(hashes=[1])]}, "INVALID_ARGUMENT", "query_texts"),
         ({"query_texts": ["a"], "dimension": 32}, "INVALID_ARGUMENT", "query_texts"),
