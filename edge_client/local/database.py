@@ -39,8 +39,13 @@ def _connected(path: Path, journal: str = "") -> sqlite3.Connection:
     key, library = _key(), _library()
     with contextlib.suppress(OSError):  # SQLite says why it cannot be opened
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    unchanging = _unchanging(path)
     connection: sqlite3.Connection = library.connect(
-        str(path), timeout=WAIT_S, isolation_level=None, check_same_thread=False
+        f"{path.absolute().as_uri()}?immutable=1" if unchanging else str(path),
+        timeout=WAIT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=unchanging,
     )
     try:
         if key:
@@ -54,6 +59,16 @@ def _connected(path: Path, journal: str = "") -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _unchanging(path: Path) -> bool:
+    """Whether a file is on a read-only file system and has no journal: SQLite must not try to make one there."""
+    if os.name == "nt" or path.with_name(f"{path.name}-wal").exists():
+        return False
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

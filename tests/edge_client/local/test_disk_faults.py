@@ -3,16 +3,19 @@
 import errno
 import os
 import sqlite3
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from edge_client import EdgeModel
 from edge_client.errors import StorageError
 from edge_client.local.database import disk_errors
 from memory3.codec.codec import ExactCodec, MemoryCodec
 from memory3.errors import CorruptFile
-from memory3.files.bundle import replace_folder
+from memory3.files.bundle import Bundle, replace_folder
 from memory3.text.tokenizer import read_backend
 from tests.disk_faults.programs import require_nothing_breaks
 
@@ -20,6 +23,32 @@ from tests.disk_faults.programs import require_nothing_breaks
 @pytest.mark.parametrize("depth", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_failed_calls_at_any_file_of_a_device_are_no_damage_and_pass(tmp_path: Path, depth: int) -> None:
     require_nothing_breaks("device_store", 6, tmp_path, depth)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that shows `tmp_path`/store and cannot be written, which only root can make."""
+    (tmp_path / "store").mkdir()
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    bind = ["mount", "--bind", str(tmp_path / "store"), str(folder)]
+    if os.geteuid() != 0 or subprocess.run(bind, check=False, capture_output=True).returncode:
+        pytest.skip("a read-only folder needs the right to mount one")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_store_on_a_read_only_file_system_is_read_and_refuses_what_is_new(
+    tiny: Bundle, read_only: Path, tmp_path: Path
+) -> None:
+    with EdgeModel.open(tiny.folder, offline=True, local=tmp_path / "store") as model:
+        model.remember("Colour: red", key="a", title="Pump")
+    subprocess.run(["mount", "-o", "remount,ro,bind", str(read_only)], check=True)
+    with EdgeModel.open(tiny.folder, offline=True, local=read_only) as model:
+        assert [m.document_key for m in model.ask("Pump", memory="exact", max_tokens=1).memories] == ["a"]
+        with pytest.raises(StorageError) as refused:
+            model.remember("Colour: blue", key="b", title="Lid")
+        assert refused.value.reason == "NOT_WRITABLE"
 
 
 def test_what_sqlite_calls_damage_is_none_where_a_check_finds_the_file_whole(tmp_path: Path) -> None:
