@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base
 
 TEXT = ROOT / "data" / "introductions.jsonl"
-"""English prose, of which the first rows are read."""
+"""English prose in overlapping paragraphs, of which the first sentences are read, each once."""
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 PIECE = 64
 """Positions whose logits are held at once."""
 
@@ -96,11 +98,12 @@ def measure(settings: PrecisionSettings) -> Keys:
 def _read(loaded: LoadedModel, settings: PrecisionSettings) -> tuple[np.ndarray, str]:
     """Token ids int64 [windows, window], and a text that begins with them."""
     lines, text, count = TEXT.read_text("utf-8").splitlines(), "", settings.tokens // settings.window
-    parts = list(dict.fromkeys(json.loads(line)["text"] for line in lines))
+    bodies = (json.loads(line)["text"].partition("\n")[2] for line in lines)
+    parts = list(dict.fromkeys(sentence for body in bodies for sentence in SENTENCE_END.split(body)))
     while len(found := loaded.tokenizer.encode(text)) < count * settings.window:
         if not parts:
             raise ScenarioFailed(f"{TEXT} has {len(found)} tokens: take fewer")
-        text += "\n\n".join([*parts[:50], ""])
+        text += " ".join([*parts[:50], ""])
         del parts[:50]
     return np.asarray(found[: count * settings.window], np.int64).reshape(count, -1), text
 
