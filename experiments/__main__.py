@@ -23,6 +23,7 @@ from experiments.questions.paragraphs import split_questions
 from experiments.questions.prose import prose_questions
 from experiments.random_base import random_base
 from experiments.refusals import refusal_curve
+from experiments.usage import usage
 from memory3.printable import Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -47,6 +48,7 @@ for study in (
     cost,
     citations,
     follow_ups,
+    usage,
 ):
     app.command()(study)
 

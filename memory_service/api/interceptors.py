@@ -40,7 +40,7 @@ SERVICES = tuple(service.full_name for service in _SERVICES)
 METHODS = frozenset(f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods)
 """As the wire names them. Health and reflection are open to everybody; callers may send any other name."""
 _INGESTING = frozenset(f"/memory.v1.Ingestion/{name}" for name in ("Ingest", "Upsert"))
-_LOGGED = ("Ingest", "Upsert", "Delete", "Create", "Export", "Fetch")
+_LOGGED = ("Ingest", "Upsert", "Delete", "Create", "Export", "Fetch", "Cool")
 """Names of methods that begin so have a line in the log whatever their outcome: writes, administration, streams."""
 
 REQUEST_ID = "x-request-id"

@@ -14,6 +14,9 @@ from memory3.printable import counted
 from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, KnowledgeBaseChanged, MemoriesUnwritten
+from memory_service.ops.cooling import cool
+from memory_service.ops.reads import ReadCounter
+from memory_service.ops.usage import usage_of
 from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, SnapshotPage, StoredMemory, require_readable
 from memory_service.write.cold_start import LateMemories
@@ -23,15 +26,17 @@ from protos.memory.v1 import operations_pb2 as ops
 
 _PAGE_BYTES = 1 << 20
 _PAGE_MEMORIES = 256
+_FORMS = (pb.KNOWLEDGE_FORM_TEXT, pb.KNOWLEDGE_FORM_MEMORY, pb.KNOWLEDGE_FORM_WEIGHTS)
 _OPERATIONS = {"write-memories": ops.OPERATION_KIND_WRITE_MEMORIES, "reindex": ops.OPERATION_KIND_REINDEX}
 
 
 class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     """The knowledge bases of the store; methods are specified in knowledge_bases.proto."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, reads: ReadCounter) -> None:
         self._runtime = runtime
         self._store = runtime.store
+        self._reads = reads
 
     async def CreateKnowledgeBase(
         self, request: pb.CreateKnowledgeBaseRequest, call: Call
@@ -75,6 +80,50 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             unwritten_document_count=counts.unwritten_documents,
         )
 
+    async def GetUsage(self, request: pb.GetUsageRequest, call: Call) -> pb.GetUsageResponse:
+        """Reads by form, with what this process counted and did not store yet."""
+        base = await self._runtime.open(call.access, request.name)
+        await self._reads.store_all()
+        found = await self._runtime.run("read", usage_of, self._store, base, self._runtime.encoder.description)
+        return pb.GetUsageResponse(
+            groups=[
+                pb.UsageGroup(
+                    memories_written=group.written,
+                    cheapest=_FORMS[group.level],
+                    reference_count=group.references,
+                    read_count=group.reads,
+                    payload_bytes=group.payload_bytes,
+                    text_bytes=group.text_bytes,
+                )
+                for group in found.groups
+            ],
+            memory_from_reads=found.bounds[0],
+            weights_from_reads=found.bounds[1],
+            most_read=[
+                pb.ReadReference(document_key=one.document_key, chunk_number=one.chunk_number, read_count=one.reads)
+                for one in found.most_read
+            ],
+        )
+
+    async def CoolKnowledgeBase(self, request: pb.CoolKnowledgeBaseRequest, call: Call) -> pb.CoolKnowledgeBaseResponse:
+        """Drops the memories of documents that are seldom read; refused where they would be written again unasked."""
+        if not 0 <= request.keep_share <= 1:  # also NaN
+            raise BadRequest(f"keep_share is {request.keep_share}, expected 0 to 1", field="keep_share")
+        base = await self._runtime.open(call.access, request.name, Scope.ADMIN)
+        if self._runtime.settings.cold_background:
+            raise BadRequest(
+                "this service writes late memories in the background: start it with cold_background=false, or what is"
+                " dropped would be written again",
+                field="name",
+            )
+        await self._reads.store_all()
+        guard, share = self._runtime.guard, request.keep_share
+        async with self._runtime.sole_writer(base):
+            cooled = await self._runtime.run("write_large", cool, self._store, guard, base, share)
+        return pb.CoolKnowledgeBaseResponse(
+            document_count=cooled.documents, reference_count=cooled.references, payload_bytes=cooled.payload_bytes
+        )
+
     async def ExportKnowledgeBase(
         self, request: pb.ExportKnowledgeBaseRequest, call: Call
     ) -> AsyncIterator[pb.ExportKnowledgeBaseResponse]:
@@ -105,7 +154,8 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         if counts.unwritten_documents:
             raise MemoriesUnwritten(
                 f"knowledge base {base.name!r} has {counted(counts.unwritten_documents, 'document')} whose memories"
-                " are still to be written: try again when `memory-service kb show` counts none",
+                " are still to be written: try again when `memory-service kb show` counts none; a service with"
+                " cold_background=false writes only what is read",
                 knowledge_base=base.name,
                 documents=counts.unwritten_documents,
             )
@@ -223,7 +273,8 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         progress = self._late.progress(base)
         done, failed, left = progress.written, progress.failed, statistics.unwritten_documents
         found.progress.documents_done, found.progress.documents_left = done, left
-        found.progress.documents_failed, found.done = failed, left == 0
+        background = self._runtime.settings.cold_background
+        found.progress.documents_failed, found.done = failed, left == 0 or not background
         if left:
             unwritten = f"memories of {counted(failed, 'document')} could not be written: see the service's log"
             found.problem = progress.problem or (unwritten if failed else "")

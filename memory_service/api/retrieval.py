@@ -7,6 +7,7 @@ import time
 
 from memory_service.api.interceptors import Call
 from memory_service.errors import Overloaded
+from memory_service.ops.reads import ReadCounter
 from memory_service.read.query import read_query
 from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, Query, Retrieved
@@ -19,9 +20,10 @@ from protos.memory.v1 import retrieval_pb2_grpc
 class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
     """The read path. Lives on the event loop; only the store call leaves it."""
 
-    def __init__(self, runtime: Runtime, late: LateMemories) -> None:
+    def __init__(self, runtime: Runtime, late: LateMemories, reads: ReadCounter) -> None:
         self._runtime = runtime
         self._late = late
+        self._reads = reads
         self._waiting = 0
 
     async def Retrieve(self, request: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
@@ -38,6 +40,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             embed = functools.partial(runtime.run, "embed", runtime.encoder.embed)
             query = await read_query(request, base.identity, runtime.settings, per_chunk, embed)
             retrieved, queue_us = await self._search(base, query)
+            self._reads.count(base, retrieved)
             if b"" in retrieved.payloads.values():
                 retrieved = await self._late.complete(base, query, retrieved, call.context.time_remaining())
         finally:

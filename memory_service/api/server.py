@@ -31,6 +31,7 @@ from memory_service.api.retrieval import Retrieval
 from memory_service.budget import Budget
 from memory_service.encoder import Encoder
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
+from memory_service.ops.reads import ReadCounter
 from memory_service.service import Runtime
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores.address import parse_address
@@ -73,6 +74,7 @@ class Server:
             settings.port_file.unlink(missing_ok=True)  # of a process before: others take it for ready
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
+        self._reads: ReadCounter | None = None
         self._closing = contextlib.ExitStack()
         self._budget = Budget(settings.max_ingest_calls, settings.ingest_memory_bytes, settings.ingest_tenant_share)
         self._health = Health(settings.health_interval_s)
@@ -136,9 +138,10 @@ class Server:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(runtime)
-        retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late), server)
+        reads = self._reads = ReadCounter(runtime)
+        retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late, reads), server)
         ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), server)
-        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime), server)
+        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime, reads), server)
         models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), server)
         operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
@@ -146,6 +149,7 @@ class Server:
         reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
         await self._warm_up(runtime)
         late.start()
+        reads.start()
         try:
             listen, credentials = settings.listen, self._security.credentials
             secure = credentials is not None
@@ -214,6 +218,8 @@ class Server:
         await self._health.close()
         if self._late is not None:
             await self._late.stop()
+        if self._reads is not None:
+            await self._reads.stop()
         await asyncio.to_thread(self._closing.close)
 
     async def _end_calls(self) -> None:

@@ -8,17 +8,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory3.printable import printable
+from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
 
-kb_app = typer.Typer(no_args_is_help=True, help="Knowledge bases: create, list, show, delete.")
+kb_app = typer.Typer(no_args_is_help=True, help="Knowledge bases: create, list, show, usage, cool, delete.")
 BaseName = Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base")]
 
 _SHOWN = ("name", "description", "model_id", "codec_id", "memory_format_id", "embedder_id", "dimension")
 _COUNTED = ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes")
+_TEXT, _WEIGHTS = pb.KNOWLEDGE_FORM_TEXT, pb.KNOWLEDGE_FORM_WEIGHTS
+_COOLING_S = 24 * 3600
 
 
 def _state(base: pb.KnowledgeBase) -> str:
@@ -62,6 +64,45 @@ def show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
             lines += [f"{field}: {getattr(counts, field)}" for field in _COUNTED]
             lines += [f"without_memories_yet: {counts.unwritten_document_count}"]
     typer.echo(printable("\n".join(lines)))
+
+
+@kb_app.command("usage")
+def usage(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
+    """Show how often references were read: cold ones are text, warm ones memories, hot ones worth training on."""
+    with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
+        found = stub.GetUsage(pb.GetUsageRequest(name=name), timeout=120)
+    table = Table("", "references", "reads", "memory bytes", "text bytes")
+    for title, groups in (
+        ("cold: text", [one for one in found.groups if not one.memories_written]),
+        ("warm: memory", [one for one in found.groups if one.memories_written and one.cheapest != _WEIGHTS]),
+        ("hot: memory", [one for one in found.groups if one.memories_written and one.cheapest == _WEIGHTS]),
+        ("warm, never read", [one for one in found.groups if one.memories_written and one.cheapest == _TEXT]),
+    ):
+        counts = ("reference_count", "read_count", "payload_bytes", "text_bytes")
+        table.add_row(title, *(f"{sum(getattr(one, count) for one in groups):,}" for count in counts))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"A memory is the cheapest form from {found.memory_from_reads:.3g} to {found.weights_from_reads:,.0f} reads"
+        " (appendix A of the paper)."
+    )
+    for one in found.most_read:
+        console.print(f"{one.read_count:>12,}  {plain(one.document_key)} #{one.chunk_number}")
+
+
+@kb_app.command("cool")
+def cool(
+    name: BaseName,
+    keep: Annotated[float, typer.Option(min=0, max=1, help="share of the references that keep their memories")] = 1.0,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Drop the memories of documents that nobody read, or all but the most read; a read writes them again."""
+    with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
+        found = stub.CoolKnowledgeBase(pb.CoolKnowledgeBaseRequest(name=name, keep_share=keep), timeout=_COOLING_S)
+    typer.echo(
+        f"dropped the memories of {counted(found.document_count, 'document')}:"
+        f" {counted(found.reference_count, 'reference')}, {found.payload_bytes:,} bytes"
+    )
 
 
 @kb_app.command("delete")

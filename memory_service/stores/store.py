@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -101,6 +101,7 @@ class NewDocument:
 
     written: its memories are; else all payloads are empty, and a written document with the same content replaces it.
     replaces: stored only if the stored version has this content hash, otherwise unchanged. None: whatever is stored.
+    again: replaces a stored version of the same content, whose memories are dropped or written by another model.
     """
 
     key: str
@@ -110,12 +111,15 @@ class NewDocument:
     references: Sequence[NewReference]
     written: bool = True
     replaces: bytes | None = None
+    again: bool = False
 
     def changes(self, stored_hash: bytes | None, written: bool) -> bool:
         """Whether it is to be stored over the version with this content hash; None for no version.
 
         written: whether that one's memories are.
         """
+        if self.again:
+            return self.content_hash == stored_hash
         same = self.content_hash == stored_hash and (written or not self.written)
         return not same and self.replaces in (None, stored_hash)
 
@@ -223,6 +227,29 @@ class Statistics:
     unwritten_references: int = 0
     reindexed: int = 0
     unindexed: int = 0
+
+
+class ReadReference(NamedTuple):
+    """A reference and how often retrievals found it."""
+
+    document_key: str
+    chunk_number: int
+    reads: int
+
+
+@dataclass(frozen=True)
+class UsageGroup:
+    """References of one form and as many reads. written: whether their memories are; level: of the reads' bounds.
+
+    payload_bytes, text_bytes: a reference has its document's mean.
+    """
+
+    written: bool
+    level: int
+    references: int
+    reads: int
+    payload_bytes: int
+    text_bytes: int
 
 
 @dataclass(frozen=True)
@@ -346,7 +373,19 @@ class Store(ABC):
 
     @abstractmethod
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
-        """Keys of at most `count` documents whose memories are still to be written."""
+        """Keys of at most `count` documents whose memories are still to be written, the most read first."""
+
+    @abstractmethod
+    def add_reads(self, base: KnowledgeBase, reads: Mapping[tuple[str, int], int]) -> None:
+        """Adds to the reads of references, which are named by document key and chunk number."""
+
+    @abstractmethod
+    def most_read(self, base: KnowledgeBase, count: int) -> list[ReadReference]:
+        """At most `count` references that were read, the most read first."""
+
+    @abstractmethod
+    def usage(self, base: KnowledgeBase, bounds: Sequence[int]) -> list[UsageGroup]:
+        """All references by form and reads: a group's level is how many of the bounds its references' reads reach."""
 
     @abstractmethod
     def statistics(self, base: KnowledgeBase) -> Statistics:
@@ -375,6 +414,22 @@ def require_sound(base: KnowledgeBase) -> None:
     if base.problem:
         message = f"knowledge base {base.name!r} is damaged: {base.problem}"
         raise KnowledgeBaseDamaged(message, knowledge_base=base.name)
+
+
+def usage_groups(read: Iterable[Sequence[float]], every: Iterable[Sequence[float]]) -> list[UsageGroup]:
+    """Groups of the references that were read, and of the others: all references of a form less those.
+
+    A row is written, level, references, reads, payload bytes, text bytes.
+    """
+    sums: dict[tuple[bool, int], np.ndarray] = {}
+    for sign, rows in ((1, every), (-1, read := list(read)), (1, read)):
+        for written, level, *counts in rows:
+            key = bool(written), 0 if sign < 0 else int(level)
+            change = sign * np.array(counts, np.float64)
+            if sign < 0:
+                change[1] = 0  # those that are not read have no reads to lose
+            sums[key] = sums.get(key, 0) + change
+    return [UsageGroup(*key, *(round(one) for one in counts)) for key, counts in sorted(sums.items()) if counts[0] >= 1]
 
 
 def digest(memory_ids: Sequence[int] | np.ndarray) -> int:

@@ -28,6 +28,7 @@ from memory_service.telemetry.logs import logger
 from memory_service.write.document import PendingDocument
 
 _PAGE_KEYS = 1024
+_SHUFFLED_KEYS = 64
 _REFERENCES_AT_ONCE = 16
 """A retrieval waits until those that are being written are done."""
 _BACKGROUND_SIZE = 1000
@@ -135,8 +136,9 @@ class _Backlog:
 
     def look(self) -> None:
         """There may be documents that no request waits for."""
-        self._more = True
-        self._wake()
+        if self._runtime.settings.cold_background:
+            self._more = True
+            self._wake()
 
     def _wake(self) -> None:
         if self.task is None and not self._runtime.draining.is_set():
@@ -159,7 +161,7 @@ class _Backlog:
                 logger().error(
                     "late_memories_not_written", knowledge_base=self._base.name, again_in_s=pause_s, exc_info=error
                 )
-                self._start_over(more=True)
+                self._start_over(more=self._runtime.settings.cold_background)
                 await self._pause(pause_s)
         self._start_over(more=False)
         self.task = None
@@ -202,12 +204,14 @@ class _Backlog:
         if not self._keys and self._more:
             self._more = False
             keys = await self._runtime.run("read", self._runtime.store.unwritten, self._base, _PAGE_KEYS)
-            random.shuffle(keys)  # other pods write what is left too: seldom the same document at once
-            self._keys.extend(keys)
+            for start in range(0, len(keys), _SHUFFLED_KEYS):  # the most read come first
+                part = keys[start : start + _SHUFFLED_KEYS]
+                random.shuffle(part)  # other pods write what is left too: seldom the same document at once
+                self._keys.extend(part)
         while self._keys:
             key = self._keys.popleft()
             if key not in self._open and (opened := await self._opened(key)):
-                self._more = True
+                self._more = self._runtime.settings.cold_background
                 return opened
         return None
 

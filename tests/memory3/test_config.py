@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from experiments.__main__ import app
-from experiments.cost import knowledge_costs
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig, parse_budget
+from memory3.cost import knowledge_costs
 from memory3.errors import InvalidInput
 from testing.shapes import MEMORY3_2B, SMOLLM2_135M
 

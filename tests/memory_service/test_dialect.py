@@ -48,7 +48,7 @@ def test_every_table_that_is_inserted_into_again_remembers_its_inserts() -> None
     said = statements(Dialect("clickhouse"))
     assert not any("Replicated" in s or "ON CLUSTER" in s for s in said)
     made = [s for s in said if s.startswith("CREATE TABLE")]
-    assert len(made) == 5
+    assert len(made) == 6
     assert all("non_replicated_deduplication_window" in s for s in made)
     assert said == statements(Dialect("chdb"))
 
@@ -58,13 +58,16 @@ def test_a_cluster_has_replicated_tables_and_distributed_ones_over_them() -> Non
     assert all("ON CLUSTER 'prod'" in s for s in said)
     local = [s for s in said if re.match(r"CREATE TABLE IF NOT EXISTS \w+_local ", s)]
     distributed = [s for s in said if "ENGINE = Distributed('prod'" in s]
-    assert len(local) == len(distributed) == 5
-    assert all(re.search(r"ENGINE = Replicated(Replacing)?MergeTree\('/clickhouse/tables/\{shard\}/", s) for s in local)
+    assert len(local) == len(distributed) == 6
+    assert all(
+        re.search(r"ENGINE = Replicated(Replacing|Summing)?MergeTree\('/clickhouse/tables/\{shard\}/", s) for s in local
+    )
     by = {re.search(r"EXISTS (\w+)", s)[1]: s.rstrip(")").rpartition(", ")[2] for s in distributed}  # type: ignore[index]
     assert by == {
         "migrations": "0",
         "knowledge_bases": "0",
         "documents": "kb",
+        "uses": "kb",
         "payloads": "id",
         "references_1024": "id",
     }

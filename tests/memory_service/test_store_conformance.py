@@ -18,7 +18,7 @@ from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
 from memory_service.stores.opening import open_store
-from memory_service.stores.store import KnowledgeBase, Query, Revision, Store, StoredMemory, digest
+from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Revision, Store, StoredMemory, digest
 from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 
@@ -97,6 +97,46 @@ def test_written_memories_replace_unwritten_ones_of_the_same_content_and_never_t
     assert place.store.write(base, [unwritten])[0].unchanged
     assert place.reopen().versions(base, ["a"])["a"].written
     assert (place.store.unwritten(base, 9), place.store.statistics(base).unwritten_documents) == ([], 0)
+
+
+def without_memories(whole: NewDocument) -> NewDocument:
+    """As a cold start stores it."""
+    references = [replace(one, memory_id=one.memory_id ^ 1, payload=b"", crc32c=0) for one in whole.references]
+    return replace(whole, references=references, written=False)
+
+
+@every_store
+def test_reads_add_up_and_order_what_is_unwritten(place: OpenedStore) -> None:
+    base, store = place.new_base(), place.store
+    store.write(base, [without_memories(document(key, f"{key} text", f"{key} more")) for key in "abc"])
+    store.write(base, [document("w", "written text")])
+    store.add_reads(base, {("b", 1): 5, ("w", 0): 100, ("gone", 0): 7})
+    store.add_reads(base, {("b", 1): 5, ("c", 0): 20, ("w", 7): 1})
+    store = place.reopen()
+    assert store.unwritten(base, 9) == ["c", "b", "a"]
+    assert store.unwritten(base, 1) == ["c"]
+    assert store.most_read(base, 2) == [("w", 0, 100), ("c", 0, 20)]
+    found = {(one.written, one.level): (one.references, one.reads) for one in store.usage(base, [1, 20])}
+    assert found == {(False, 0): (4, 0), (False, 1): (1, 10), (False, 2): (1, 20), (True, 2): (1, 100)}
+    groups = store.usage(base, [])
+    assert sum(one.payload_bytes for one in groups) == store.statistics(base).payload_bytes
+    assert sum(one.text_bytes for one in groups) == store.statistics(base).text_bytes
+
+
+@every_store
+def test_a_document_is_stored_again_without_its_memories_and_keeps_its_reads(place: OpenedStore) -> None:
+    base, store, whole = place.new_base(), place.store, document("a", "one", "two")
+    store.write(base, [whole])
+    store.add_reads(base, {("a", 1): 3})
+    cooled = replace(without_memories(whole), replaces=whole.content_hash, again=True)
+    assert store.write(base, [replace(cooled, content_hash=b"another!" * 4, replaces=b"another!" * 4)])[0].unchanged
+    assert store.write(base, [cooled])[0].replaced
+    assert store.unwritten(base, 9) == ["a"]
+    assert store.statistics(base).payload_bytes == 0
+    require_whole(store, base)
+    assert store.most_read(base, 9) == [("a", 1, 3)]
+    store.delete(base, ["a"])
+    assert store.most_read(base, 9) == []
 
 
 @every_store

@@ -24,13 +24,17 @@ _WITHOUT_INDEX = ", ignore_data_skipping_indices = 'nearest'"
 
 @dataclass(frozen=True)
 class Table:
-    """A table as all engines have it. version: column by which a row replaces another; by: spreads it over shards."""
+    """A table as all engines have it. version: column by which a row replaces another; by: spreads it over shards.
+
+    sums: column that is added up where rows have one sort key.
+    """
 
     name: str
     columns: str
     tail: str
     version: str = ""
     by: str = "0"
+    sums: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ class Dialect:
 
     def create(self, table: Table) -> list[str]:
         """The statements that make a table where it is not there."""
-        kind, arguments = "Replacing" if table.version else "", [table.version] if table.version else []
+        kind = "Replacing" if table.version else "Summing" if table.sums else ""
+        arguments = [column for column in (table.version, table.sums) if column]
         if self.cluster:
             path = f"'/clickhouse/tables/{{shard}}/{{database}}/{table.name}'"
             kind, arguments = f"Replicated{kind}", [path, "'{replica}'", *arguments]
@@ -123,6 +128,11 @@ class Dialect:
             f"DELETE FROM {self.changed(table)} IN PARTITION ID '{int(kb)}' WHERE {where}"
             " SETTINGS lightweight_deletes_sync = 0"
         )
+
+    def forgetting(self, table: str, kb: int, keys: Sequence[str]) -> str:
+        """Removes rows by the key of their document, in the background."""
+        hexadecimal = ", ".join(f"unhex('{key.encode().hex()}')" for key in keys)
+        return f"ALTER TABLE {self.changed(table)} DELETE WHERE kb = {int(kb)} AND document_key IN ({hexadecimal})"
 
     # Vectors
 

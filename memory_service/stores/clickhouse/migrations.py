@@ -68,6 +68,16 @@ _VECTOR = (
 )
 
 
+# Reads of references, one row an insert until the engine adds them up.
+_USES = Table(
+    "uses",
+    "kb UInt32, document_key String, chunk UInt32, reads UInt64",
+    f"PARTITION BY kb ORDER BY (kb, document_key, chunk) SETTINGS {_DURABLE}",
+    by="kb",
+    sums="reads",
+)
+
+
 def _tables(dialect: Dialect, dimension: int) -> list[str]:
     return [statement for table in (_KNOWLEDGE_BASES, _DOCUMENTS, _PAYLOADS) for statement in dialect.create(table)]
 
@@ -110,6 +120,10 @@ def _written_column(dialect: Dialect, dimension: int) -> list[str]:
     return [*(add.format(table) for table in (dialect.changed(_DOCUMENTS.name), *tables)), change]
 
 
+def _uses(dialect: Dialect, dimension: int) -> list[str]:
+    return dialect.create(_USES)
+
+
 @dataclass(frozen=True)
 class Migration:
     """One change of the tables. statements: of an engine, for a length of vectors if it is for each one in use."""
@@ -123,6 +137,7 @@ MIGRATIONS = [
     Migration("tables", _tables),
     Migration("references", _references, per_dimension=True),
     Migration("written column", _written_column),
+    Migration("uses", _uses),
 ]
 """Their numbers count from one."""
 

@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -25,12 +25,14 @@ from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
 from memory_service.stores.clickhouse.search import payloads_of, retrieve
 from memory_service.stores.clickhouse.snapshot import snapshot
+from memory_service.stores.clickhouse.uses import Uses
 from memory_service.stores.clickhouse.writes import Writes
 from memory_service.stores.filters import Filter
 from memory_service.stores.store import (
     KnowledgeBase,
     NewDocument,
     Query,
+    ReadReference,
     Retrieved,
     Revision,
     Snapshot,
@@ -39,6 +41,7 @@ from memory_service.stores.store import (
     StoredDocument,
     StoredMemory,
     StoredVersion,
+    UsageGroup,
     WriterIdentity,
     Written,
     require_sound,
@@ -68,6 +71,7 @@ class ClickHouseStore(Store):
         except BaseException:
             engine.close()
             raise
+        self._uses = Uses(engine)
         self._writes = Writes(engine, self._bases, options.sweep_after_s)
         self._closing = threading.Event()
         self._upkeep = threading.Thread(target=self._keep_up, name="store-upkeep", daemon=True)
@@ -90,6 +94,8 @@ class ClickHouseStore(Store):
         """Removes rows of no document that are so old; returns how many references there were. Any process may."""
         self._bases.drop_leftovers()
         living = [base for base in self._bases.all() if not base.problem]
+        for base in living:
+            self._uses.forget(base)
         return sum(self._writes.sweep(base, older_than_s) for base in living)
 
     # Knowledge bases
@@ -166,8 +172,20 @@ class ClickHouseStore(Store):
         return [row[0] for row in rows]
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
+        read = self._uses.unwritten(base, count)
+        if len(read) == count:
+            return read
         rows = self._documents(base, "key", "written != 1", {"count": count}, " LIMIT {count:UInt32}")
-        return [row[0] for row in rows]
+        return list(dict.fromkeys([*read, *(row[0] for row in rows)]))[:count]
+
+    def add_reads(self, base: KnowledgeBase, reads: Mapping[tuple[str, int], int]) -> None:
+        self._uses.add(base, reads)
+
+    def most_read(self, base: KnowledgeBase, count: int) -> list[ReadReference]:
+        return self._uses.most_read(base, count)
+
+    def usage(self, base: KnowledgeBase, bounds: Sequence[int]) -> list[UsageGroup]:
+        return self._uses.usage(base, bounds)
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
         require_sound(base)

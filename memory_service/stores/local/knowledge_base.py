@@ -291,6 +291,13 @@ class LocalKnowledgeBase:
             self._batch([], stored, removes=True)
             return len(stored), sum(document.row_count for document in stored.values())
 
+    def add_reads(self, reads: Mapping[tuple[str, int], int]) -> None:
+        """See Store. No batch: what searches find stays."""
+        with self._lock, disk_errors("counting reads"):
+            self._require_open()
+            with self._database.writing() as data:
+                data.add_reads(reads)
+
     def _batch(self, batch: Sequence[Prepared], stored: Mapping[str, DocumentRow], *, removes: bool = False) -> None:
         """One batch, whole or not at all. Its vectors are in the index, before anybody may find them.
 
@@ -309,6 +316,8 @@ class LocalKnowledgeBase:
             gone = [memory_id for document in removed for memory_id in data.remove(document)]
             for document in removed:
                 living[slice(*document.rows)] = False
+            if removes:
+                data.forget_reads(keys)
             for one in batch:
                 data.add(one.tables)
                 living[one.rows] = True

@@ -9,7 +9,7 @@ import json
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -27,11 +27,14 @@ from memory_service.stores.store import (
     KnowledgeBase,
     NewDocument,
     Query,
+    ReadReference,
     Revision,
     SnapshotPage,
     StoredDocument,
     StoredMemory,
+    UsageGroup,
     digest,
+    usage_groups,
 )
 
 SHIFT = 1 << 63
@@ -223,9 +226,48 @@ class Transaction:
         return [key for (key,) in self._run(sql, (*parameters, count))]
 
     def unwritten(self, count: int) -> list[str]:
-        """Keys of documents whose memories are still to be written."""
-        sql = "SELECT key FROM documents WHERE written = 0 LIMIT ?"
-        return [key for (key,) in self._run(sql, (count,))]
+        """Keys of documents whose memories are still to be written, the most read first."""
+        sql = (
+            "SELECT d.key FROM uses u JOIN documents d ON d.key = u.key WHERE d.written = 0"
+            " GROUP BY d.key ORDER BY sum(u.reads) DESC LIMIT ?"
+        )
+        read = [key for (key,) in self._run(sql, (count,))]
+        if len(read) == count:
+            return read
+        every = [key for (key,) in self._run("SELECT key FROM documents WHERE written = 0 LIMIT ?", (count,))]
+        return list(dict.fromkeys([*read, *every]))[:count]
+
+    # Uses
+
+    def add_reads(self, reads: Mapping[tuple[str, int], int]) -> None:
+        """See Store."""
+        sql = "INSERT INTO uses VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET reads = reads + excluded.reads"
+        self._run_many(sql, [(key, chunk, count) for (key, chunk), count in reads.items()])
+
+    def forget_reads(self, keys: Sequence[str]) -> None:
+        """Of documents that were deleted."""
+        self._run_many("DELETE FROM uses WHERE key = ?", [(key,) for key in keys])
+
+    def most_read(self, count: int) -> list[ReadReference]:
+        """See Store."""
+        sql = (
+            "SELECT u.key, u.chunk, u.reads FROM uses u JOIN documents d ON d.key = u.key WHERE u.chunk < d.row_count"
+            " ORDER BY u.reads DESC LIMIT ?"
+        )
+        return [ReadReference(*row) for row in self._run(sql, (count,))]
+
+    def usage(self, bounds: Sequence[int]) -> list[UsageGroup]:
+        """See Store."""
+        level = " + ".join(f"(u.reads >= {int(bound)})" for bound in bounds) or "0"
+        read = self._run(
+            f"SELECT d.written, {level}, count(*), sum(u.reads), total(1.0 * d.payload_bytes / d.row_count),"
+            " total(1.0 * d.text_bytes / d.row_count) FROM uses u JOIN documents d ON d.key = u.key"
+            " WHERE u.chunk < d.row_count GROUP BY 1, 2"
+        ).fetchall()
+        every = self._run(
+            "SELECT written, 0, total(row_count), 0, total(payload_bytes), total(text_bytes) FROM documents GROUP BY 1"
+        ).fetchall()
+        return usage_groups(read, every)
 
     def count_nul(self) -> int:
         """Documents with a NUL character in their metadata."""

@@ -6,7 +6,7 @@ import contextlib
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -22,6 +22,7 @@ from memory_service.stores.store import (
     KnowledgeBase,
     NewDocument,
     Query,
+    ReadReference,
     Retrieved,
     Revision,
     Snapshot,
@@ -31,6 +32,7 @@ from memory_service.stores.store import (
     StoredDocument,
     StoredMemory,
     StoredVersion,
+    UsageGroup,
     WriterIdentity,
     Written,
     damage_text,
@@ -226,6 +228,18 @@ class LocalStore(Store):
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         with self._reading(base) as data:
             return data.unwritten(count)
+
+    def add_reads(self, base: KnowledgeBase, reads: Mapping[tuple[str, int], int]) -> None:
+        with self._of(base) as opened:
+            opened.add_reads(reads)
+
+    def most_read(self, base: KnowledgeBase, count: int) -> list[ReadReference]:
+        with self._reading(base) as data:
+            return data.most_read(count)
+
+    def usage(self, base: KnowledgeBase, bounds: Sequence[int]) -> list[UsageGroup]:
+        with self._reading(base) as data:
+            return data.usage(bounds)
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
         with self._of(base) as opened, opened.reading() as (data, _):

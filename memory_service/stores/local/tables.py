@@ -37,6 +37,9 @@ CREATE TABLE payloads (row INTEGER PRIMARY KEY, payload BLOB NOT NULL);
 CREATE TABLE metadata (
     name TEXT NOT NULL, value TEXT NOT NULL, document INTEGER NOT NULL, PRIMARY KEY (name, value, document)
 ) WITHOUT ROWID;
+CREATE TABLE uses (
+    key TEXT NOT NULL, chunk INTEGER NOT NULL, reads INTEGER NOT NULL, PRIMARY KEY (key, chunk)
+) WITHOUT ROWID;
 CREATE INDEX numbers ON metadata(name, number(value), document) WHERE number(value) IS NOT NULL;
 """
 """record: the knowledge base as JSON. `number` is `stores.filters.number`, a function of every connection."""
@@ -109,5 +112,13 @@ def numbers_by_pattern(connection: sqlite3.Connection) -> None:
     connection.execute("REINDEX numbers")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (written_column, numbers_by_pattern)
+def uses_table(connection: sqlite3.Connection) -> None:
+    """How often references are read is counted."""
+    connection.execute(
+        "CREATE TABLE uses (key TEXT NOT NULL, chunk INTEGER NOT NULL, reads INTEGER NOT NULL,"
+        " PRIMARY KEY (key, chunk)) WITHOUT ROWID"
+    )
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (written_column, numbers_by_pattern, uses_table)
 """Their numbers count from one."""

@@ -17,11 +17,22 @@ class KnowledgeBaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KNOWLEDGE_BASE_STATE_DAMAGED: _ClassVar[KnowledgeBaseState]
     KNOWLEDGE_BASE_STATE_MISMATCHED: _ClassVar[KnowledgeBaseState]
     KNOWLEDGE_BASE_STATE_UNAVAILABLE: _ClassVar[KnowledgeBaseState]
+
+class KnowledgeForm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KNOWLEDGE_FORM_UNSPECIFIED: _ClassVar[KnowledgeForm]
+    KNOWLEDGE_FORM_TEXT: _ClassVar[KnowledgeForm]
+    KNOWLEDGE_FORM_MEMORY: _ClassVar[KnowledgeForm]
+    KNOWLEDGE_FORM_WEIGHTS: _ClassVar[KnowledgeForm]
 KNOWLEDGE_BASE_STATE_UNSPECIFIED: KnowledgeBaseState
 KNOWLEDGE_BASE_STATE_READY: KnowledgeBaseState
 KNOWLEDGE_BASE_STATE_DAMAGED: KnowledgeBaseState
 KNOWLEDGE_BASE_STATE_MISMATCHED: KnowledgeBaseState
 KNOWLEDGE_BASE_STATE_UNAVAILABLE: KnowledgeBaseState
+KNOWLEDGE_FORM_UNSPECIFIED: KnowledgeForm
+KNOWLEDGE_FORM_TEXT: KnowledgeForm
+KNOWLEDGE_FORM_MEMORY: KnowledgeForm
+KNOWLEDGE_FORM_WEIGHTS: KnowledgeForm
 
 class KnowledgeBase(_message.Message):
     __slots__ = ("name", "description", "model_id", "codec_id", "memory_format_id", "embedder_id", "dimension", "created_at", "state", "problem")
@@ -114,6 +125,68 @@ class GetStatisticsResponse(_message.Message):
     stored_bytes: int
     unwritten_document_count: int
     def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., unwritten_document_count: _Optional[int] = ...) -> None: ...
+
+class GetUsageRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class UsageGroup(_message.Message):
+    __slots__ = ("memories_written", "cheapest", "reference_count", "read_count", "payload_bytes", "text_bytes")
+    MEMORIES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    CHEAPEST_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READ_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    memories_written: bool
+    cheapest: KnowledgeForm
+    reference_count: int
+    read_count: int
+    payload_bytes: int
+    text_bytes: int
+    def __init__(self, memories_written: _Optional[bool] = ..., cheapest: _Optional[_Union[KnowledgeForm, str]] = ..., reference_count: _Optional[int] = ..., read_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadReference(_message.Message):
+    __slots__ = ("document_key", "chunk_number", "read_count")
+    DOCUMENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    READ_COUNT_FIELD_NUMBER: _ClassVar[int]
+    document_key: str
+    chunk_number: int
+    read_count: int
+    def __init__(self, document_key: _Optional[str] = ..., chunk_number: _Optional[int] = ..., read_count: _Optional[int] = ...) -> None: ...
+
+class GetUsageResponse(_message.Message):
+    __slots__ = ("groups", "memory_from_reads", "weights_from_reads", "most_read")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FROM_READS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FROM_READS_FIELD_NUMBER: _ClassVar[int]
+    MOST_READ_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[UsageGroup]
+    memory_from_reads: float
+    weights_from_reads: float
+    most_read: _containers.RepeatedCompositeFieldContainer[ReadReference]
+    def __init__(self, groups: _Optional[_Iterable[_Union[UsageGroup, _Mapping]]] = ..., memory_from_reads: _Optional[float] = ..., weights_from_reads: _Optional[float] = ..., most_read: _Optional[_Iterable[_Union[ReadReference, _Mapping]]] = ...) -> None: ...
+
+class CoolKnowledgeBaseRequest(_message.Message):
+    __slots__ = ("name", "keep_share")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEEP_SHARE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    keep_share: float
+    def __init__(self, name: _Optional[str] = ..., keep_share: _Optional[float] = ...) -> None: ...
+
+class CoolKnowledgeBaseResponse(_message.Message):
+    __slots__ = ("document_count", "reference_count", "payload_bytes")
+    DOCUMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    document_count: int
+    reference_count: int
+    payload_bytes: int
+    def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
 
 class ExportKnowledgeBaseRequest(_message.Message):
     __slots__ = ("name", "after_id", "revision", "limit", "model_id", "codec_id", "memory_format_id", "embedder_id", "while_written", "snapshot")

@@ -60,6 +60,16 @@ class KnowledgeBasesStub:
                 request_serializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsResponse.FromString,
                 _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/memory.v1.KnowledgeBases/GetUsage',
+                request_serializer=memory_dot_v1_dot_knowledge__bases__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.GetUsageResponse.FromString,
+                _registered_method=True)
+        self.CoolKnowledgeBase = channel.unary_unary(
+                '/memory.v1.KnowledgeBases/CoolKnowledgeBase',
+                request_serializer=memory_dot_v1_dot_knowledge__bases__pb2.CoolKnowledgeBaseRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.CoolKnowledgeBaseResponse.FromString,
+                _registered_method=True)
         self.ExportKnowledgeBase = channel.unary_stream(
                 '/memory.v1.KnowledgeBases/ExportKnowledgeBase',
                 request_serializer=memory_dot_v1_dot_knowledge__bases__pb2.ExportKnowledgeBaseRequest.SerializeToString,
@@ -106,6 +116,21 @@ class KnowledgeBasesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetUsage(self, request, context):
+        """Tells how often its references were read, and which form they deserve by that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CoolKnowledgeBase(self, request, context):
+        """Drops the memories of documents that are seldom read; texts stay, and a memory is written again when it is read. Refused by a
+        service that writes late memories in the background. A call that ends early has cooled some of the documents; repeat it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportKnowledgeBase(self, request, context):
         """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
 
@@ -144,6 +169,16 @@ def add_KnowledgeBasesServicer_to_server(servicer, server):
                     servicer.GetStatistics,
                     request_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsRequest.FromString,
                     response_serializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.GetUsageRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_knowledge__bases__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'CoolKnowledgeBase': grpc.unary_unary_rpc_method_handler(
+                    servicer.CoolKnowledgeBase,
+                    request_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.CoolKnowledgeBaseRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_knowledge__bases__pb2.CoolKnowledgeBaseResponse.SerializeToString,
             ),
             'ExportKnowledgeBase': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportKnowledgeBase,
@@ -287,6 +322,60 @@ class KnowledgeBases:
             '/memory.v1.KnowledgeBases/GetStatistics',
             memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsRequest.SerializeToString,
             memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.KnowledgeBases/GetUsage',
+            memory_dot_v1_dot_knowledge__bases__pb2.GetUsageRequest.SerializeToString,
+            memory_dot_v1_dot_knowledge__bases__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CoolKnowledgeBase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.KnowledgeBases/CoolKnowledgeBase',
+            memory_dot_v1_dot_knowledge__bases__pb2.CoolKnowledgeBaseRequest.SerializeToString,
+            memory_dot_v1_dot_knowledge__bases__pb2.CoolKnowledgeBaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,12 @@ class KnowledgeBasesStub:
     """Removes one with everything in it; works on a damaged one."""
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetStatisticsRequest, _knowledge_bases_pb2.GetStatisticsResponse]
     """Counts what one holds."""
+    GetUsage: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetUsageRequest, _knowledge_bases_pb2.GetUsageResponse]
+    """Tells how often its references were read, and which form they deserve by that."""
+    CoolKnowledgeBase: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.CoolKnowledgeBaseRequest, _knowledge_bases_pb2.CoolKnowledgeBaseResponse]
+    """Drops the memories of documents that are seldom read; texts stay, and a memory is written again when it is read. Refused by a
+    service that writes late memories in the background. A call that ends early has cooled some of the documents; repeat it.
+    """
     ExportKnowledgeBase: _grpc.UnaryStreamMultiCallable[_knowledge_bases_pb2.ExportKnowledgeBaseRequest, _knowledge_bases_pb2.ExportKnowledgeBaseResponse]
     """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
 
@@ -66,6 +72,12 @@ class KnowledgeBasesAsyncStub(KnowledgeBasesStub):
     """Removes one with everything in it; works on a damaged one."""
     GetStatistics: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetStatisticsRequest, _knowledge_bases_pb2.GetStatisticsResponse]  # type: ignore[assignment]
     """Counts what one holds."""
+    GetUsage: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetUsageRequest, _knowledge_bases_pb2.GetUsageResponse]  # type: ignore[assignment]
+    """Tells how often its references were read, and which form they deserve by that."""
+    CoolKnowledgeBase: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.CoolKnowledgeBaseRequest, _knowledge_bases_pb2.CoolKnowledgeBaseResponse]  # type: ignore[assignment]
+    """Drops the memories of documents that are seldom read; texts stay, and a memory is written again when it is read. Refused by a
+    service that writes late memories in the background. A call that ends early has cooled some of the documents; repeat it.
+    """
     ExportKnowledgeBase: _aio.UnaryStreamMultiCallable[_knowledge_bases_pb2.ExportKnowledgeBaseRequest, _knowledge_bases_pb2.ExportKnowledgeBaseResponse]  # type: ignore[assignment]
     """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
 
@@ -116,6 +128,24 @@ class KnowledgeBasesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_knowledge_bases_pb2.GetStatisticsResponse, _abc.Awaitable[_knowledge_bases_pb2.GetStatisticsResponse]]:
         """Counts what one holds."""
+
+    @_abc_1.abstractmethod
+    def GetUsage(
+        self,
+        request: _knowledge_bases_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_knowledge_bases_pb2.GetUsageResponse, _abc.Awaitable[_knowledge_bases_pb2.GetUsageResponse]]:
+        """Tells how often its references were read, and which form they deserve by that."""
+
+    @_abc_1.abstractmethod
+    def CoolKnowledgeBase(
+        self,
+        request: _knowledge_bases_pb2.CoolKnowledgeBaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_knowledge_bases_pb2.CoolKnowledgeBaseResponse, _abc.Awaitable[_knowledge_bases_pb2.CoolKnowledgeBaseResponse]]:
+        """Drops the memories of documents that are seldom read; texts stay, and a memory is written again when it is read. Refused by a
+        service that writes late memories in the background. A call that ends early has cooled some of the documents; repeat it.
+        """
 
     @_abc_1.abstractmethod
     def ExportKnowledgeBase(
