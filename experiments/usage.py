@@ -1,7 +1,7 @@
 """How many reads find a memory when only the most read references keep theirs: Zipf's law on the local store.
 
-Documents of one reference, with the stand-in encoder of the tests; reads are counted, memories dropped, and new reads of
-the same law find what is left. The law alone gives the share that the most read ones can have at best.
+Documents of one reference, with the stand-in encoder of the tests. Reads are counted, memories dropped, and new reads
+of the same law find what is left. The law alone gives the largest share that the most read ones can have.
 """
 
 from __future__ import annotations
