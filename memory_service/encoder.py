@@ -26,6 +26,8 @@ class EncoderDescription:
     model_config_json: str
     payload_bytes: int
     """Of a reference of full length: the largest there is."""
+    earlier: tuple[WriterIdentity, ...] = ()
+    """Whose payloads `Encoder.own` translates."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class EncodedReferences:
 class Encoder(Protocol):
     """Turns references into vectors and payloads.
 
-    Contract. `split`, `check_payload` and `embed` may be called from any thread, `encode` from one thread at a time.
+    Contract. `encode` is called from one thread at a time, all others may be called from any thread.
     They return as many rows and payloads as they were given references, in their order, and do not change their
     argument.
     """
@@ -62,6 +64,12 @@ class Encoder(Protocol):
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         """Embeds, writes and compresses."""
+
+    def own(self, payload: bytes | memoryview) -> bytes | memoryview:
+        """A stored payload as this model's: as it is, or translated. Raises a mismatch for others."""
+
+    def is_own(self, payload: bytes | memoryview) -> bool:
+        """Whether this model and codec wrote it."""
 
     def check_payload(self, payload: bytes) -> None:
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""

@@ -55,6 +55,12 @@ class HashEncoder:
         )
         self.encoded = 0
 
+    def own(self, payload: bytes | memoryview) -> bytes | memoryview:
+        return payload
+
+    def is_own(self, payload: bytes | memoryview) -> bool:
+        return bytes(payload[:16]) == bytes.fromhex(self.description.identity.model_id)[:16]
+
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         return split(text, title, self.count_tokens, self.description.reference_tokens, overlap_tokens)
 

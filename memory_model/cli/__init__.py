@@ -13,6 +13,7 @@ from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
 from memory_model.cli.pretraining import pretrain
 from memory_model.cli.retrieval import calibrate_retrieval
+from memory_model.cli.translation import translate_memories
 from memory_model.cli.tuning import adapt
 
 
@@ -48,6 +49,7 @@ for command in (
     adapt,
     rank_heads,
     fit_codec,
+    translate_memories,
     evaluate,
     calibrate,
     calibrate_retrieval,

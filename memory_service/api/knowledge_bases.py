@@ -16,6 +16,7 @@ from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, KnowledgeBaseChanged, MemoriesUnwritten
 from memory_service.ops.cooling import cool
 from memory_service.ops.reads import ReadCounter
+from memory_service.ops.rewriting import Rewriter
 from memory_service.ops.usage import usage_of
 from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, SnapshotPage, StoredMemory, require_readable
@@ -27,7 +28,11 @@ from protos.memory.v1 import operations_pb2 as ops
 _PAGE_BYTES = 1 << 20
 _PAGE_MEMORIES = 256
 _FORMS = (pb.KNOWLEDGE_FORM_TEXT, pb.KNOWLEDGE_FORM_MEMORY, pb.KNOWLEDGE_FORM_WEIGHTS)
-_OPERATIONS = {"write-memories": ops.OPERATION_KIND_WRITE_MEMORIES, "reindex": ops.OPERATION_KIND_REINDEX}
+_OPERATIONS = {
+    "write-memories": ops.OPERATION_KIND_WRITE_MEMORIES,
+    "reindex": ops.OPERATION_KIND_REINDEX,
+    "rewrite-memories": ops.OPERATION_KIND_REWRITE_MEMORIES,
+}
 
 
 class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
@@ -236,11 +241,12 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
 
 
 class Operations(operations_pb2_grpc.OperationsServicer):
-    """Two for each knowledge base; joins what this process did with what the store says is left."""
+    """Three for each knowledge base; joins what this process did with what the store says is left."""
 
-    def __init__(self, runtime: Runtime, late: LateMemories) -> None:
+    def __init__(self, runtime: Runtime, late: LateMemories, rewriter: Rewriter) -> None:
         self._runtime = runtime
         self._late = late
+        self._rewriter = rewriter
 
     async def ListOperations(self, request: ops.ListOperationsRequest, call: Call) -> ops.ListOperationsResponse:
         """See operations.proto."""
@@ -269,6 +275,12 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         if found.kind == ops.OPERATION_KIND_REINDEX:
             found.progress.references_done, found.progress.references_left = statistics.reindexed, statistics.unindexed
             found.done = not statistics.unindexed
+            return found
+        if found.kind == ops.OPERATION_KIND_REWRITE_MEMORIES:
+            rewritten = self._rewriter.progress(base)
+            found.progress.documents_done, found.progress.documents_left = rewritten.done, rewritten.left
+            found.progress.documents_failed, found.problem = rewritten.failed, rewritten.problem
+            found.done = not self._rewriter.under_way(base)
             return found
         progress = self._late.progress(base)
         done, failed, left = progress.written, progress.failed, statistics.unwritten_documents

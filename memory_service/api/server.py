@@ -32,6 +32,8 @@ from memory_service.budget import Budget
 from memory_service.encoder import Encoder
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
 from memory_service.ops.reads import ReadCounter
+from memory_service.ops.rewriting import Rewriter
+from memory_service.ops.translating import TranslatingStore
 from memory_service.service import Runtime
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores.address import parse_address
@@ -75,6 +77,7 @@ class Server:
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
         self._reads: ReadCounter | None = None
+        self._rewriter: Rewriter | None = None
         self._closing = contextlib.ExitStack()
         self._budget = Budget(settings.max_ingest_calls, settings.ingest_memory_bytes, settings.ingest_tenant_share)
         self._health = Health(settings.health_interval_s)
@@ -124,8 +127,9 @@ class Server:
     async def _start(self, encoder: Encoder, store: Store) -> None:
         settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
+        translating = TranslatingStore(store, encoder)
         guard = WriteGuard(store, self._quota_of, encoder.description.payload_bytes)
-        runtime = Runtime(settings, store, guard, encoder, self._draining, self._budget)
+        runtime = Runtime(settings, translating, guard, encoder, self._draining, self._budget)
         self._closing.callback(runtime.close)
         gauges = StoreGauges(runtime, self._quota_of)
         REGISTRY.register(gauges)
@@ -139,17 +143,19 @@ class Server:
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(runtime)
         reads = self._reads = ReadCounter(runtime)
+        rewriter = self._rewriter = Rewriter(runtime, translating)
         retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late, reads), server)
         ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), server)
         knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime, reads), server)
         models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), server)
-        operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late), server)
+        operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late, rewriter), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
         await self._warm_up(runtime)
         late.start()
         reads.start()
+        rewriter.start()
         try:
             listen, credentials = settings.listen, self._security.credentials
             secure = credentials is not None
@@ -218,6 +224,8 @@ class Server:
         await self._health.close()
         if self._late is not None:
             await self._late.stop()
+        if self._rewriter is not None:
+            await self._rewriter.stop()
         if self._reads is not None:
             await self._reads.stop()
         await asyncio.to_thread(self._closing.close)

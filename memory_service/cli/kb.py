@@ -76,7 +76,7 @@ def usage(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
         ("cold: text", [one for one in found.groups if not one.memories_written]),
         ("warm: memory", [one for one in found.groups if one.memories_written and one.cheapest != _WEIGHTS]),
         ("hot: memory", [one for one in found.groups if one.memories_written and one.cheapest == _WEIGHTS]),
-        ("warm, never read", [one for one in found.groups if one.memories_written and one.cheapest == _TEXT]),
+        ("of these, never read", [one for one in found.groups if one.memories_written and one.cheapest == _TEXT]),
     ):
         counts = ("reference_count", "read_count", "payload_bytes", "text_bytes")
         table.add_row(title, *(f"{sum(getattr(one, count) for one in groups):,}" for count in counts))

@@ -6,11 +6,9 @@ A process that is killed loses what it counted since it last stored: at most an 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 
-from memory3.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseNotFound
 from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, Retrieved
@@ -59,12 +57,11 @@ class ReadCounter:
                     await self._runtime.run("write", self._runtime.store.add_reads, base, counts)
                 except KnowledgeBaseNotFound:
                     continue
-                except Memory3Error as error:
+                except Exception as error:
                     logger().warning("reads_not_stored", knowledge_base=base.name, problem=str(error))
                     self._counts[base] = counts + self._counts.get(base, Counter())
 
     async def _run(self) -> None:
         while True:  # at random times, so that the pods of a service seldom come at once
-            with contextlib.suppress(Memory3Error):
-                await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))
-                await asyncio.shield(self.store_all())
+            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))
+            await asyncio.shield(self.store_all())

@@ -321,6 +321,10 @@ class Store(ABC):
         """A new, empty one; raises KnowledgeBaseExists."""
 
     @abstractmethod
+    def adopt(self, base: KnowledgeBase, identity: WriterIdentity) -> KnowledgeBase:
+        """Records another writer, of the same embedder, once all memories are its; raises KnowledgeBaseNotFound."""
+
+    @abstractmethod
     def drop(self, base: KnowledgeBase) -> None:
         """Removes it with everything in it, damaged or not."""
 

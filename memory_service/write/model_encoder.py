@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memory3.codec.translation import header_ids, ids_in, load_translations
 from memory3.errors import CorruptFile, MissingFile
 from memory3.text.references import split
 from memory_service.encoder import EncodedReferences, EncoderDescription
@@ -21,6 +22,7 @@ from memory_service.stores.store import WriterIdentity, require_same
 
 if TYPE_CHECKING:
     from memory3.codec.payload import ExplicitMemory, MemoryFormat
+    from memory3.codec.translation import Translation
     from memory3.runtime.embedder import Embedder
     from memory_model.models.load import LoadedModel
     from memory_service.settings import Settings
@@ -29,10 +31,18 @@ if TYPE_CHECKING:
 class ModelEncoder:
     """The real encoder: embedder, LLM and codec (torch). Methods: see Encoder."""
 
-    def __init__(self, loaded: LoadedModel, embedder: Embedder, memory_format: MemoryFormat) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        embedder: Embedder,
+        memory_format: MemoryFormat,
+        translations: Sequence[Translation] = (),
+    ) -> None:
+        """translations: of memories that other models wrote."""
         self._writer, self._tokenizer = loaded.writer, loaded.tokenizer
         self._embedder, self._format = embedder, memory_format
         self._on_processor = loaded.model.embed_tokens.weight.device.type == "cpu"
+        self._translations = {header_ids(one.old.identity): one for one in translations}
         ids, memory = memory_format.identity, loaded.config.memory
         self.description = EncoderDescription(
             WriterIdentity(
@@ -43,6 +53,12 @@ class ModelEncoder:
             chunk_tokens=memory.chunk_tokens,
             model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
             payload_bytes=memory_format.payload_bytes(memory.reference_tokens),
+            earlier=tuple(
+                WriterIdentity(
+                    old.model_id, old.codec_id, old.memory_format_id, embedder.embedder_id, dimension=embedder.dim
+                )
+                for old in (one.old.identity for one in translations)
+            ),
         )
 
     @classmethod
@@ -86,7 +102,7 @@ class ModelEncoder:
         loaded = load_model(folder, codec=codec, writes_only=True)
         loaded.model.to(writing_device(settings.writing_device))
         loaded.writer.precision = getattr(torch, settings.writing_precision)
-        return cls(loaded, opened, memory_format)
+        return cls(loaded, opened, memory_format, load_translations(folder.path, memory_format))
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder."""
@@ -124,6 +140,18 @@ class ModelEncoder:
             for done in compressing:
                 done.result()
             return EncodedReferences(embedded.result(), payloads)
+
+    def own(self, payload: bytes | memoryview) -> bytes | memoryview:
+        """See Encoder."""
+        translation = self._translations.get(ids_in(payload))
+        if translation is not None:
+            return translation([payload])[0]
+        self._format.check(payload)
+        return payload
+
+    def is_own(self, payload: bytes | memoryview) -> bool:
+        """See Encoder."""
+        return ids_in(payload) == header_ids(self._format.identity)
 
     def check_payload(self, payload: bytes) -> None:
         """See Encoder."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 import threading
 import time
+import uuid
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from memory_service.errors import StoreUnavailable
@@ -74,7 +76,7 @@ class Bases:
             # A token without a row is of a store that was set back to an earlier state: its number is passed over.
             number = 1 + max(self._numbers, default=0) + attempt // 20
             base = KnowledgeBase(number, name, description, identity, created_at)
-            self._record(base, creator, dropped=0)
+            self._record(base, creator, f"number {number}")
             rows = self._engine.rows(f"SELECT creator FROM knowledge_bases WHERE number = {number} AND dropped = 0")
             if rows and int(rows[0][0]) == creator:
                 self.refresh()
@@ -84,9 +86,17 @@ class Bases:
                 time.sleep(_PAUSE_S)
         raise StoreUnavailable(f"the store has no row of knowledge base {name!r}, which was inserted: try again")
 
+    def adopt(self, base: KnowledgeBase, identity: WriterIdentity) -> KnowledgeBase:
+        """Records another writer: of rows of one change the last is read, and a drop comes after them."""
+        self.named(base.name)
+        adopted = replace(base, identity=identity)
+        self._record(adopted, random.getrandbits(64), f"writer {uuid.uuid4().hex}")
+        self.refresh()
+        return adopted
+
     def drop(self, base: KnowledgeBase) -> None:
         """Removes the record, then the rows; what other processes still write goes by `drop_leftovers`."""
-        self._record(base, 0, dropped=1)
+        self._record(base, 0, f"drop {base.number}", dropped=1)
         self.refresh()
         self._drop_partitions(str(base.number))
 
@@ -106,7 +116,7 @@ class Bases:
         )
         return int(rows[0][0])
 
-    def _record(self, base: KnowledgeBase, creator: int, dropped: int) -> None:
+    def _record(self, base: KnowledgeBase, creator: int, token: str, *, dropped: int = 0) -> None:
         identity = base.identity
         values = {
             "number": base.number,
@@ -122,7 +132,6 @@ class Bases:
             "dropped": dropped,
             "change": 1 + dropped,
         }
-        token = f"{'drop' if dropped else 'number'} {base.number}"
         self._engine.insert("knowledge_bases", {name: [value] for name, value in values.items()}, token)
 
     def _partitions(self) -> list[tuple[str, str]]:

@@ -115,6 +115,9 @@ class ClickHouseStore(Store):
         migrate(self._engine, {identity.dimension})
         return self._bases.create(name, description, identity)
 
+    def adopt(self, base: KnowledgeBase, identity: WriterIdentity) -> KnowledgeBase:
+        return self._bases.adopt(base, identity)
+
     def drop(self, base: KnowledgeBase) -> None:
         """See Store. What other processes write into it meanwhile is swept."""
         self._bases.drop(base)

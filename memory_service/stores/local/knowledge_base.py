@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,15 @@ from memory_service.stores.local.database import Database
 from memory_service.stores.local.disk import disk_errors, sync_folder
 from memory_service.stores.local.index import Rows, VectorIndex
 from memory_service.stores.local.rows import DocumentRow, Tables, Transaction, tables_of
-from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
+from memory_service.stores.store import (
+    KnowledgeBase,
+    NewDocument,
+    Query,
+    Retrieved,
+    WriterIdentity,
+    Written,
+    deleted_meanwhile,
+)
 from memory_service.telemetry.logs import logger
 
 START_CHECK_BYTES = 1 << 30
@@ -290,6 +298,16 @@ class LocalKnowledgeBase:
                 stored = data.documents(keys)
             self._batch([], stored, removes=True)
             return len(stored), sum(document.row_count for document in stored.values())
+
+    def adopt(self, identity: WriterIdentity) -> KnowledgeBase:
+        """See Store."""
+        with self._lock, disk_errors("recording the writer"):
+            self._require_open()
+            base = replace(self.base, identity=identity)
+            with self._database.writing() as data:
+                data.adopt(base)
+            self.base = base
+            return base
 
     def add_reads(self, reads: Mapping[tuple[str, int], int]) -> None:
         """See Store. No batch: what searches find stays."""

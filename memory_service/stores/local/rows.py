@@ -201,6 +201,11 @@ class Transaction:
         state = (record, checksum_of([record]), time.time_ns(), 0, -SHIFT)
         self._run("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
 
+    def adopt(self, base: KnowledgeBase) -> None:
+        """Replaces the record, as it was created, by another."""
+        record = _RECORD.dump_json(base).decode()
+        self._run("UPDATE state SET record = ?, checksum = ?", (record, checksum_of([record])))
+
     # Documents
 
     def documents(self, keys: Sequence[str]) -> dict[str, DocumentRow]:

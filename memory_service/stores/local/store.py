@@ -144,6 +144,12 @@ class LocalStore(Store):
             self._bases = {**self._bases, name: base}
             return base
 
+    def adopt(self, base: KnowledgeBase, identity: WriterIdentity) -> KnowledgeBase:
+        with self._of(base) as opened, self._change:
+            adopted = opened.adopt(identity)
+            self._bases = {**self._bases, base.name: adopted}
+            return adopted
+
     def drop(self, base: KnowledgeBase) -> None:
         gone = self.path / f".kb-{base.number:06d}"
         with self._change, disk_errors("deleting the knowledge base"):

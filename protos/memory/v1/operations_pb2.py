@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amemory/v1/operations.proto\x12\tmemory.v1\"\xa8\x01\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.memory.v1.OperationKind\x12\x16\n\x0eknowledge_base\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12.\n\x08progress\x18\x05 \x01(\x0b\x32\x1c.memory.v1.OperationProgress\x12\x0f\n\x07problem\x18\x06 \x01(\t\"\x8f\x01\n\x11OperationProgress\x12\x16\n\x0e\x64ocuments_done\x18\x01 \x01(\x04\x12\x16\n\x0e\x64ocuments_left\x18\x02 \x01(\x04\x12\x18\n\x10\x64ocuments_failed\x18\x03 \x01(\x04\x12\x17\n\x0freferences_done\x18\x04 \x01(\x04\x12\x17\n\x0freferences_left\x18\x05 \x01(\x04\"/\n\x15ListOperationsRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\"B\n\x16ListOperationsResponse\x12(\n\noperations\x18\x01 \x03(\x0b\x32\x14.memory.v1.Operation\"#\n\x13GetOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"?\n\x14GetOperationResponse\x12\'\n\toperation\x18\x01 \x01(\x0b\x32\x14.memory.v1.Operation*n\n\rOperationKind\x12\x1e\n\x1aOPERATION_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dOPERATION_KIND_WRITE_MEMORIES\x10\x01\x12\x1a\n\x16OPERATION_KIND_REINDEX\x10\x02\x32\xb4\x01\n\nOperations\x12U\n\x0eListOperations\x12 .memory.v1.ListOperationsRequest\x1a!.memory.v1.ListOperationsResponse\x12O\n\x0cGetOperation\x12\x1e.memory.v1.GetOperationRequest\x1a\x1f.memory.v1.GetOperationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amemory/v1/operations.proto\x12\tmemory.v1\"\xa8\x01\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.memory.v1.OperationKind\x12\x16\n\x0eknowledge_base\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12.\n\x08progress\x18\x05 \x01(\x0b\x32\x1c.memory.v1.OperationProgress\x12\x0f\n\x07problem\x18\x06 \x01(\t\"\x8f\x01\n\x11OperationProgress\x12\x16\n\x0e\x64ocuments_done\x18\x01 \x01(\x04\x12\x16\n\x0e\x64ocuments_left\x18\x02 \x01(\x04\x12\x18\n\x10\x64ocuments_failed\x18\x03 \x01(\x04\x12\x17\n\x0freferences_done\x18\x04 \x01(\x04\x12\x17\n\x0freferences_left\x18\x05 \x01(\x04\"/\n\x15ListOperationsRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\"B\n\x16ListOperationsResponse\x12(\n\noperations\x18\x01 \x03(\x0b\x32\x14.memory.v1.Operation\"#\n\x13GetOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"?\n\x14GetOperationResponse\x12\'\n\toperation\x18\x01 \x01(\x0b\x32\x14.memory.v1.Operation*\x93\x01\n\rOperationKind\x12\x1e\n\x1aOPERATION_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dOPERATION_KIND_WRITE_MEMORIES\x10\x01\x12\x1a\n\x16OPERATION_KIND_REINDEX\x10\x02\x12#\n\x1fOPERATION_KIND_REWRITE_MEMORIES\x10\x03\x32\xb4\x01\n\nOperations\x12U\n\x0eListOperations\x12 .memory.v1.ListOperationsRequest\x1a!.memory.v1.ListOperationsResponse\x12O\n\x0cGetOperation\x12\x1e.memory.v1.GetOperationRequest\x1a\x1f.memory.v1.GetOperationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.memory.v1.operations_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPERATIONKIND']._serialized_start=577
-  _globals['_OPERATIONKIND']._serialized_end=687
+  _globals['_OPERATIONKIND']._serialized_start=578
+  _globals['_OPERATIONKIND']._serialized_end=725
   _globals['_OPERATION']._serialized_start=42
   _globals['_OPERATION']._serialized_end=210
   _globals['_OPERATIONPROGRESS']._serialized_start=213
@@ -45,6 +45,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETOPERATIONREQUEST']._serialized_end=510
   _globals['_GETOPERATIONRESPONSE']._serialized_start=512
   _globals['_GETOPERATIONRESPONSE']._serialized_end=575
-  _globals['_OPERATIONS']._serialized_start=690
-  _globals['_OPERATIONS']._serialized_end=870
+  _globals['_OPERATIONS']._serialized_start=728
+  _globals['_OPERATIONS']._serialized_end=908
 # @@protoc_insertion_point(module_scope)

@@ -12,9 +12,11 @@ class OperationKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OPERATION_KIND_UNSPECIFIED: _ClassVar[OperationKind]
     OPERATION_KIND_WRITE_MEMORIES: _ClassVar[OperationKind]
     OPERATION_KIND_REINDEX: _ClassVar[OperationKind]
+    OPERATION_KIND_REWRITE_MEMORIES: _ClassVar[OperationKind]
 OPERATION_KIND_UNSPECIFIED: OperationKind
 OPERATION_KIND_WRITE_MEMORIES: OperationKind
 OPERATION_KIND_REINDEX: OperationKind
+OPERATION_KIND_REWRITE_MEMORIES: OperationKind
 
 class Operation(_message.Message):
     __slots__ = ("name", "kind", "knowledge_base", "done", "progress", "problem")

@@ -114,7 +114,9 @@ def test_the_next_process_goes_on_and_its_operation_tells_how_far_it_is(tmp_path
         eventually(lambda: unwritten(client) == 0)
         assert operation(client).done
         every = client.operations.ListOperations(operations_pb2.ListOperationsRequest(), timeout=60)
-        names = [f"{what}/{kb}" for what in ("reindex", "write-memories") for kb in ("default", "kb")]
+        names = [
+            f"{what}/{kb}" for what in ("reindex", "rewrite-memories", "write-memories") for kb in ("default", "kb")
+        ]
         assert [one.name for one in every.operations] == names
         written = {payload_of(one.text, MODEL_ID) for one in documents}
         assert {hit.payload for hit in client.hits("kb", "Text 3.", 40)} == written

@@ -1,0 +1,166 @@
+"""Writes the memories of an earlier model again with ours, the most read documents first, while they are translated.
+
+scan       documents whose payloads are another model's, and their reads
+rewrite    a few at a time, each only if its version is still the one that was read
+adopt      once none is left, the knowledge base is recorded as our model's
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from memory3.errors import Memory3Error
+from memory_service.encoder import checked
+from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound, retryable
+from memory_service.ops.translating import TranslatingStore
+from memory_service.service import Runtime
+from memory_service.stores.store import KnowledgeBase
+from memory_service.telemetry.logs import logger
+from memory_service.write.document import PendingDocument
+
+_BACKGROUND_SIZE = 2000
+"""As a document of so many references: late memories, which a read may wait for, go first."""
+_SHUFFLED_KEYS = 64
+_MOST_READ = 1 << 20
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+
+
+class Rewritten(NamedTuple):
+    """How far a knowledge base is: documents that this process rewrote, and those left; problem: the last error."""
+
+    done: int = 0
+    left: int = 0
+    failed: int = 0
+    problem: str = ""
+
+
+class Rewriter:
+    """For one event loop. A task for each knowledge base of an earlier model."""
+
+    def __init__(self, runtime: Runtime, store: TranslatingStore) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._progress: dict[int, Rewritten] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins with what earlier models left."""
+        for base in self._store.knowledge_bases():
+            if not self._runtime.problem_of(base) and self._store.earlier(base):
+                logger().info("memories_translated", knowledge_base=base.name)
+                self._tasks.append(asyncio.create_task(self._run(base)))
+
+    async def stop(self) -> None:
+        """Leaves the rest to the next process, after the document at hand; `draining` is set by then."""
+        await asyncio.gather(*self._tasks)
+
+    def progress(self, base: KnowledgeBase) -> Rewritten:
+        """Of one knowledge base, since this process started."""
+        return self._progress.get(base.number, Rewritten())
+
+    def under_way(self, base: KnowledgeBase) -> bool:
+        """Whether there are memories of an earlier model, as far as the store records."""
+        try:
+            return self._store.earlier(base)
+        except KnowledgeBaseNotFound:
+            return False
+
+    async def _run(self, base: KnowledgeBase) -> None:
+        pause_s, draining = _FIRST_PAUSE_S, self._runtime.draining
+        while not draining.is_set():
+            try:
+                if await self._rewrite_all(base):
+                    return
+            except KnowledgeBaseNotFound:  # it was dropped
+                return
+            except Exception as error:  # of the store
+                self._note(base, problem=str(error) if isinstance(error, Memory3Error) else "the store failed")
+                logger().error("memories_not_rewritten", knowledge_base=base.name, again_in_s=pause_s, exc_info=error)
+            try:
+                await asyncio.wait_for(draining.wait(), pause_s)
+            except TimeoutError:
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _rewrite_all(self, base: KnowledgeBase) -> bool:
+        """Whether nothing is left that can be rewritten."""
+        run = self._runtime.run
+        found, failed = await run("filter", self._found, base), 0
+        if found is None:
+            return True
+        self._note(base, left=len(found))
+        for number, (key, first_id) in enumerate(found):
+            if self._runtime.draining.is_set():
+                return True
+            try:
+                done = await self._rewrite(base, key, first_id)
+                self._note(base, done=self.progress(base).done + done)
+            except DocumentNotFound:
+                continue
+            except Exception as error:
+                if isinstance(error, KnowledgeBaseNotFound) or retryable(error):
+                    raise
+                failed += 1  # the model: it stays translated
+                logger().error("memory_not_rewritten", document_key=key, exc_info=error)
+                self._note(base, failed=failed, problem=f"document {key!r}: its memories could not be rewritten")
+            self._note(base, left=len(found) - number - 1 + failed)
+        if failed or (found and await run("filter", self._found, base) != []):
+            return bool(failed)
+        await run("write", self._store.adopt, base, self._runtime.encoder.description.identity)
+        logger().info("knowledge_base_rewritten", knowledge_base=base.name)
+        return True
+
+    def _note(self, base: KnowledgeBase, problem: str | None = None, **counts: int) -> None:
+        found = self.progress(base)._replace(**counts)
+        self._progress[base.number] = found if problem is None else found._replace(problem=problem)
+
+    def _found(self, base: KnowledgeBase) -> list[tuple[str, int]] | None:
+        """Documents with another model's payloads and the id of their first memory, the most read first.
+
+        None where the service stops meanwhile.
+        """
+        stored, is_own, found = self._store.stored, self._runtime.encoder.is_own, dict[str, int]()
+        with stored.snapshot(base) as snapshot:
+            for page in snapshot.pages:
+                first = page.memories[0]
+                if first.chunk_number == 0 and first.payload and not is_own(first.payload):
+                    found[page.document.key] = first.memory_id
+                if self._runtime.draining.is_set():
+                    return None
+        reads: dict[str, int] = {}
+        for one in stored.most_read(base, _MOST_READ):
+            reads[one.document_key] = reads.get(one.document_key, 0) + one.reads
+        ordered, shuffled = sorted(found, key=lambda key: -reads.get(key, 0)), list[str]()
+        for start in range(0, len(ordered), _SHUFFLED_KEYS):  # other pods rewrite too: seldom the same at once
+            part = ordered[start : start + _SHUFFLED_KEYS]
+            random.shuffle(part)
+            shuffled += part
+        return [(key, found[key]) for key in shuffled]
+
+    async def _rewrite(self, base: KnowledgeBase, key: str, first_id: int) -> bool:
+        """Whether the document was rewritten here; not where another process, or a writer, was faster."""
+        runtime, encoder = self._runtime, self._runtime.encoder
+        stored = await runtime.run("read", self._store.document, base, key)
+        if not stored.written or stored.references[0][0] != first_id:
+            return False
+        document = PendingDocument(key, stored.title, stored.metadata, stored.content_hash)
+        document.take([text for _, text in stored.references])
+        while (chunks := document.missing()) and not runtime.draining.is_set():
+            part = chunks[: runtime.slice_size()]
+            texts = [document.texts[chunk] for chunk in part]
+            encoded = await runtime.encode(_BACKGROUND_SIZE, encoder.encode, texts)
+            encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
+            for chunk, vector, payload in zip(part, encoded.vectors, encoded.payloads, strict=True):
+                document.fill(chunk, vector, payload)
+        if document.missing():
+            return False
+        return bool(await runtime.run("write", self._write, base, [document]))
+
+    def _write(self, base: KnowledgeBase, documents: Sequence[PendingDocument]) -> int:
+        new = [replace(one.finished(), replaces=one.content_hash, again=True) for one in documents]
+        with self._runtime.guard.writing(base, new) as admission:
+            written = self._store.write(base, admission.documents) if admission.documents else []
+        return sum(one.replaced for one in written)

@@ -1,0 +1,129 @@
+"""A knowledge base of an earlier model: read through a translation, written again in the background, then ours."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from memory3.errors import ModelMismatch
+from memory_service.encoder import EncodedReferences
+from protos.memory.v1 import knowledge_bases_pb2 as pb
+from protos.memory.v1 import operations_pb2
+from testing.encoders import HashEncoder, identity_of, payload_of
+from tests.memory_service.running import Client, document, eventually, refused, running
+
+OLD, NEW = (identity_of(name).model_id for name in ("old", "new"))
+
+
+class Later(HashEncoder):
+    """Model `new`, which translates the payloads of `old`; writes when it is let go or the service stops."""
+
+    def __init__(self) -> None:
+        super().__init__("new")
+        earlier = replace(identity_of("old"), embedder_id=self.description.identity.embedder_id)
+        self.description = replace(self.description, earlier=(earlier,))
+        self.let_go = threading.Event()
+        self.stopping = threading.Event().is_set
+        self.wrote: list[str] = []
+
+    def own(self, payload: bytes | memoryview) -> bytes | memoryview:
+        if self.is_own(payload):
+            return payload
+        if bytes(payload[:16]) != bytes.fromhex(OLD)[:16]:
+            raise ModelMismatch("another", NEW, "start the service with that model")
+        return bytes.fromhex(NEW)[:16] + b"translated" + bytes(payload[16:])
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        while not (self.let_go.wait(0.01) or self.stopping()):
+            pass
+        self.wrote += references
+        return super().encode(references)
+
+
+class Earlier(HashEncoder):
+    """Model `old`, with the embedder of `new`."""
+
+    def __init__(self) -> None:
+        super().__init__("old")
+        identity = replace(self.description.identity, embedder_id=identity_of("new").embedder_id)
+        self.description = replace(self.description, identity=identity)
+
+    def own(self, payload: bytes | memoryview) -> bytes | memoryview:
+        if not self.is_own(payload):
+            raise ModelMismatch("another", OLD, "start the service with that model")
+        return payload
+
+
+def model_of(client: Client) -> str:
+    return client.bases.GetKnowledgeBase(pb.GetKnowledgeBaseRequest(name="kb"), timeout=60).knowledge_base.model_id
+
+
+def operation(client: Client) -> operations_pb2.Operation:
+    request = operations_pb2.GetOperationRequest(name="rewrite-memories/kb")
+    return client.operations.GetOperation(request, timeout=60).operation
+
+
+@pytest.mark.parametrize("engine", ["file", "chdb"])
+def test_memories_are_translated_when_read_and_rewritten_the_most_read_first(tmp_path: Path, engine: str) -> None:
+    settings = {"store": f"{engine}://{tmp_path}/store", "warm_up": False}
+    with running(tmp_path, Earlier(), **settings) as (client, _):
+        client.ingest("kb", *(document(f"d{n:03}", f"Text {n}.") for n in range(100)))
+        assert operation(client).done
+        for _ in range(3):
+            client.hits("kb", "Text 70.", 1)
+    later = Later()
+    with running(tmp_path, later, **settings) as (client, _):
+        hit = client.hits("kb", "Text 70.", 1)[0]
+        old = payload_of("Text 70.", OLD)
+        assert hit.payload == later.own(old)
+        assert hit.payload_crc32c == google_crc32c.value(hit.payload)
+        pages = [one.page for one in client.export("kb") if one.HasField("page")]
+        exported = {one.text: one for page in pages for one in page.memories}
+        assert exported["Text 70."].payload == hit.payload
+        assert exported["Text 70."].payload_crc32c == hit.payload_crc32c
+        assert model_of(client) == NEW
+        assert not operation(client).done
+        later.let_go.set()
+        eventually(lambda: operation(client).done)
+        assert "Text 70." in later.wrote[:64], "read most, and only a few are shuffled"
+        assert sorted(later.wrote) == sorted(f"Text {n}." for n in range(100)), "each once"
+        assert client.hits("kb", "Text 70.", 1)[0].payload == payload_of("Text 70.", NEW)
+        assert operation(client).progress.documents_done == 100
+    after = HashEncoder("new")
+    with running(tmp_path, after, **settings) as (client, _):  # without the translation
+        assert client.hits("kb", "Text 3.", 1)[0].payload == payload_of("Text 3.", NEW)
+
+
+def test_rewriting_goes_on_after_a_restart_and_takes_what_was_written_meanwhile(tmp_path: Path) -> None:
+    with running(tmp_path, Earlier(), warm_up=False) as (client, _):
+        client.ingest("kb", *(document(f"d{n}", f"Text {n}.") for n in range(5)))
+    stopped = Later()
+    with running(tmp_path, stopped, warm_up=False) as (client, server):
+        stopped.stopping = server._draining.is_set
+        eventually(lambda: operation(client).progress.documents_left == 5)
+    assert 0 < len(stopped.wrote) < 5, "the document at hand"
+    second = Later()
+    second.let_go.set()
+    with running(tmp_path, second, warm_up=False) as (client, _):
+        client.ingest("kb", document("d1", "Another text."))
+        eventually(lambda: operation(client).done)
+        found = {hit.document_key: hit.payload for hit in client.hits("kb", "x", k=100)}
+        texts = {f"d{n}": f"Text {n}." for n in range(5)} | {"d1": "Another text."}
+        assert found == {key: payload_of(text, NEW) for key, text in texts.items()}
+
+
+def test_without_a_translation_an_earlier_or_later_model_is_refused_by_name(tmp_path: Path) -> None:
+    with running(tmp_path, Earlier(), warm_up=False) as (client, _):
+        client.ingest("kb", document("a", "First."), document("b", "Second."))
+    with running(tmp_path, HashEncoder("new"), warm_up=False) as (client, _):
+        assert refused(lambda: client.hits("kb", "First.", 1)).reason == "MODEL_MISMATCH"
+    later = Later()
+    with running(tmp_path, later, warm_up=False) as (client, _):
+        later.let_go.set()
+        client.ingest("kb", document("c", "Third."))
+        eventually(lambda: operation(client).done)
+    with running(tmp_path, Earlier(), warm_up=False) as (client, _):
+        assert refused(lambda: client.hits("kb", "Third.", 1)).reason == "MODEL_MISMATCH"
