@@ -1,8 +1,9 @@
 """Memories of an earlier model as memories of a later one: `Translation` maps payloads without running a model.
 
-    old codes -> keys, values -> keys turned back to position 0 -> a map for each head -> turned again -> new codes
+    old codes -> keys, values -> keys turned back to position 0 -> a matrix -> turned again -> new codes
 
-`memory-model translate-memories` fits the maps. Where only the codec changed there are none: vectors are coded again.
+`memory-model translate-memories` fits the matrix, one for the vectors of all heads of a token. Where only the codec
+changed there is none: vectors are coded again.
 """
 
 from __future__ import annotations
@@ -27,30 +28,41 @@ _MAPS, _CODEC = "maps.npz", "codec.npz"
 
 
 @dataclass(frozen=True)
-class HeadMaps:
-    """keys, values: float32 [heads, d + 1, d], the last row is added; cos, sin: of a token, [heads, tokens, d]."""
+class TokenMap:
+    """A token's new vectors from its old ones: of all memory heads, keys before values.
 
-    keys: np.ndarray
-    values: np.ndarray
+    matrix: float32 [2 * heads * d + 1, 2 * heads * d], the last row is added. cos, sin: of each head's tokens,
+    [heads, tokens, d].
+    """
+
+    matrix: np.ndarray
     cos: np.ndarray
     sin: np.ndarray
 
     def __post_init__(self) -> None:
         """Raise InvalidInput for shapes that do not belong together or numbers that are not finite."""
-        heads, rows, d = self.keys.shape
-        arrays = (self.keys, self.values, self.cos, self.sin)
-        tokens = self.cos.shape[1]
-        expected = [(heads, d + 1, d), (heads, d + 1, d), (heads, tokens, d), (heads, tokens, d)]
-        if rows != d + 1 or [one.shape for one in arrays] != expected:
+        heads, _, d = self.cos.shape
+        expected = [(2 * heads * d + 1, 2 * heads * d), self.cos.shape, self.cos.shape]
+        arrays = (self.matrix, self.cos, self.sin)
+        if [one.shape for one in arrays] != expected:
             raise InvalidInput(f"maps of shapes {[one.shape for one in arrays]} do not belong together")
         if not all(np.isfinite(one).all() for one in arrays):
             raise InvalidInput("maps hold NaN or infinity")
 
     def apply(self, vectors: np.ndarray) -> np.ndarray:
-        """The new vectors [2, heads, tokens, d] of old ones: keys, then values, of the first tokens of a reference."""
-        cos, sin = self.cos[:, : vectors.shape[2]], self.sin[:, : vectors.shape[2]]
-        keys = mapped(turned(vectors[0], cos, -sin), self.keys)
-        return np.stack([turned(keys, cos, sin), mapped(vectors[1], self.values)])
+        """The new vectors [2, heads, tokens, d] of old ones, of the first tokens of a reference."""
+        rows = at_zero(vectors, self.cos, self.sin)
+        found = rows @ self.matrix[:-1] + self.matrix[-1]
+        _, heads, tokens, d = vectors.shape
+        keys, values = found.reshape(tokens, 2, heads, d).transpose(1, 2, 0, 3)
+        return np.stack([turned(keys, self.cos[:, :tokens], self.sin[:, :tokens]), values])
+
+
+def at_zero(vectors: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """Vectors [2, heads, tokens, d] token by token, [tokens, 2 * heads * d], with the keys turned to position 0."""
+    tokens = vectors.shape[2]
+    keys = turned(vectors[0], cos[:, :tokens], -sin[:, :tokens])
+    return np.stack([keys, vectors[1]]).transpose(2, 0, 1, 3).reshape(tokens, -1)
 
 
 def turned(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
@@ -59,15 +71,10 @@ def turned(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.asarray(x * cos + np.concatenate((-x[..., half:], x[..., :half]), axis=-1) * sin)
 
 
-def mapped(x: np.ndarray, maps: np.ndarray) -> np.ndarray:
-    """Vectors [heads, tokens, d] by each head's map [heads, d + 1, d]."""
-    return np.asarray(x @ maps[:, :-1] + maps[:, -1:])
-
-
 class Translation:
     """From one earlier model and codec to one later. Thread-safe: holds tables only."""
 
-    def __init__(self, old: MemoryFormat, new: MemoryFormat, maps: HeadMaps | None = None) -> None:
+    def __init__(self, old: MemoryFormat, new: MemoryFormat, maps: TokenMap | None = None) -> None:
         """maps: None where one model wrote both. Raises InvalidInput for memories of different shapes."""
         memory = new.config.memory
         if maps is not None:
@@ -76,9 +83,9 @@ class Translation:
             raise InvalidInput("memories of other heads, tokens or dimensions cannot be coded again")
         if maps is None and old.identity.model_id != new.identity.model_id:
             raise InvalidInput("different models need maps")
-        expected = (len(memory.heads), new.config.head_dim + 1, new.config.head_dim)
-        if maps is not None and (maps.keys.shape != expected or maps.cos.shape[1] != memory.reference_tokens):
-            raise InvalidInput(f"maps have shape {maps.keys.shape}, expected {expected}")
+        expected = (len(memory.heads), memory.reference_tokens, new.config.head_dim)
+        if maps is not None and maps.cos.shape != expected:
+            raise InvalidInput(f"maps are of {maps.cos.shape} heads, tokens and numbers, expected {expected}")
         self.old, self.new, self.maps = old, new, maps
 
     @staticmethod
@@ -112,7 +119,7 @@ class Translation:
         path = folder / name
         path.mkdir(parents=True, exist_ok=True)
         self.old.codec.save(path / _CODEC)
-        arrays = {} if self.maps is None else {one: getattr(self.maps, one) for one in ("keys", "values", "cos", "sin")}
+        arrays = {} if self.maps is None else {one: getattr(self.maps, one) for one in ("matrix", "cos", "sin")}
         save_codec(path / _MAPS, {"old": ids, "new": asdict(self.new.identity)}, arrays)
         return path
 
@@ -130,7 +137,7 @@ class Translation:
             old = MemoryFormat(new.config, ids.model_id, codec)
             if old.identity != ids:
                 raise CorruptFile(f"{path} has another codec than its maps name: fit it again")
-            return cls(old, new, HeadMaps(**arrays) if arrays else None)
+            return cls(old, new, TokenMap(**arrays) if arrays else None)
         except (BadZipFile, EOFError, ValueError, TypeError, LookupError, InvalidInput) as error:
             raise CorruptFile(f"{path} holds no translation ({error}): fit it again") from error
 

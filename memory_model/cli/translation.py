@@ -30,7 +30,7 @@ def translate_memories(
 ) -> None:
     """Let the memories of model OLD be read by model NEW, tuned from the same base, without ingesting again.
 
-    Both models write some references; for each head a linear map turns old keys and values into new ones. A service of
+    Both models write some references; a linear map turns a token's old keys and values into new ones. A service of
     NEW then opens the knowledge bases of OLD: it translates what is read and rewrites the rest in the background.
     """
     from memory3.codec.codec import MemoryCodec

@@ -1,7 +1,8 @@
 """Fit the maps that turn an earlier model's memories into a later one's: `memory-model translate-memories`.
 
-Both models write the same references. For each head a linear map, of least squares, takes the old keys and values, as
-their codec left them, to the new ones; keys are turned back to position 0 before, where all tokens have one map.
+Both models write the same references. A linear map, of least squares, takes a token's old keys and values of all heads,
+as their codec left them, to the new ones. Keys are turned back to position 0 before, where all tokens have one map. All
+heads together tell more of the hidden states behind them than a head tells of its own.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import numpy as np
 import torch
 
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
-from memory3.codec.translation import HeadMaps, Translation, turned
+from memory3.codec.translation import TokenMap, Translation, at_zero
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import MemoryWriter
 
 _RIDGE = 1e-3
-"""Of the mean square of a head's numbers: what keeps a map of few references from following their noise."""
+"""Of each number's mean square: what keeps a map of few references from following their noise."""
 _WRITTEN_AT_ONCE = 16
 
 
@@ -76,17 +77,22 @@ def fit_translation(
         raise InvalidInput("the two models cut references into other tokens: their memories have no map")
     read = old_format.decode(old_format.encode(old))
     fitting = len(old) - max(1, len(old) // 10)
-    d, heads = new_format.config.head_dim, len(new_format.config.memory.heads)
-    squares, products = np.zeros((2, heads, d + 1, d + 1)), np.zeros((2, heads, d + 1, d))
-    for before, after in zip(read[:fitting], new[:fitting], strict=True):
-        x, y = (_unturned(_vectors(one, heads), cos, sin) for one in (before, after))
-        x = np.concatenate([x, np.ones_like(x[..., :1])], axis=-1)
-        squares += x.transpose(0, 1, 3, 2) @ x
-        products += x.transpose(0, 1, 3, 2) @ y
-    mean = np.trace(squares[..., :d, :d], axis1=2, axis2=3) / d
-    ridge = np.diag(np.r_[np.ones(d), 0.0]) * (_RIDGE * mean)[..., None, None]
-    keys, values = np.linalg.solve(squares + ridge, products).astype(np.float32)
-    translation = Translation(old_format, new_format, HeadMaps(keys, values, cos, sin))
+    heads = len(new_format.config.memory.heads)
+    width = 2 * heads * new_format.config.head_dim
+    squares, products = np.zeros((width + 1, width + 1)), np.zeros((width + 1, width))
+    for start in range(0, fitting, _WRITTEN_AT_ONCE):
+        part = slice(start, min(start + _WRITTEN_AT_ONCE, fitting))
+        x, y = (
+            np.concatenate([at_zero(_vectors(one, heads), cos, sin) for one in found[part]]) for found in (read, new)
+        )
+        x = np.concatenate([x, np.ones_like(x[:, :1])], axis=1)
+        squares += x.T @ x
+        products += x.T @ y
+    # Numbers of different heads have different sizes: each is held back by its own.
+    ridge = np.diag(np.r_[_RIDGE * (squares.diagonal()[:-1] + 1e-9), 0.0])
+    start_at = np.eye(width + 1, width)  # without a reason to differ, a number stays what it was
+    matrix = np.linalg.solve(squares + ridge, products + ridge @ start_at).astype(np.float32)
+    translation = Translation(old_format, new_format, TokenMap(matrix, cos, sin))
     return translation, closeness(translation, read[fitting:], new[fitting:])
 
 
@@ -106,11 +112,6 @@ def _vectors(memory: ExplicitMemory, heads: int) -> np.ndarray:
     """float64 [2, heads, tokens, d]: keys, then values, of the tokens that are there."""
     sides = np.stack([memory.keys, memory.values]).astype(np.float64)
     return np.asarray(sides.reshape(2, heads, -1, sides.shape[-1])[:, :, : memory.tokens])
-
-
-def _unturned(vectors: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    tokens = vectors.shape[2]
-    return np.stack([turned(vectors[0], cos[:, :tokens], -sin[:, :tokens]), vectors[1]])
 
 
 def _explained(found: Sequence[ExplicitMemory], true: Sequence[ExplicitMemory], heads: int) -> tuple[float, float]:

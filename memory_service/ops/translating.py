@@ -7,6 +7,8 @@ are written again (`ops.rewriting`), so that another process, or a restart, know
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +35,9 @@ from memory_service.stores.store import (
     Written,
 )
 
+_KEPT = 1024
+"""Translated payloads, some 40 MB."""
+
 
 class TranslatingStore(Store):
     """See Store. Raises a mismatch where a payload is of a model without translation."""
@@ -40,6 +45,8 @@ class TranslatingStore(Store):
     def __init__(self, store: Store, encoder: Encoder) -> None:
         self.stored = store
         self._encoder = encoder
+        self._translated: OrderedDict[int, bytes | memoryview] = OrderedDict()  # by memory id, which names the bytes
+        self._lock = threading.Lock()
 
     def earlier(self, base: KnowledgeBase) -> bool:
         """Whether the store records an earlier model of this knowledge base."""
@@ -49,7 +56,7 @@ class TranslatingStore(Store):
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         found = self.stored.retrieve(base, query)
-        payloads = {memory_id: self._encoder.own(one) if one else one for memory_id, one in found.payloads.items()}
+        payloads = {memory_id: self._kept(memory_id, one) for memory_id, one in found.payloads.items()}
         changed = {
             memory_id: google_crc32c.value(bytes(payload))
             for memory_id, payload in payloads.items()
@@ -59,6 +66,22 @@ class TranslatingStore(Store):
             return found
         hits = [[hit._replace(crc32c=changed.get(hit.memory_id, hit.crc32c)) for hit in hits] for hits in found.hits]
         return replace(found, hits=hits, payloads=payloads)
+
+    def _kept(self, memory_id: int, payload: bytes | memoryview) -> bytes | memoryview:
+        """The payload as ours; the last translations are kept, because the same memories are read again and again."""
+        if not payload:
+            return payload
+        with self._lock:
+            if (known := self._translated.get(memory_id)) is not None:
+                self._translated.move_to_end(memory_id)
+                return known
+        own = self._encoder.own(payload)
+        if own is not payload:
+            with self._lock:
+                self._translated[memory_id] = own
+                if len(self._translated) > _KEPT:
+                    self._translated.popitem(last=False)
+        return own
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
         return [self._own(one) for one in self.stored.memories(base, after_id=after_id, count=count)]

@@ -8,7 +8,7 @@ import pytest
 
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import MemoryFormat
-from memory3.codec.translation import FOLDER, HeadMaps, Translation, header_ids, ids_in, load_translations, turned
+from memory3.codec.translation import FOLDER, TokenMap, Translation, header_ids, ids_in, load_translations, turned
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
 from memory3.errors import CodecMismatch, CorruptFile, InvalidInput, ModelMismatch
 from tests.edge_client.tiny_bundle import random_memory, tiny_config
@@ -24,24 +24,23 @@ def format_of(seed: int, dtype: str = "float32") -> MemoryFormat:
     return MemoryFormat(config(), f"{seed:02x}" * 32, ExactCodec(8, dtype))
 
 
-def random_maps(seed: int = 0) -> HeadMaps:
+def random_maps(seed: int = 0) -> TokenMap:
     rng = np.random.default_rng(seed)
     angle = np.outer(np.arange(3, 35), 1 / 100 ** np.linspace(0, 1, 4)).astype(np.float32)
     angle = np.stack(2 * [np.concatenate((angle, angle), axis=1)])
-    keys, values = (rng.standard_normal((2, 9, 8)).astype(np.float32) for _ in range(2))
-    return HeadMaps(keys, values, np.cos(angle), np.sin(angle))
+    return TokenMap(rng.standard_normal((33, 32)).astype(np.float32), np.cos(angle), np.sin(angle))
 
 
-def test_each_head_is_mapped_by_itself_and_keys_at_position_zero() -> None:
+def test_a_tokens_vectors_are_mapped_together_and_keys_at_position_zero() -> None:
     maps, old = random_maps(), random_memory(config(), seed=1, tokens=20)
     translation = Translation(format_of(1), format_of(2), maps)
     (made,) = format_of(2).decode(translation(format_of(1).encode([old])))
-    token, head = 7, 1
-    row = 32 * head + token
-    cos, sin = maps.cos[head, token], maps.sin[head, token]
-    key = turned(old.keys[row], cos, -sin) @ maps.keys[head, :-1] + maps.keys[head, -1]
-    assert made.keys[row] == pytest.approx(turned(key, cos, sin), abs=1e-4)
-    assert made.values[row] == pytest.approx(old.values[row] @ maps.values[head, :-1] + maps.values[head, -1], abs=1e-4)
+    token = 7
+    rows, cos, sin = [token, 32 + token], maps.cos[:, token], maps.sin[:, token]
+    before = np.concatenate([turned(old.keys[rows], cos, -sin), old.values[rows]]).ravel()
+    keys, values = (before @ maps.matrix[:-1] + maps.matrix[-1]).reshape(2, 2, 8)
+    assert made.keys[rows] == pytest.approx(turned(keys, cos, sin), abs=1e-4)
+    assert made.values[rows] == pytest.approx(values, abs=1e-4)
     assert (made.tokens, made.keys[20:32].any(), made.values[52:].any()) == (20, False, False), "no more tokens"
 
 
@@ -89,4 +88,4 @@ def test_what_has_no_map_is_refused_by_name() -> None:
     with pytest.raises(InvalidInput, match="keep some tokens"):
         Translation(*formats, random_maps())
     with pytest.raises(InvalidInput, match="NaN"):
-        replace(random_maps(), keys=np.full((2, 9, 8), np.nan, np.float32))
+        replace(random_maps(), matrix=np.full((33, 32), np.nan, np.float32))

@@ -29,13 +29,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders `old` and `new` of one base, the latter with an adapter; `coded` is `old` with another codec."""
     folder = tmp_path_factory.mktemp("models")
     published(folder / "base", "llama-3")
-    old = ModelFolder.create(folder / "base", folder / "old", memory=lambda c: parse_budget("1.0:128,3.1:128", c))
+    old = ModelFolder.create(folder / "base", folder / "old", memory=lambda c: parse_budget("all", c))
     ExactCodec(16).save(old.path / "codec.npz")
     for name in ("new", "coded", "sparse"):
         shutil.copytree(old.path, folder / name)
     ExactCodec(16, "float16").save(folder / "coded" / "codec.npz")
     manifest = json.loads((folder / "sparse" / "model.json").read_text())
-    manifest["memory"]["heads"] = [[1, 0, 8], [3, 1, 8]]
+    manifest["memory"]["heads"] = [[1, 0, 128], [3, 1, 128]]
     (folder / "sparse" / "model.json").write_text(json.dumps(manifest))
     loaded = load_base(old, old.memory)
     torch.manual_seed(0)
