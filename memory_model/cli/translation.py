@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -68,10 +69,10 @@ def translate_memories(
             loaded.model.to(writing_device(device))
             texts = texts or codec_texts(Reader.of(loaded), training_files(data, corpus), references, seed)[1]
             task = progress.add_task(f"writing memories of {folder.path.name}", total=len(texts))
-            written.append(written_memories(loaded.writer, texts, lambda n, task=task: progress.advance(task, n)))
+            written.append(written_memories(loaded.writer, texts, partial(progress.advance, task)))
             cos, sin = places(loaded.model, loaded.config, len(loaded.writer.prefix))
             del loaded
-    translation, close = fit_translation(*written, before, after, cos, sin)
+    translation, close = fit_translation(written[0], written[1], before, after, cos, sin)
     fresh = before.encode(written[0][-max(1, len(texts) // 10) :])
     began = time.perf_counter()
     translation(fresh)

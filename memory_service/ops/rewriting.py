@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from memory3.errors import Memory3Error
 from memory_service.encoder import checked
@@ -29,7 +28,8 @@ _MOST_READ = 1 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 
-class Rewritten(NamedTuple):
+@dataclass(frozen=True)
+class Rewritten:
     """How far a knowledge base is: documents that this process rewrote, and those left; problem: the last error."""
 
     done: int = 0
@@ -113,9 +113,8 @@ class Rewriter:
         logger().info("knowledge_base_rewritten", knowledge_base=base.name)
         return True
 
-    def _note(self, base: KnowledgeBase, problem: str | None = None, **counts: int) -> None:
-        found = self.progress(base)._replace(**counts)
-        self._progress[base.number] = found if problem is None else found._replace(problem=problem)
+    def _note(self, base: KnowledgeBase, **changes: int | str) -> None:
+        self._progress[base.number] = replace(self.progress(base), **changes)  # type: ignore[arg-type]
 
     def _found(self, base: KnowledgeBase) -> list[tuple[str, int]] | None:
         """Documents with another model's payloads and the id of their first memory, the most read first.
