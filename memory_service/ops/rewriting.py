@@ -23,6 +23,7 @@ from memory_service.write.document import PendingDocument
 
 _BACKGROUND_SIZE = 2000
 """As a document of so many references: late memories, which a read may wait for, go first."""
+_DOCUMENTS_AT_ONCE = 16
 _SHUFFLED_KEYS = 64
 _MOST_READ = 1 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -92,26 +93,34 @@ class Rewriter:
         if found is None:
             return True
         self._note(base, left=len(found))
-        for number, (key, first_id) in enumerate(found):
+        for start in range(0, len(found), _DOCUMENTS_AT_ONCE):
             if self._runtime.draining.is_set():
                 return True
-            try:
-                done = await self._rewrite(base, key, first_id)
-                self._note(base, done=self.progress(base).done + done)
-            except DocumentNotFound:
-                continue
-            except Exception as error:
-                if isinstance(error, KnowledgeBaseNotFound) or retryable(error):
-                    raise
-                failed += 1  # the model: it stays translated
-                logger().error("memory_not_rewritten", document_key=key, exc_info=error)
-                self._note(base, failed=failed, problem=f"document {key!r}: its memories could not be rewritten")
-            self._note(base, left=len(found) - number - 1 + failed)
+            part = found[start : start + _DOCUMENTS_AT_ONCE]
+            failed += await self._rewrite_each(base, part)
+            self._note(base, left=len(found) - start - len(part) + failed)
         if failed or (found and await run("filter", self._found, base) != []):
             return bool(failed)
         await run("write", self._store.adopt, base, self._runtime.encoder.description.identity)
         logger().info("knowledge_base_rewritten", knowledge_base=base.name)
         return True
+
+    async def _rewrite_each(self, base: KnowledgeBase, part: list[tuple[str, int]]) -> int:
+        """How many of these documents the model failed on; they stay translated."""
+        try:
+            done = await self._rewrite(base, part)
+            before = self.progress(base)
+            self._note(base, done=before.done + done, problem=before.problem if before.failed else "")
+            return 0
+        except Exception as error:
+            if isinstance(error, KnowledgeBaseNotFound) or retryable(error):
+                raise
+            if len(part) > 1:  # one of them is to blame
+                return sum([await self._rewrite_each(base, [one]) for one in part])
+            key, failed = part[0][0], self.progress(base).failed + 1
+            logger().error("memory_not_rewritten", document_key=key, exc_info=error)
+            self._note(base, failed=failed, problem=f"document {key!r}: its memories could not be rewritten")
+            return 1
 
     def _note(self, base: KnowledgeBase, **changes: int | str) -> None:
         self._progress[base.number] = replace(self.progress(base), **changes)  # type: ignore[arg-type]
@@ -139,24 +148,29 @@ class Rewriter:
             shuffled += part
         return [(key, found[key]) for key in shuffled]
 
-    async def _rewrite(self, base: KnowledgeBase, key: str, first_id: int) -> bool:
-        """Whether the document was rewritten here; not where another process, or a writer, was faster."""
-        runtime, encoder = self._runtime, self._runtime.encoder
-        stored = await runtime.run("read", self._store.document, base, key)
-        if not stored.written or stored.references[0][0] != first_id:
-            return False
-        document = PendingDocument(key, stored.title, stored.metadata, stored.content_hash)
-        document.take([text for _, text in stored.references])
-        while (chunks := document.missing()) and not runtime.draining.is_set():
-            part = chunks[: runtime.slice_size()]
-            texts = [document.texts[chunk] for chunk in part]
+    async def _rewrite(self, base: KnowledgeBase, part: Sequence[tuple[str, int]]) -> int:
+        """How many documents were rewritten here; not those where another process, or a writer, was faster."""
+        runtime, encoder, documents = self._runtime, self._runtime.encoder, list[PendingDocument]()
+        for key, first_id in part:
+            try:
+                stored = await runtime.run("read", self._store.document, base, key)
+            except DocumentNotFound:
+                continue
+            if stored.written and stored.references[0][0] == first_id:
+                document = PendingDocument(key, stored.title, stored.metadata, stored.content_hash)
+                document.take([text for _, text in stored.references])
+                documents.append(document)
+        missing = [(document, chunk) for document in documents for chunk in document.missing()]
+        while missing and not runtime.draining.is_set():
+            size = runtime.slice_size()
+            now, missing = missing[:size], missing[size:]
+            texts = [document.texts[chunk] for document, chunk in now]
             encoded = await runtime.encode(_BACKGROUND_SIZE, encoder.encode, texts)
             encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
-            for chunk, vector, payload in zip(part, encoded.vectors, encoded.payloads, strict=True):
+            for (document, chunk), vector, payload in zip(now, encoded.vectors, encoded.payloads, strict=True):
                 document.fill(chunk, vector, payload)
-        if document.missing():
-            return False
-        return bool(await runtime.run("write", self._write, base, [document]))
+        whole = [document for document in documents if not document.missing()]
+        return await runtime.run("write", self._write, base, whole) if whole else 0
 
     def _write(self, base: KnowledgeBase, documents: Sequence[PendingDocument]) -> int:
         new = [replace(one.finished(), replaces=one.content_hash, again=True) for one in documents]

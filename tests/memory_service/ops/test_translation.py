@@ -39,6 +39,8 @@ class Later(HashEncoder):
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         while not (self.let_go.wait(0.01) or self.stopping()):
             pass
+        if any("broken" in text for text in references):
+            raise RuntimeError("a bug")
         self.wrote += references
         return super().encode(references)
 
@@ -99,20 +101,34 @@ def test_memories_are_translated_when_read_and_rewritten_the_most_read_first(tmp
 
 def test_rewriting_goes_on_after_a_restart_and_takes_what_was_written_meanwhile(tmp_path: Path) -> None:
     with running(tmp_path, Earlier(), warm_up=False) as (client, _):
-        client.ingest("kb", *(document(f"d{n}", f"Text {n}.") for n in range(5)))
+        client.ingest("kb", *(document(f"d{n}", f"Text {n}.") for n in range(40)))
     stopped = Later()
     with running(tmp_path, stopped, warm_up=False) as (client, server):
         stopped.stopping = server._draining.is_set
-        eventually(lambda: operation(client).progress.documents_left == 5)
-    assert 0 < len(stopped.wrote) < 5, "the document at hand"
+        eventually(lambda: operation(client).progress.documents_left == 40)
+    assert 0 < len(stopped.wrote) < 40, "the documents at hand"
     second = Later()
     second.let_go.set()
     with running(tmp_path, second, warm_up=False) as (client, _):
         client.ingest("kb", document("d1", "Another text."))
         eventually(lambda: operation(client).done)
         found = {hit.document_key: hit.payload for hit in client.hits("kb", "x", k=100)}
-        texts = {f"d{n}": f"Text {n}." for n in range(5)} | {"d1": "Another text."}
+        texts = {f"d{n}": f"Text {n}." for n in range(40)} | {"d1": "Another text."}
         assert found == {key: payload_of(text, NEW) for key, text in texts.items()}
+
+
+def test_a_document_that_the_model_fails_on_stays_translated_and_is_named(tmp_path: Path) -> None:
+    with running(tmp_path, Earlier(), warm_up=False) as (client, _):
+        client.ingest("kb", document("a", "First."), document("b", "It is broken."), document("c", "Third."))
+    later = Later()
+    later.let_go.set()
+    with running(tmp_path, later, warm_up=False) as (client, _):
+        eventually(lambda: operation(client).progress.documents_failed == 1)
+        found = operation(client)
+        assert (found.done, found.progress.documents_done, found.progress.documents_left) == (False, 2, 1)
+        assert "'b'" in found.problem
+        assert client.hits("kb", "It is broken.", 1)[0].payload == later.own(payload_of("It is broken.", OLD))
+        assert client.hits("kb", "Third.", 1)[0].payload == payload_of("Third.", NEW)
 
 
 def test_without_a_translation_an_earlier_or_later_model_is_refused_by_name(tmp_path: Path) -> None:
