@@ -26,7 +26,7 @@ class Later(HashEncoder):
         super().__init__("new")
         earlier = replace(identity_of("old"), embedder_id=self.description.identity.embedder_id)
         self.description = replace(self.description, earlier=(earlier,))
-        self.let_go = threading.Event()
+        self.asked, self.let_go = threading.Event(), threading.Event()
         self.stopping = threading.Event().is_set
         self.wrote: list[str] = []
 
@@ -38,6 +38,7 @@ class Later(HashEncoder):
         return bytes.fromhex(NEW)[:16] + b"translated" + bytes(payload[16:])
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
+        self.asked.set()
         while not (self.let_go.wait(0.01) or self.stopping()):
             pass
         if any("broken" in text for text in references):
@@ -67,6 +68,11 @@ def model_of(client: Client) -> str:
 def operation(client: Client) -> operations_pb2.Operation:
     request = operations_pb2.GetOperationRequest(name="rewrite-memories/kb")
     return client.operations.GetOperation(request, timeout=60).operation
+
+
+def counts(client: Client) -> tuple[int, int, int]:
+    found = operation(client).progress
+    return found.documents_done, found.documents_left, found.documents_failed
 
 
 @pytest.mark.parametrize("engine", ["file", "chdb"])
@@ -109,7 +115,8 @@ def test_rewriting_goes_on_after_a_restart_and_takes_what_was_written_meanwhile(
     stopped = Later()
     with running(tmp_path, stopped, warm_up=False) as (client, server):
         stopped.stopping = server._draining.is_set
-        eventually(lambda: operation(client).progress.documents_left == 40)
+        assert stopped.asked.wait(60)
+        assert operation(client).progress.documents_left == 40
     assert 0 < len(stopped.wrote) < 40, "the documents at hand"
     second = Later()
     second.let_go.set()
@@ -127,10 +134,9 @@ def test_a_document_that_the_model_fails_on_stays_translated_and_is_named(tmp_pa
     later = Later()
     later.let_go.set()
     with running(tmp_path, later, warm_up=False) as (client, _):
-        eventually(lambda: operation(client).progress.documents_failed == 1)
-        found = operation(client)
-        assert (found.done, found.progress.documents_done, found.progress.documents_left) == (False, 2, 1)
-        assert "'b'" in found.problem
+        eventually(lambda: counts(client) == (2, 1, 1))
+        assert not operation(client).done
+        assert "'b'" in operation(client).problem
         assert client.hits("kb", "It is broken.", 1)[0].payload == later.own(payload_of("It is broken.", OLD))
         assert client.hits("kb", "Third.", 1)[0].payload == payload_of("Third.", NEW)
 
