@@ -115,7 +115,7 @@ def numbers_by_pattern(connection: sqlite3.Connection) -> None:
 def uses_table(connection: sqlite3.Connection) -> None:
     """How often references are read is counted."""
     connection.execute(
-        "CREATE TABLE uses (key TEXT NOT NULL, chunk INTEGER NOT NULL, reads INTEGER NOT NULL,"
+        "CREATE TABLE IF NOT EXISTS uses (key TEXT NOT NULL, chunk INTEGER NOT NULL, reads INTEGER NOT NULL,"
         " PRIMARY KEY (key, chunk)) WITHOUT ROWID"
     )
 
