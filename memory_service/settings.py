@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     store_max_threads: int = Field(0, ge=0, description="threads of a search; 0: 1 embedded, 4 on a server")
     store_insert_quorum: str = Field("auto", description="replicas that must have an insert; auto: most")
     store_sweep_after_s: float = Field(3600.0, ge=60, description="age at which orphaned rows are removed")
+    store_vector_index: str = Field("SCANN", description="MyScale's type of vector index, such as MSTG in its cloud")
+    store_search_parameters: str = Field("", description="of MyScale's index in a search, such as alpha=3")
     read_connections: int = Field(2, ge=1, le=64, description="concurrent retrievals; as many more with filters")
 
     keys: Path | None = Field(None, description="key file; without it, no authentication")
@@ -110,6 +112,8 @@ class Settings(BaseSettings):
             insert_quorum=self.store_insert_quorum,
             sweep_after_s=self.store_sweep_after_s,
             retry_s=self.health_interval_s,
+            vector_index=self.store_vector_index,
+            search_parameters=self.store_search_parameters,
         )
 
     @classmethod

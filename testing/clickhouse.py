@@ -33,15 +33,20 @@ def clickhouse_server(folder: Path, port: int = 0) -> Iterator[int]:
 @contextlib.contextmanager
 def myscale_server(folder: Path) -> Iterator[int]:
     """Serve MyScale's dialect on an engine of 2023 (`myscale_server.py`), which pip installs; yields the port."""
-    engine = Path(tempfile.gettempdir()) / f"memory3-{OLD_ENGINE.replace('==', '-')}"
-    if not (engine / "chdb").is_dir():
-        made = Path(tempfile.mkdtemp(dir=engine.parent))
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(made), OLD_ENGINE]
-        subprocess.run(pip, check=True)
-        made.rename(engine)
-    path = os.pathsep.join([str(engine), str(Path(__file__).resolve().parents[1])])
+    path = os.pathsep.join([str(old_engine(OLD_ENGINE)), str(Path(__file__).resolve().parents[1])])
     with _serving("myscale_server.py", folder, folder / "myscale.port", 0, {"PYTHONPATH": path}) as served:
         yield served
+
+
+def old_engine(package: str) -> Path:
+    """A folder with an older engine, such as "chdb==0.11.5", which pip installs there the first time."""
+    engine = Path(tempfile.gettempdir()) / f"memory3-{package.replace('==', '-')}"
+    if not (engine / "chdb").is_dir():
+        made = Path(tempfile.mkdtemp(dir=engine.parent))
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(made), package]
+        subprocess.run(pip, check=True)
+        made.rename(engine)
+    return engine
 
 
 @contextlib.contextmanager

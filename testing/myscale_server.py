@@ -3,12 +3,15 @@
     PYTHONPATH=FOLDER-WITH-CHDB-0.11:. python testing/myscale_server.py FOLDER PORT_FILE [PASSWORD [PORT]]
 
 MyScale is a branch of ClickHouse 23.3, so functions, units and types that ClickHouse got after 23.6 fail here as they
-fail there; those of 23.4 to 23.6 are not found. What MyScale adds is replaced by what this engine has:
-`distance(embedding, …)` by `cosineDistance(…)`, and a vector index by none, so that every search compares all rows.
-`system.parts`, which only a server has, is empty.
+fail there; those of 23.4 to 23.6 are not found. What MyScale adds is replaced by what this engine has, and what it
+refuses is refused (`myscale_dialect.py`).
+
+With MEMORY3_STATEMENTS every statement is appended to that file as a line of JSON, as it came: {sql, settings,
+parameters}, of an insert without its rows.
 """
 
-import re
+import json
+import os
 import sys
 import tempfile
 import threading
@@ -18,22 +21,18 @@ from chdb.session import Session
 
 from testing import clickhouse_server
 from testing.clickhouse_server import INSERT, quoted
+from testing.myscale_dialect import translated
 
-VECTOR_INDEX = re.compile(r"\s*ALTER TABLE \S+( ON CLUSTER \S+)? ADD VECTOR INDEX ")
-NO_PARTS = (
-    "(SELECT '' AS database, '' AS table, '' AS name, '' AS partition_id, 1 AS active, 0 AS rows, 0 AS bytes_on_disk"
-    " FROM numbers(0))"
-)
-"""In place of `system.parts`, which the embedded engine of this age does not have."""
 ENGINE = threading.Lock()
 """An engine of this age runs one query at a time."""
 
 
-def translated(sql: str) -> str:
-    """A statement of MyScale's dialect in ClickHouse's."""
-    if VECTOR_INDEX.match(sql):
-        return "SELECT 1 WHERE 0"
-    return sql.replace("distance(embedding, ", "cosineDistance(embedding, ").replace("system.parts", NO_PARTS)
+def record(sql: bytes, settings: dict[str, str], parameters: dict[str, str]) -> None:
+    """Appends a statement to the file of MEMORY3_STATEMENTS."""
+    if path := os.environ.get("MEMORY3_STATEMENTS"):
+        line = json.dumps({"sql": sql.decode(errors="replace"), "settings": settings, "parameters": parameters})
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
 
 
 class OldHandle:
@@ -44,13 +43,14 @@ class OldHandle:
 
     def run(self, sql: bytes, database: str, settings: dict[str, str], parameters: dict[str, str]) -> Any:
         """The result of a statement; raises with the engine's message."""
+        insert = INSERT.match(sql)
+        record(sql if insert is None else sql[: insert.end()], settings, parameters)
         # MyScale itself needs no setting for lightweight deletes.
         settings = {"allow_experimental_lightweight_delete": "1", **settings}
         head = [f"SET {name} = {quoted(value)}" for name, value in settings.items()]
         head += [f"SET param_{name} = {quoted(value)}" for name, value in parameters.items()]
         if database != "default":
             head.append(f"USE {database}")
-        insert = INSERT.match(sql)
         with tempfile.NamedTemporaryFile(suffix=".data") as file, ENGINE:
             if insert is None:
                 statement = translated(sql.decode())

@@ -57,7 +57,8 @@ class StoreOptions:
     max_threads: of one search, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an
     insert before it is acknowledged, 'auto' for most of them. sweep_after_s: age at which rows of replaced, deleted and
     unfinished documents are removed; a write that takes longer than half of it fails. retry_s: interval at
-    which knowledge bases that could not be opened are opened again.
+    which knowledge bases that could not be opened are opened again. vector_index, search_parameters: of MyScale, see
+    `clickhouse.myscale`; a table keeps the type of index that it was made with.
     """
 
     read_connections: int = 2
@@ -68,6 +69,8 @@ class StoreOptions:
     insert_quorum: str = "auto"
     sweep_after_s: float = 3600.0
     retry_s: float = 5.0
+    vector_index: str = "SCANN"
+    search_parameters: str = ""
 
 
 def parse_address(url: str) -> StoreAddress:

@@ -1,8 +1,11 @@
 """What is said to which engine: addresses, clusters, MyScale. The statements are compared as text, see the docs."""
 
+import contextlib
 import json
 import re
 import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import numpy as np
 import pytest
@@ -13,6 +16,12 @@ from memory3.errors import InvalidInput
 from memory_service.stores.address import parse_address
 from memory_service.stores.clickhouse.dialect import Dialect
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, RECORDS
+from memory_service.stores.clickhouse.myscale import BRUTE_FORCE, VectorIndex, failed_sql, failures
+from memory_service.stores.clickhouse.search import _Searching
+from memory_service.stores.filters import Exists
+from memory_service.stores.store import KnowledgeBase, Query, WriterIdentity
+from testing.encoders import DIMENSION, vector_of
+from testing.myscale_dialect import translated
 from testing.programs import ran
 
 
@@ -105,9 +114,90 @@ def test_myscale_keeps_float32_of_one_length_under_its_own_index() -> None:
     cluster = statements(Dialect("myscale", cluster="c"))
     assert any(s.startswith("ALTER TABLE references_1024_local ON CLUSTER 'c' ADD VECTOR INDEX") for s in cluster)
     vector = np.array([0.5, -1e-7, 1 / 3], np.float32)
-    sql, parameters = Dialect("myscale").distance(vector)
+    sql, parameters = Dialect("myscale").distance(vector, indexed=True)
     assert (sql[:21], parameters) == ("distance(embedding, [", {})
     np.testing.assert_array_equal(np.array(json.loads(sql[20:-1]), np.float32), vector)
+
+
+class Searches:
+    """Stands for a server that has no rows. said: the statements."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.said: list[str] = []
+        self.result_rows: list[object] = []
+
+    def query(self, sql: str, **_: object) -> "Searches":
+        self.said.append(sql)
+        return self
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator["Searches"]:
+        yield self
+
+
+@pytest.mark.parametrize("cluster", ["", "prod"])
+def test_myscale_takes_every_search_and_finds_rows_that_no_index_has_yet(cluster: str) -> None:
+    index = VectorIndex("MSTG", "alpha=3.5")
+    server = Searches(Dialect("myscale", cluster, index=index, brute_force=True))
+    identity = WriterIdentity("m", "c", "f", "e", DIMENSION)
+    base = KnowledgeBase(1, "kb", "", identity, datetime.now(timezone.utc))
+    for condition in (None, Exists("x")):
+        query = Query(np.stack([vector_of("one"), vector_of("two")]), 5, filter=condition)
+        searching = _Searching(server, server, base, query)  # type: ignore[arg-type]
+        assert searching.nearest() == [[], []]
+        assert searching._by_id(0, [7]) == []
+    by_index = [sql for sql in server.said if "distance('alpha=3.5')(embedding, [" in sql]
+    assert len(by_index) == 4
+    assert all(f"{BRUTE_FORCE} = 1" in sql for sql in by_index)
+    exact = [sql for sql in server.said if sql not in by_index]
+    assert len(exact) == 4  # of every row, and of given ids
+    assert all(" cosineDistance(embedding, [" in sql and BRUTE_FORCE not in sql for sql in exact)
+    for sql in server.said:
+        translated(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT distance(embedding, [1.0]) AS dist FROM t ORDER BY dist SETTINGS max_threads = 1",
+        "SELECT * FROM (SELECT distance(embedding, [1.0]) AS dist FROM t LIMIT 5) ORDER BY dist LIMIT 5",
+        f"SELECT distance(embedding, [1.0]) AS d FROM t WHERE i IN (SELECT 1 ORDER BY 1 LIMIT 1) {BRUTE_FORCE} = 1",
+        "SELECT distance(embedding, [1.0]) AS dist FROM t ORDER BY dist LIMIT 5",
+        "ALTER TABLE t ADD VECTOR INDEX nearest embedding TYPE HNSW",
+    ],
+)
+def test_the_stand_in_refuses_what_myscale_refuses(sql: str) -> None:
+    with pytest.raises(ValueError, match=r"Code: \d+. DB::Exception"):
+        translated(sql)
+
+
+def test_an_older_myscale_without_the_setting_is_not_sent_it() -> None:
+    assert BRUTE_FORCE not in Dialect("myscale").search_settings(indexed=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "search", "problem"),
+    [
+        ("HNSW", "", "MyScale has SCANN, MSTG"),
+        ("SCANN", "alpha=5", "1 to 4"),
+        ("SCANN", "nprobe=5", "it takes alpha=NUMBER"),
+        ("FLAT", "alpha=1", "it takes none"),
+        ("HNSWFLAT", "ef_s=64, alpha=2", "it takes ef_s=NUMBER"),
+        ("IVFSQ", "nprobe=3') OR ('", "it takes nprobe=NUMBER"),
+    ],
+)
+def test_an_index_that_myscale_has_not_is_refused(kind: str, search: str, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        VectorIndex(kind, search)
+
+
+def test_an_index_whose_building_failed_is_named() -> None:
+    assert "FROM cluster('c', system.vector_indices)" in failed_sql(
+        Dialect("myscale", cluster="c").system("vector_indices")
+    )
+    (found,) = failures([("references_384", "nearest", "1_2_2_0", "out of memory")])
+    assert found == "index nearest of references_384, part 1_2_2_0: out of memory"
 
 
 @pytest.mark.parametrize(("engine", "options"), [("chdb", {"cluster": "c"}), ("clickhouse", {"cluster": "a b"})])

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from memory3.errors import InvalidInput
+from memory_service.stores.clickhouse.myscale import BRUTE_FORCE, VectorIndex, literal
 from memory_service.stores.filters import NUMBER, Exists, Filter, In, Range, condition_sql
 
 _NUMBER = f"^{NUMBER}$".replace("\\", r"\\")
@@ -41,13 +42,16 @@ class Table:
 class Dialect:
     """The SQL of an engine. engine: "chdb", "clickhouse" or "myscale"; cluster: empty for one server.
 
-    max_threads: of a search, 0 for the default; insert_quorum: see StoreOptions.
+    max_threads: of a search, 0 for the default; insert_quorum: see StoreOptions. index, brute_force: of MyScale; the
+    latter is whether the server has the setting that searches rows without an index.
     """
 
     engine: str
     cluster: str = ""
     max_threads: int = 0
     insert_quorum: str = "auto"
+    index: VectorIndex = field(default_factory=VectorIndex)
+    brute_force: bool = False
 
     def __post_init__(self) -> None:
         if self.cluster and (self.engine == "chdb" or not re.fullmatch(r"[\w.-]+", self.cluster)):
@@ -137,20 +141,23 @@ class Dialect:
     # Vectors
 
     def search_settings(self, *, indexed: bool) -> str:
-        """The settings of a search: by the vector index or, where MyScale does not decide by itself, by every row.
+        """The settings of a search: by the vector index or by every row.
 
         Few threads embedded, where many searches share the machine's cores. Deleted rows are shown, because the index
         finds them too and they would displace others; they are of no newest version.
         """
         settings = f"max_threads = {self.max_threads or (4 if self.shared else 1)}"
         if self.myscale:
-            return settings
+            return f"{settings}, {BRUTE_FORCE} = 1" if indexed and self.brute_force else settings
         return f"{settings}, apply_deleted_mask = 0{'' if indexed else _WITHOUT_INDEX}"
 
-    def distance(self, vector: np.ndarray, name: str = "vector") -> tuple[str, dict[str, Any]]:
-        """The cosine distance of `embedding` to a vector as SQL, and its parameters."""
+    def distance(
+        self, vector: np.ndarray, name: str = "vector", *, indexed: bool = False
+    ) -> tuple[str, dict[str, Any]]:
+        """The cosine distance of `embedding` to a vector as SQL, and its parameters. indexed: as `search_settings`."""
         if self.myscale:
-            return f"distance(embedding, {np.asarray(vector, np.float32).tolist()})", {}
+            exact = f"cosineDistance(embedding, {literal(vector)})"
+            return self.index.distance(vector) if indexed else exact, {}
         raw = np.ascontiguousarray(vector, "<f4").tobytes()  # as bytes it is a third faster than as text
         return f"cosineDistance(embedding, reinterpret(${name}$, 'Array(Float32)'))", {f"${name}$": raw}
 

@@ -11,6 +11,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from http.client import RemoteDisconnected
 from typing import Any
 
@@ -22,6 +23,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolM
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores.address import FolderLock, StoreAddress, StoreOptions
 from memory_service.stores.clickhouse.dialect import Dialect
+from memory_service.stores.clickhouse.myscale import BRUTE_FORCE, VectorIndex
 
 ResultRow = Sequence[Any]
 
@@ -58,7 +60,8 @@ class Engine:
 
     def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
         """Connects; raises StoreUnavailable when the folder is taken or the server does not answer."""
-        self.dialect = Dialect(address.engine, options.cluster, options.max_threads, options.insert_quorum)
+        index = VectorIndex(options.vector_index, options.search_parameters)
+        self.dialect = Dialect(address.engine, options.cluster, options.max_threads, options.insert_quorum, index)
         self._address = address
         self._options = options
         self._lock = threading.Lock()
@@ -71,6 +74,8 @@ class Engine:
             if self.dialect.shared:
                 self._make_database()
             self.writer = self.connect()
+            if self.dialect.myscale:
+                self.dialect = replace(self.dialect, brute_force=BRUTE_FORCE in self.writer.server_settings)
             for _ in range(2 * options.read_connections):  # a client of a server may be used by several threads
                 self._readers.put(self.writer if self.dialect.shared else self.connect())
         except StoreUnavailable:

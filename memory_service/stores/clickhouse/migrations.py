@@ -97,11 +97,8 @@ def _references(dialect: Dialect, dimension: int) -> list[str]:
         f" CONSTRAINT length CHECK length(embedding) = {dimension}"
     )
     tail = f"PARTITION BY kb ORDER BY id SETTINGS index_granularity = 256, {_DURABLE}"
-    index = (
-        f"ALTER TABLE {dialect.changed(name)} ADD VECTOR INDEX IF NOT EXISTS nearest embedding"
-        " TYPE SCANN('metric_type=Cosine')"
-    )
-    return dialect.create(Table(name, columns, tail, by="id")) + ([index] if dialect.myscale else [])
+    index = [dialect.index.added_to(dialect.changed(name))] if dialect.myscale else []
+    return dialect.create(Table(name, columns, tail, by="id")) + index
 
 
 def _written_column(dialect: Dialect, dimension: int) -> list[str]:

@@ -181,7 +181,8 @@ class _Searching:
         started = time.monotonic()
         parameters, parts = dict(self._parameters), []
         for number in numbers:
-            distance, bound = self._dialect.distance(self._query.vectors[number], f"vector{number}")
+            vector, name = self._query.vectors[number], f"vector{number}"
+            distance, bound = self._dialect.distance(vector, name, indexed=attempt.indexed)
             parameters |= bound
             parts.append(f"SELECT {number} AS number, * FROM ({self._nearest_sql(distance, attempt)})")
         rows = self._client.query(
@@ -225,11 +226,11 @@ class _Searching:
     def _nearest_sql(self, distance: str, attempt: _Attempt) -> str:
         """The rows nearest by one vector, of whatever version unless the attempt says `visible`."""
         where = f"FROM {self._table} WHERE kb = {self._base.number}"
-        nearest = f"ORDER BY distance LIMIT {attempt.limit}"
-        columns = f"{distance} AS distance, {self._columns}"
+        nearest = f"ORDER BY dist LIMIT {attempt.limit}"
+        columns = f"{distance} AS dist, {self._columns}"
         if attempt.indexed and not self._dialect.myscale and self._filter is not None:
             # The filter goes over what the index found.
-            shown = "distance, " + self._columns.replace("'' AS ", "")
+            shown = "dist, " + self._columns.replace("'' AS ", "")
             if not self._query.return_metadata:
                 columns += ", metadata"
             return f"SELECT {shown} FROM (SELECT {columns} {where} {nearest}) WHERE {self._condition}"
@@ -264,7 +265,7 @@ class _Searching:
             return []
         distance, bound = self._dialect.distance(self._query.vectors[number])
         rows = self._client.query(
-            f"SELECT {distance} AS distance, {self._columns} FROM {self._table} WHERE kb = {self._base.number}"
+            f"SELECT {distance} AS dist, {self._columns} FROM {self._table} WHERE kb = {self._base.number}"
             f" AND {self._condition} AND id IN ({', '.join(map(str, memory_ids))})"
             f" SETTINGS {self._dialect.search_settings(indexed=False)}",
             parameters=self._parameters | bound,

@@ -23,6 +23,7 @@ from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
+from memory_service.stores.clickhouse.myscale import failed_sql, failures
 from memory_service.stores.clickhouse.search import payloads_of, retrieve
 from memory_service.stores.clickhouse.snapshot import snapshot
 from memory_service.stores.clickhouse.uses import Uses
@@ -50,6 +51,7 @@ from memory_service.stores.store import (
 from memory_service.telemetry.logs import logger
 
 _REFRESH_S = 1.0
+_INDEX_CHECK_S = 60.0
 _ATTEMPTS = 3
 
 
@@ -78,8 +80,12 @@ class ClickHouseStore(Store):
         self._upkeep.start()
 
     def _keep_up(self) -> None:
-        """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age."""
+        """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age.
+
+        On MyScale it also logs indexes whose building failed, every minute where there are any.
+        """
         sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
+        check_at = time.monotonic() + _INDEX_CHECK_S
         while not self._closing.wait(_REFRESH_S):
             try:
                 if self._engine.dialect.shared:
@@ -87,6 +93,10 @@ class ClickHouseStore(Store):
                 if time.monotonic() > sweep_at:
                     sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
                     self.sweep(self._sweep_after_s)
+                if time.monotonic() > check_at:
+                    check_at = time.monotonic() + _INDEX_CHECK_S
+                    for failure in self.failed_indexes():
+                        logger().warning("vector_index_failed", error=failure)
             except Memory3Error as error:  # the next turn may find the store well again
                 logger().warning("store_upkeep_failed", error=str(error))
 
@@ -97,6 +107,12 @@ class ClickHouseStore(Store):
         for base in living:
             self._uses.forget(base)
         return sum(self._writes.sweep(base, older_than_s) for base in living)
+
+    def failed_indexes(self) -> list[str]:
+        """MyScale's vector indexes whose building failed, and why; none of ClickHouse, which builds as it inserts."""
+        dialect = self._engine.dialect
+        sql = failed_sql(dialect.system("vector_indices"))
+        return list(failures(self._engine.rows(sql))) if dialect.myscale else []
 
     # Knowledge bases
 
