@@ -22,7 +22,8 @@ from memory3.printable import PORT
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
-ADDRESS_PATTERN = rf"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):{PORT})$"
+_ADDRESS = rf"(unix:[^,]+|dns:[^,]+|(\[[0-9a-fA-F:.]+\]|[^\s:/,]+):{PORT})"
+ADDRESS_PATTERN = rf"^{_ADDRESS}(,{_ADDRESS})*$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 _LONGEST_SHOWN = 60
 
@@ -67,8 +68,8 @@ class CheckedSettings(BaseSettings):
 class EdgeSettings(CheckedSettings):
     """How a device decodes and recalls. Every field is an environment variable, e.g. EDGE_CLIENT_SERVICE.
 
-    bundle: folder of the edge bundle. service: host:port of the retrieval service. knowledge_base: whose
-    memories are read, several as atlas,firm.
+    bundle: folder of the edge bundle. service: host:port of the retrieval service, or several of the same content, see
+    ChannelSettings. knowledge_base: whose memories are read, several as atlas,firm.
 
     local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read, and of memory
     packs (`edge-client pull --kb`), read where the service does not answer; all are to be of one model. Default: the
@@ -94,7 +95,7 @@ class EdgeSettings(CheckedSettings):
 
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_", extra="forbid", frozen=True, str_strip_whitespace=True)
     wanted: ClassVar[dict[str, str]] = {
-        "service": "host:port, such as 127.0.0.1:7430 (or unix:/path, or dns:///name:port)",
+        "service": "host:port, such as 127.0.0.1:7430 (or unix:/path, or dns:///name:port), or several: first,second",
         "threads": "a whole number from 1 to 256, or auto",
     }
 

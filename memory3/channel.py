@@ -10,7 +10,7 @@ import ipaddress
 import json
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from google.rpc import error_details_pb2, status_pb2
 from pydantic import SecretStr
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.failover import FailoverChannel
 
 KEEPALIVE_TIME_MS = 30_000
 """Between two pings on a silent connection; the service permits one every 10 s (`Limits.ping_interval_ms`)."""
@@ -55,7 +56,8 @@ IDEMPOTENT = Retries((("memory.v1.Retrieval", "Retrieve"), ("memory.v1.Models", 
 class ChannelSettings:
     """Where the service is and how to speak to it. Checked when made; raises InvalidInput.
 
-    address: host:port, unix:/path or dns:///name:port; all addresses of a name share the calls (round robin).
+    address: host:port, unix:/path or dns:///name:port; all addresses of a name share the calls (round robin). Several,
+    separated by commas, are services of the same content: calls go to the first that is connected (`failover`).
     tls: encrypt, with the system's certificate authorities. ca: PEM file of the authorities instead of them.
     certificate, key: PEM files of the client's certificate (mTLS). Any of these files implies TLS.
     server_name: the name the service's certificate is for, where it is not the address.
@@ -77,7 +79,7 @@ class ChannelSettings:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself or would give the key away."""
-        if not self.address.strip():
+        if not all(address.strip() for address in self.addresses):
             raise InvalidInput("the service's address is empty: name it as host:port")
         if (self.certificate is None) != (self.key is None):
             raise InvalidInput(
@@ -93,7 +95,7 @@ class ChannelSettings:
         secret = self.api_key.get_secret_value()
         if not secret or not secret.isascii() or not secret.isprintable() or secret != secret.strip():
             raise InvalidInput("the API key must be printable ASCII without spaces around it, and not empty")
-        if not self.encrypted and not self.insecure and not is_loopback(self.address):
+        if not self.encrypted and not self.insecure and not all(map(is_loopback, self.addresses)):
             raise InvalidInput(
                 f"an API key would be sent to {self.address} in plain text: switch TLS on ({self.variables}TLS=1), or"
                 f" permit it on a network that you trust ({self.variables}INSECURE=1)"
@@ -112,8 +114,13 @@ class ChannelSettings:
         return (("authorization", f"Bearer {self.api_key.get_secret_value()}"),)
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of every service, the preferred one first."""
+        return tuple(self.address.split(","))
+
+    @property
     def target(self) -> str:
-        """The address as gRPC resolves it."""
+        """The address as gRPC resolves it, of one service."""
         return self.address if self.address.startswith(("unix:", "dns:")) else f"dns:///{self.address}"
 
 
@@ -157,7 +164,13 @@ def channel_options(settings: ChannelSettings, retries: Retries = IDEMPOTENT) ->
 
 
 def open_channel(settings: ChannelSettings, retries: Retries = IDEMPOTENT) -> grpc.Channel:
-    """A channel for threads. Opening does not connect; raises MissingFile, CorruptFile for the PEM files."""
+    """A channel for threads; raises MissingFile, CorruptFile for the PEM files.
+
+    Opening does not connect, unless there are several services.
+    """
+    if len(settings.addresses) > 1:
+        each = [open_channel(replace(settings, address=address), retries) for address in settings.addresses]
+        return FailoverChannel(each)
     options = channel_options(settings, retries)
     if settings.encrypted:
         return grpc.secure_channel(settings.target, _credentials(settings), options=options)

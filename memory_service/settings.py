@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     model: Path | None = Field(None, description="model folder; default: the packaged one of the bundle")
     codec: Path | None = Field(None, description="codec.npz; default: the model folder's")
     bundle: Path | None = Field(None, description="bundle that is served to devices, with the embedder")
+    bundle_variants: Path | None = Field(
+        None, description="folder of more bundles of the same model, for devices of other precisions"
+    )
     embedder: Path | None = Field(None, description="folder of the embedder; default: the bundle's")
     writing_device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:<number>")
     writing_precision: Literal["float32", "bfloat16", "float16"] = Field(
@@ -100,6 +103,13 @@ class Settings(BaseSettings):
     connection_age_s: float = Field(0.0, ge=0, description="age at which connections are closed; 0: never")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def bundle_folders(self) -> list[Path]:
+        """The bundle, then its variants by name: every folder with a manifest in `bundle_variants`."""
+        more = sorted(self.bundle_variants.iterdir()) if self.bundle_variants is not None else []
+        first = [self.bundle] if self.bundle is not None else []
+        return [*first, *(folder for folder in more if (folder / "manifest.json").is_file())]
 
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""

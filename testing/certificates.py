@@ -36,9 +36,12 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.certificate = self._sign(self._name, self._key, days=30, names=(), authority=True).certificate
 
-    def issue(self, name: str, *names: str, days: int = 30) -> Pem:
-        """A certificate for the host names and addresses, which ends in so many days (negative: it has ended)."""
-        return self._sign(_named(name), ec.generate_private_key(ec.SECP256R1()), days, names)
+    def issue(self, name: str, *names: str, days: int = 30, begins: int = -9) -> Pem:
+        """A certificate for the host names and addresses, which ends in so many days (negative: it has ended).
+
+        begins: in so many days.
+        """
+        return self._sign(_named(name), ec.generate_private_key(ec.SECP256R1()), days, names, begins=begins)
 
     def _sign(
         self,
@@ -47,6 +50,7 @@ class Authority:
         days: int,
         names: tuple[str, ...],
         authority: bool = False,
+        begins: int = -9,
     ) -> Pem:
         now = datetime.now(timezone.utc)
         builder = (
@@ -55,7 +59,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=9))
+            .not_valid_before(now + timedelta(days=begins))
             .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         )

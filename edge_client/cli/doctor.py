@@ -255,7 +255,7 @@ def _printed(*command: str) -> str:
         return ""
 
 
-@with_options("service", "bundle", "local")
+@with_options("service", "bundle", "local", "provider")
 def pull(
     given: dict[str, Any],
     knowledge_base: Annotated[
@@ -267,9 +267,14 @@ def pull(
             help="Download this knowledge base to --local instead, for offline use.",
         ),
     ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(metavar="LABEL", help="Download the bundle of this precision. [default: what suits --provider]"),
+    ] = "",
 ) -> None:
     """Download the service's bundle, or with --kb a memory pack.
 
+    Of several bundles it takes the one that this device's provider runs fastest; all read the same memories.
     After Ctrl-C, run the same command again to resume. Set TLS and the API key by EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
     EDGE_CLIENT_API_KEY and others (docs/edge-guide.md).
     """
@@ -292,7 +297,9 @@ def pull(
     try:
         with bar:
             if knowledge_base is None:
-                manifest = pull_bundle(settings.channel, target, progress=show).manifest
+                manifest = pull_bundle(
+                    settings.channel, target, provider=settings.provider, precision=precision, progress=show
+                ).manifest
                 size = sum(entry.bytes for entry in manifest.files.values())
                 summary = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:

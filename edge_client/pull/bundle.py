@@ -1,4 +1,4 @@
-"""Fetches the edge bundle from the service.
+"""Fetches the edge bundle from the service: of its bundles the one that suits this device (`variants`).
 
 manifest.json -> names and sizes checked, room checked -> file by file from its offset -> SHA-256 -> install
 """
@@ -6,16 +6,19 @@ manifest.json -> names and sizes checked, room checked -> file by file from its 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edge_client.pull.transfer import Progress, ended, require_room, resumed, staged, stream
+from edge_client.decoder.providers import AUTO
+from edge_client.pull.transfer import CALL_S, Progress, ended, require_room, resumed, staged, stream
+from edge_client.pull.variants import chosen, offered
 from memory3.channel import ChannelSettings, open_channel
 from memory3.digest import file_sha256
-from memory3.errors import CorruptFile
+from memory3.errors import CorruptFile, Memory3Error
 from memory3.files.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest, check_place, replace_folder
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
@@ -24,8 +27,17 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def pull_bundle(channel: ChannelSettings, target: Path, *, progress: Progress = lambda *_: None) -> Bundle:
+def pull_bundle(
+    channel: ChannelSettings,
+    target: Path,
+    *,
+    provider: str = AUTO,
+    precision: str = "",
+    progress: Progress = lambda *_: None,
+) -> Bundle:
     """Fetch the service's bundle to the folder `target`; an older bundle there is replaced when the new one is whole.
+
+    provider, precision: choose among the service's bundles, see `variants.chosen`; one that is there already stays.
 
     Interrupted, by Ctrl-C or whatever, the next call goes on where it stopped; equal files of the older bundle do not
     come again. Raises RetrievalError, StorageError, InvalidInput for a target of something else, CorruptFile for
@@ -34,14 +46,26 @@ def pull_bundle(channel: ChannelSettings, target: Path, *, progress: Progress = 
     target = target.absolute()
     check_place(target)
     with staged(target) as folder, open_channel(channel) as opened:
-        return _BundlePull(channel, models_pb2_grpc.ModelsStub(opened).FetchBundle, progress).run(folder, target)
+        stub = models_pb2_grpc.ModelsStub(opened)
+        variant = chosen(resumed(lambda: offered(stub, channel, CALL_S), lambda: 0), provider, precision)
+        if variant is not None and (there := _installed(target, variant.id)):
+            return there
+        return _BundlePull(channel, stub.FetchBundle, variant.id if variant else "", progress).run(folder, target)
+
+
+def _installed(target: Path, manifest_sha256: str) -> Bundle | None:
+    """The bundle that is there, if it is this one and whole."""
+    with contextlib.suppress(OSError, Memory3Error):
+        if hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest() == manifest_sha256:
+            return Bundle.open(target)
+    return None
 
 
 class _BundlePull:
     """One run. While it comes, a file's name ends with its SHA-256, so what a run left is known by its name."""
 
-    def __init__(self, channel: ChannelSettings, method: Any, progress: Progress) -> None:
-        self._channel, self._method, self._progress = channel, method, progress
+    def __init__(self, channel: ChannelSettings, method: Any, variant: str, progress: Progress) -> None:
+        self._channel, self._method, self._variant, self._progress = channel, method, variant, progress
         self._done: dict[str, int] = {}  # bytes of every file
         self._total_bytes = 0
 
@@ -106,7 +130,8 @@ class _BundlePull:
             raise ended(name, offset, entry.bytes)
 
     def _pieces(self, name: str, offset: int) -> Iterator[models_pb2.FetchBundleResponse]:
-        return stream(self._channel, self._method, models_pb2.FetchBundleRequest(file=name, offset=offset))
+        request = models_pb2.FetchBundleRequest(file=name, offset=offset, variant=self._variant)
+        return stream(self._channel, self._method, request)
 
     def _show(self, name: str, done_bytes: int) -> None:
         self._done[name] = done_bytes

@@ -6,6 +6,8 @@ the service orders those of one (`memory3.text.words`), so that the k best of al
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -19,6 +21,7 @@ from edge_client.wire.channel import named_errors
 from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput
+from memory3.failover import FailoverChannel
 from memory3.text.words import QueryWords
 from protos.memory.v1 import (
     ingestion_pb2,
@@ -126,28 +129,7 @@ class MemoryClient:
         """
         requests = [r for name in self._names for r in self._requests(name, queries, k, words, held_ids)]
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
-        calls: list[grpc.Future] = []
-
-        def cancel(_: object = None) -> None:
-            for call in calls:
-                call.cancel()  # without effect on those that ended
-
-        cancelled = False
-        try:
-            with named_errors(self.address, timeout_s):
-                for request in requests:
-                    calls.append(
-                        self._retrieval.Retrieve.future(request, timeout=timeout_s, metadata=self.settings.metadata)
-                    )
-                if cancellation is not None:
-                    cancellation.add_done_callback(cancel)
-                responses = [call.result() for call in calls]
-        except grpc.FutureCancelledError:
-            cancelled = True
-        finally:
-            cancel()
-        if cancelled:  # here, so that it holds no frames by way of gRPC's error
-            raise RetrievalError("nobody waits for the memories any more", reason="CANCELLED")
+        responses = self._sent(requests, timeout_s, cancellation)
         hits: dict[str, list[tuple[Hit, ...]]] = {name: [] for name in self._names}
         times_us = dict.fromkeys(self._names, 0)
         for request, response in zip(requests, responses, strict=True):
@@ -159,6 +141,51 @@ class MemoryClient:
             hits[name] += [tuple(_hit(hit, shown) for hit in result.hits) for result in response.results]
             times_us[name] += response.server_times.total_us
         return merged([RetrievalResult(tuple(hits[name]), times_us[name] / 1000) for name in self._names], k, words)
+
+    def _sent(
+        self, requests: Sequence[retrieval_pb2.RetrieveRequest], timeout_s: float, cancellation: Cancellation | None
+    ) -> list[retrieval_pb2.RetrieveResponse]:
+        """The responses; of several services, the next one is asked where the first is lost meanwhile."""
+        ends_at = time.monotonic() + timeout_s
+        for last in [False] * (len(self.settings.addresses) - 1) + [True]:
+            calls: list[grpc.Future] = []
+            try:
+                return self._answered(calls, requests, max(ends_at - time.monotonic(), 0.0), cancellation)
+            except RetrievalError as error:
+                for call in calls if isinstance(self._channel, FailoverChannel) else ():
+                    self._channel.failed(call)
+                if last or error.reason != "UNREACHABLE":
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _answered(
+        self,
+        calls: list[grpc.Future],
+        requests: Sequence[retrieval_pb2.RetrieveRequest],
+        timeout_s: float,
+        cancellation: Cancellation | None,
+    ) -> list[retrieval_pb2.RetrieveResponse]:
+        """The responses of one attempt. calls: gets its calls."""
+
+        def cancel(_: object = None) -> None:
+            for call in calls:
+                call.cancel()  # without effect on those that ended
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(cancel)
+            try:
+                with named_errors(self.address, timeout_s):
+                    for request in requests:
+                        calls.append(
+                            self._retrieval.Retrieve.future(request, timeout=timeout_s, metadata=self.settings.metadata)
+                        )
+                    if cancellation is not None:
+                        cancellation.add_done_callback(cancel)
+                    return [call.result() for call in calls]
+            except grpc.FutureCancelledError:
+                pass
+        # Raised here, so that it holds no frames by way of gRPC's error.
+        raise RetrievalError("nobody waits for the memories any more", reason="CANCELLED")
 
     def describe(self) -> ServiceInfo:
         """Version of the service and ids of its model; raises a RetrievalError."""

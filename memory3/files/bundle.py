@@ -35,6 +35,8 @@ from memory3.text.tokenizer import SpecialTokens, Tokenizer
 from memory3.text.words import DEFAULT_RANKING, Ranking
 
 MANIFEST = "manifest.json"
+CPU_DECODER = "decoder.cpu.onnx"
+"""Optional: a bundle that computes in float16, or whose heads are too small for it, has none."""
 WRITER_FILE = "writer.onnx"
 """Optional: bundles that were exported before there was one still load."""
 BUNDLE_FORMAT_VERSION = 2

@@ -1,16 +1,20 @@
-"""Models: what the service runs, and the files of the edge bundle."""
+"""Models: what the service runs, and the files of its edge bundles."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from memory3.files.bundle import CPU_DECODER, Bundle
 from memory_service import __version__
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
 from memory_service.service import Runtime
-from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES
+from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
+from memory_service.stores.store import WriterIdentity, require_same
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
 _MANIFEST = "manifest.json"
@@ -21,14 +25,36 @@ PING_INTERVAL_MS = 10_000
 """Devices may keep an idle connection alive through their NATs; more frequent pings end it (too_many_pings)."""
 
 
+class _Offer(NamedTuple):
+    """A bundle as devices may fetch it. id: SHA-256 of its manifest."""
+
+    id: str
+    folder: Path
+    manifest: dict[str, Any]
+
+
+def check_bundles(settings: Settings) -> None:
+    """Opens every bundle of the settings, the largest files too; raises MissingFile, CorruptFile, IdentityMismatch."""
+    if settings.bundle is None:
+        return
+    first = _identity(Bundle.open(settings.bundle))
+    for folder in settings.bundle_folders[1:]:
+        require_same(first, _identity(Bundle.open(folder)), f"{folder}: export it from the same model as the bundle")
+
+
+def _identity(bundle: Bundle) -> WriterIdentity:
+    manifest = bundle.manifest
+    return WriterIdentity(manifest.model_id, manifest.codec_id, manifest.memory_format_id, manifest.embedder_id, 0)
+
+
 class Models(models_pb2_grpc.ModelsServicer):
-    """Describes the encoder and serves the bundle's files, as the manifest names them."""
+    """Describes the encoder and serves the bundles' files, as the manifests name them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._description = description = runtime.encoder.description
         settings = runtime.settings
-        self._bundle = settings.bundle
+        self._folders = settings.bundle_folders
         self._limits = models_pb2.Limits(
             request_bytes=settings.message_limit_bytes,
             payload_bytes=description.payload_bytes,
@@ -43,6 +69,7 @@ class Models(models_pb2_grpc.ModelsServicer):
     async def Describe(self, request: models_pb2.DescribeRequest, call: Call) -> models_pb2.DescribeResponse:
         """See models.proto."""
         description, identity = self._description, self._description.identity
+        offers = await self._runtime.run("read", self._offers)
         return models_pb2.DescribeResponse(
             model_id=identity.model_id,
             codec_id=identity.codec_id,
@@ -55,13 +82,22 @@ class Models(models_pb2_grpc.ModelsServicer):
             model_config_json=description.model_config_json,
             service_version=__version__,
             limits=self._limits,
+            bundles=[
+                models_pb2.BundleVariant(
+                    id=offer.id,
+                    precision=offer.manifest.get("precision", ""),
+                    cpu_decoder=CPU_DECODER in offer.manifest["files"],
+                    bytes=sum(entry.get("bytes", 0) for entry in offer.manifest["files"].values()),
+                )
+                for offer in offers
+            ],
         )
 
     async def FetchBundle(
         self, request: models_pb2.FetchBundleRequest, call: Call
     ) -> AsyncIterator[models_pb2.FetchBundleResponse]:
         """See models.proto."""
-        path = await self._runtime.run("read", self._file, request.file or _MANIFEST)
+        path = await self._runtime.run("read", self._file, request.file or _MANIFEST, request.variant)
         size = path.stat().st_size
         if request.offset > size:
             raise BadRequest(f"offset {request.offset} is behind the end of {path.name} ({size} bytes)", field="offset")
@@ -77,11 +113,20 @@ class Models(models_pb2_grpc.ModelsServicer):
                     return
                 offset += len(data)
 
-    def _file(self, name: str) -> Path:
-        """The path of a file of the bundle; only the manifest and what it names."""
-        if self._bundle is None:
+    def _offers(self) -> list[_Offer]:
+        """The bundles as they are now: an operator may replace one while the service runs."""
+        raw = [(folder, (folder / _MANIFEST).read_bytes()) for folder in self._folders]
+        return [_Offer(hashlib.sha256(text).hexdigest(), folder, json.loads(text)) for folder, text in raw]
+
+    def _file(self, name: str, variant: str) -> Path:
+        """The path of a file of a bundle; only the manifest and what it names."""
+        offers = self._offers()
+        if not offers:
             raise BundleNotConfigured("this service offers no edge bundle: start it with --bundle FOLDER")
-        names = {_MANIFEST, *json.loads((self._bundle / _MANIFEST).read_text(encoding="utf-8"))["files"]}
+        offer = next((one for one in offers if variant in ("", one.id)), None)
+        if offer is None:
+            raise BundleFileNotFound(f"there is no bundle {variant[:80]!r} (any more): Describe lists what there is")
+        names = {_MANIFEST, *offer.manifest["files"]}
         if name not in names:
             raise BundleFileNotFound(f"the bundle has no file {name[:200]!r}; it has {', '.join(sorted(names))}")
-        return self._bundle / name
+        return offer.folder / name

@@ -23,6 +23,9 @@ def serve(
     store: Store = None,
     port_file: Annotated[Path | None, typer.Option(help="file to write the port to, once ready")] = None,
     bundle: Annotated[Path | None, typer.Option(help="bundle for devices, with the embedder")] = None,
+    bundle_variants: Annotated[
+        Path | None, typer.Option(help="folder of more bundles of its model, for devices of other precisions")
+    ] = None,
     embedder: Annotated[Path | None, typer.Option(help="folder of another embedder")] = None,
     model: Annotated[
         Path | None, typer.Option(help="folder of the model that writes memories; default: the bundle's")
@@ -32,7 +35,7 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve until SIGTERM. You can also give every setting as MEMORY_SERVICE_<NAME> or in the --config file."""
-    from memory3.files.bundle import Bundle
+    from memory_service.api.models import check_bundles
     from memory_service.api.server import run, serve_until_signal
     from memory_service.telemetry.logs import configure_logs, logger
     from memory_service.write.model_encoder import ModelEncoder
@@ -42,6 +45,7 @@ def serve(
         "store": store,
         "port_file": port_file,
         "bundle": bundle,
+        "bundle_variants": bundle_variants,
         "embedder": embedder,
         "model": model,
         "keys": keys,
@@ -49,8 +53,7 @@ def serve(
     }
     settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
     configure_logs(settings.log_level)
-    if settings.bundle is not None:
-        Bundle.open(settings.bundle)  # a wrong one makes no store
+    check_bundles(settings)  # a wrong one makes no store
     address = parse_address(settings.store)
     logger().info("loading", model=str(settings.model or "the bundle's"), store=str(address))  # which takes seconds
     run(serve_until_signal(settings, lambda: ModelEncoder.open(settings)))

@@ -29,6 +29,7 @@ class CudaProvider(OnnxProvider):
     """An NVIDIA GPU with CUDA 12 and cuDNN 9."""
 
     name = "cuda"
+    half = True
     tolerance = 0.03
     device = CUDA
 

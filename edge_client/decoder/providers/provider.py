@@ -41,7 +41,7 @@ class Provider(ABC):
     name: in settings and options. automatic: whether `auto` may choose it. tolerance: largest relative error
     (Frobenius norm) of all logits that `edge-client verify` accepts. absences: reasons of errors at opening that say
     that it is not installed for this bundle, which is no failure. builds_engine: whether opening makes an engine, which
-    `edge-client build` does ahead of time.
+    `edge-client build` does ahead of time. half: whether a bundle that computes in float16 suits it.
     """
 
     name: ClassVar[str]
@@ -49,6 +49,7 @@ class Provider(ABC):
     automatic: ClassVar[bool] = True
     absences: ClassVar[frozenset[str]] = frozenset()
     builds_engine: ClassVar[bool] = False
+    half: ClassVar[bool] = False
 
     @abstractmethod
     def missing(self) -> str:

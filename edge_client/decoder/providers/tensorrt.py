@@ -36,6 +36,7 @@ class TensorrtProvider(OnnxProvider):
     """An NVIDIA GPU with TensorRT 10. Caches lie where CUDA's do."""
 
     name = "tensorrt"
+    half = True
     tolerance = 0.03
     device = CUDA
     builds_engine = True

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16memory/v1/models.proto\x12\tmemory.v1\"\x11\n\x0f\x44\x65scribeRequest\"\x9b\x02\n\x10\x44\x65scribeResponse\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x08\x63odec_id\x18\x02 \x01(\t\x12\x18\n\x10memory_format_id\x18\x03 \x01(\t\x12\x13\n\x0b\x65mbedder_id\x18\x04 \x01(\t\x12\x11\n\tdimension\x18\x05 \x01(\r\x12\x1a\n\x12memories_per_chunk\x18\x06 \x01(\r\x12\x18\n\x10reference_tokens\x18\x07 \x01(\r\x12\x14\n\x0c\x63hunk_tokens\x18\x08 \x01(\r\x12\x19\n\x11model_config_json\x18\t \x01(\t\x12\x17\n\x0fservice_version\x18\n \x01(\t\x12!\n\x06limits\x18\x0b \x01(\x0b\x32\x11.memory.v1.Limits\"\xa4\x01\n\x06Limits\x12\x15\n\rrequest_bytes\x18\x01 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\x12\t\n\x01k\x18\x03 \x01(\r\x12\x0f\n\x07queries\x18\x04 \x01(\r\x12\x0c\n\x04hits\x18\x05 \x01(\r\x12\x10\n\x08held_ids\x18\x06 \x01(\r\x12\x18\n\x10ping_interval_ms\x18\x07 \x01(\r\x12\x16\n\x0eresponse_bytes\x18\x08 \x01(\x04\"2\n\x12\x46\x65tchBundleRequest\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"G\n\x13\x46\x65tchBundleResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\nfile_bytes\x18\x03 \x01(\x04\x32\x9d\x01\n\x06Models\x12\x43\n\x08\x44\x65scribe\x12\x1a.memory.v1.DescribeRequest\x1a\x1b.memory.v1.DescribeResponse\x12N\n\x0b\x46\x65tchBundle\x12\x1d.memory.v1.FetchBundleRequest\x1a\x1e.memory.v1.FetchBundleResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16memory/v1/models.proto\x12\tmemory.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xc6\x02\n\x10\x44\x65scribeResponse\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x08\x63odec_id\x18\x02 \x01(\t\x12\x18\n\x10memory_format_id\x18\x03 \x01(\t\x12\x13\n\x0b\x65mbedder_id\x18\x04 \x01(\t\x12\x11\n\tdimension\x18\x05 \x01(\r\x12\x1a\n\x12memories_per_chunk\x18\x06 \x01(\r\x12\x18\n\x10reference_tokens\x18\x07 \x01(\r\x12\x14\n\x0c\x63hunk_tokens\x18\x08 \x01(\r\x12\x19\n\x11model_config_json\x18\t \x01(\t\x12\x17\n\x0fservice_version\x18\n \x01(\t\x12!\n\x06limits\x18\x0b \x01(\x0b\x32\x11.memory.v1.Limits\x12)\n\x07\x62undles\x18\x0c \x03(\x0b\x32\x18.memory.v1.BundleVariant\"R\n\rBundleVariant\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\t\x12\x13\n\x0b\x63pu_decoder\x18\x03 \x01(\x08\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"\xa4\x01\n\x06Limits\x12\x15\n\rrequest_bytes\x18\x01 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\x12\t\n\x01k\x18\x03 \x01(\r\x12\x0f\n\x07queries\x18\x04 \x01(\r\x12\x0c\n\x04hits\x18\x05 \x01(\r\x12\x10\n\x08held_ids\x18\x06 \x01(\r\x12\x18\n\x10ping_interval_ms\x18\x07 \x01(\r\x12\x16\n\x0eresponse_bytes\x18\x08 \x01(\x04\"C\n\x12\x46\x65tchBundleRequest\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07variant\x18\x03 \x01(\t\"G\n\x13\x46\x65tchBundleResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\nfile_bytes\x18\x03 \x01(\x04\x32\x9d\x01\n\x06Models\x12\x43\n\x08\x44\x65scribe\x12\x1a.memory.v1.DescribeRequest\x1a\x1b.memory.v1.DescribeResponse\x12N\n\x0b\x46\x65tchBundle\x12\x1d.memory.v1.FetchBundleRequest\x1a\x1e.memory.v1.FetchBundleResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=37
   _globals['_DESCRIBEREQUEST']._serialized_end=54
   _globals['_DESCRIBERESPONSE']._serialized_start=57
-  _globals['_DESCRIBERESPONSE']._serialized_end=340
-  _globals['_LIMITS']._serialized_start=343
-  _globals['_LIMITS']._serialized_end=507
-  _globals['_FETCHBUNDLEREQUEST']._serialized_start=509
-  _globals['_FETCHBUNDLEREQUEST']._serialized_end=559
-  _globals['_FETCHBUNDLERESPONSE']._serialized_start=561
-  _globals['_FETCHBUNDLERESPONSE']._serialized_end=632
-  _globals['_MODELS']._serialized_start=635
-  _globals['_MODELS']._serialized_end=792
+  _globals['_DESCRIBERESPONSE']._serialized_end=383
+  _globals['_BUNDLEVARIANT']._serialized_start=385
+  _globals['_BUNDLEVARIANT']._serialized_end=467
+  _globals['_LIMITS']._serialized_start=470
+  _globals['_LIMITS']._serialized_end=634
+  _globals['_FETCHBUNDLEREQUEST']._serialized_start=636
+  _globals['_FETCHBUNDLEREQUEST']._serialized_end=703
+  _globals['_FETCHBUNDLERESPONSE']._serialized_start=705
+  _globals['_FETCHBUNDLERESPONSE']._serialized_end=776
+  _globals['_MODELS']._serialized_start=779
+  _globals['_MODELS']._serialized_end=936
 # @@protoc_insertion_point(module_scope)

@@ -122,6 +122,13 @@ def test_a_certificate_that_cannot_be_trusted_is_named(
     assert caught.value.help
 
 
+def test_a_device_whose_clock_is_behind_is_told_to_set_it(place: Place) -> None:
+    pem = place.authority.issue("service", "127.0.0.1", begins=1)
+    with serving(pem) as port, pytest.raises(RetrievalError, match="not valid yet") as caught:
+        describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, attempts=1))
+    assert "clock" in caught.value.help
+
+
 def test_tls_to_a_service_without_it_is_named_and_the_other_way_hinted_at(place: Place) -> None:
     with serving() as port, pytest.raises(RetrievalError, match="does not speak TLS"):
         describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca))

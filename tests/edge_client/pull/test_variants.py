@@ -1,0 +1,103 @@
+"""A fleet of several kinds of devices: each fetches the bundle that it runs fastest, and all read the same memories."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from edge_client.decoder.providers import open_decoder
+from edge_client.pull.bundle import pull_bundle
+from edge_client.pull.variants import Variant, chosen
+from memory3.channel import ChannelSettings
+from memory3.errors import InvalidInput, ModelMismatch
+from memory3.files.bundle import Bundle
+from memory_service.api.models import check_bundles
+from memory_service.settings import Settings
+from testing.programs import ran
+from tests.edge_client.tiny_bundle import tiny_bundle
+from tests.memory_service.processes import service
+
+PROGRAM = Path(sys.executable).parent / "edge-client"
+INT4, HALF, FLOAT16 = Variant("a", "int4", True), Variant("b", "int4-half", False), Variant("c", "float16", False)
+
+
+@pytest.mark.parametrize(
+    ("variants", "provider", "precision", "expected"),
+    [
+        ((INT4, HALF), "cpu", "", INT4),
+        ((HALF, INT4), "cpu", "", INT4),
+        ((HALF, FLOAT16, INT4), "cpu", "", INT4),
+        ((HALF, FLOAT16), "cpu", "", FLOAT16),
+        ((HALF,), "cpu", "", HALF),
+        ((INT4, HALF), "cuda", "", HALF),
+        ((INT4, HALF), "tensorrt", "", HALF),
+        ((FLOAT16, INT4), "cuda", "", FLOAT16),
+        ((INT4, HALF), "cpu", "int4-half", HALF),
+        ((INT4, HALF), "cuda", "int4", INT4),
+        ((), "cuda", "", None),
+    ],
+)
+def test_a_device_takes_what_its_provider_runs_fastest(
+    variants: Sequence[Variant], provider: str, precision: str, expected: Variant | None
+) -> None:
+    assert chosen(variants, provider, precision) == expected
+
+
+@pytest.mark.parametrize("variants", [(INT4, HALF), ()])
+def test_a_precision_that_is_not_offered_is_refused(variants: Sequence[Variant]) -> None:
+    with pytest.raises(InvalidInput, match=r"no bundle of precision 'int8'; it has (int4, int4-half|its default)"):
+        chosen(variants, "cpu", "int8")
+
+
+@pytest.fixture(scope="module")
+def fleet(tiny: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Bundle]]:
+    """A service of the tiny bundle and of one that computes in float16, and the latter."""
+    variants = tmp_path_factory.mktemp("variants")
+    made = tiny_bundle(tmp_path_factory.mktemp("made"), precision="float16-half")
+    half = made.folder.rename(variants / "float16-half")
+    settings = {"MEMORY_SERVICE_BUNDLE_VARIANTS": str(variants)}
+    with service(tmp_path_factory.mktemp("service"), bundle=tiny.folder, **settings) as running:
+        yield running.address, Bundle.open(half)
+
+
+def test_devices_of_one_service_fetch_different_bundles_of_one_model(
+    fleet: tuple[str, Bundle], tiny: Bundle, tmp_path: Path
+) -> None:
+    address, half = fleet
+    for provider, offered in (("cpu", tiny), ("cuda", half), ("auto", tiny)):
+        place = tmp_path / provider
+        said = ran(PROGRAM, "pull", "--service", address, "--bundle", place, "--provider", provider)
+        assert f", {offered.manifest.precision}, model" in said
+        fetched = Bundle.open(place)
+        assert fetched.manifest == offered.manifest
+        assert (fetched.identity, fetched.manifest.embedder_id) == (tiny.identity, tiny.manifest.embedder_id)
+        assert open_decoder(fetched.decoder, provider="cpu").provider == "cpu"
+
+
+def test_a_bundle_that_is_there_is_not_fetched_again_and_another_one_replaces_it(
+    fleet: tuple[str, Bundle], tmp_path: Path
+) -> None:
+    channel, place = ChannelSettings(fleet[0]), tmp_path / "bundle"
+    steps: list[str] = []
+
+    def pull(**options: str) -> str:
+        steps.clear()
+        return pull_bundle(channel, place, **options, progress=lambda *step: steps.append(step[2])).manifest.precision
+
+    assert (pull(), bool(steps)) == ("float32", True)
+    assert (pull(), steps) == ("float32", [])
+    assert (pull(provider="cuda"), bool(steps)) == ("float16-half", True)
+    assert (pull(precision="float16-half"), steps) == ("float16-half", [])
+    (place / "codec.npz").write_bytes(b"changed")
+    assert (pull(provider="cuda"), "codec.npz" in steps) == ("float16-half", True)
+    assert Bundle.open(place).manifest.precision == "float16-half"
+
+
+def test_a_service_refuses_a_variant_of_another_model(tiny: Bundle, tmp_path: Path) -> None:
+    variants = tmp_path / "variants"
+    variants.mkdir()
+    check_bundles(Settings(bundle=tiny.folder, bundle_variants=variants))
+    tiny_bundle(tmp_path, seed=1).folder.rename(variants / "other")
+    with pytest.raises(ModelMismatch):
+        check_bundles(Settings(bundle=tiny.folder, bundle_variants=variants))
