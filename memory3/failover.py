@@ -24,7 +24,7 @@ AVOIDED_S = {grpc.StatusCode.UNAVAILABLE: 1.0, grpc.StatusCode.DEADLINE_EXCEEDED
 """For which a service is passed over whose call failed so; meanwhile gRPC notices a lost connection, by its pings."""
 
 
-class FailoverChannel(grpc.Channel):  # type: ignore[misc]  # grpc has no types for its base class
+class FailoverChannel(grpc.Channel):
     """Channels in the order in which they are preferred. Thread-safe; connects to all of them at once.
 
     Until the first connection a call waits, for half of its timeout and two seconds at most.

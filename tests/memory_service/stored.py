@@ -79,7 +79,8 @@ def opened(kind: str, folder: Path) -> Iterator[OpenedStore]:
             url, options = f"clickhouse://127.0.0.1:{port}/memories", StoreOptions(password=PASSWORD)
         elif kind == "myscale":
             port = stack.enter_context(myscale_server(folder))
-            url, options = f"myscale://127.0.0.1:{port}/memories", StoreOptions(password=PASSWORD)
+            url = f"myscale://127.0.0.1:{port}/memories"
+            options = StoreOptions(password=PASSWORD, timeout_s=300.0)  # it runs one statement at a time
         made = OpenedStore(url, options)
         stack.callback(lambda: made.store.close())
         yield made

@@ -67,6 +67,7 @@ def links() -> Iterator[dict[str, str]]:
     ends = {name: f"m3{name}{os.getpid()}" for name in LINKS}
     try:
         ip("netns", "add", NETWORK)
+        ip("-n", NETWORK, "link", "set", "lo", "up")  # gRPC takes ::1 for the sign that there is IPv6
         for name, (own, other) in LINKS.items():
             ip("link", "add", ends[name], "type", "veth", "peer", "name", name, "netns", NETWORK)
             for inside, device, address in (([], ends[name], own), (["-n", NETWORK], name, other)):
