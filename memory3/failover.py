@@ -27,12 +27,14 @@ AVOIDED_S = {grpc.StatusCode.UNAVAILABLE: 1.0, grpc.StatusCode.DEADLINE_EXCEEDED
 class FailoverChannel(grpc.Channel):
     """Channels in the order in which they are preferred. Thread-safe; connects to all of them at once.
 
-    Until the first connection a call waits, for half of its timeout and two seconds at most.
+    A call waits until each service that is preferred to the one it goes to was connected or failed once, for half of
+    its timeout and two seconds at most.
     """
 
     def __init__(self, channels: Sequence[grpc.Channel]) -> None:
         self._channels = list(channels)
-        self._states: list[grpc.ChannelConnectivity | None] = [None] * len(self._channels)
+        self._ready = [False] * len(self._channels)
+        self._tried = [False] * len(self._channels)
         self._avoided_until = [0.0] * len(self._channels)
         self._sent: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._changed = threading.Condition()
@@ -43,7 +45,8 @@ class FailoverChannel(grpc.Channel):
     def _listener(self, index: int) -> Callable[[grpc.ChannelConnectivity], None]:
         def listen(state: grpc.ChannelConnectivity) -> None:
             with self._changed:
-                self._states[index] = state
+                self._ready[index] = state is _READY
+                self._tried[index] |= state is _READY or state in _DOWN
                 self._changed.notify_all()
 
         return listen
@@ -53,7 +56,7 @@ class FailoverChannel(grpc.Channel):
         with self._changed:
             wait_s = _WAIT_S if timeout_s is None else min(_WAIT_S, timeout_s * _SHARE)
             self._changed.wait_for(self._known, wait_s)
-            ready = [index for index, state in enumerate(self._states) if state is _READY]
+            ready = [index for index, is_ready in enumerate(self._ready) if is_ready]
             now = time.monotonic()
             return next((index for index in ready if self._avoided_until[index] <= now), ready[0] if ready else 0)
 
@@ -70,8 +73,11 @@ class FailoverChannel(grpc.Channel):
             self._sent[call] = index
 
     def _known(self) -> bool:
-        """Whether there is a connection, or none to wait for."""
-        return _READY in self._states or all(state in _DOWN for state in self._states)
+        """Whether it is known which service is the first that is connected, or that none is."""
+        for ready, tried in zip(self._ready, self._tried, strict=True):
+            if ready or not tried:
+                return ready
+        return True
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> _Calls:
         """See grpc.Channel."""
