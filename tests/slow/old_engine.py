@@ -26,7 +26,7 @@ COLUMNS = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*)\) ENGINE = \w+\("
 PARAMETER = re.compile(r"\{(\w+):([\w()]+)\}")
 SETTING = re.compile(r"\b(\w+) = [^,\s]+(?:,|$)")
 COMBINATORS = re.compile(r"(Array|If)+$")
-NO_FUNCTIONS = {"codec", "mergetree", "replacingmergetree"}
+NO_FUNCTIONS = {"codec", "mergetree", "replacingmergetree", "summingmergetree"}
 NO_SETTINGS = {"cancel_http_readonly_queries_on_client_close"}
 """The client sends it where it thinks the server knows it; a server skips what it does not."""
 

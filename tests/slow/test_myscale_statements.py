@@ -107,6 +107,12 @@ def counts(store: Store, base: KnowledgeBase) -> None:
     assert store.statistics(base).documents == store.revision(base).memories == 30
 
 
+def count_reads(store: Store, base: KnowledgeBase) -> None:
+    store.add_reads(base, {("d01", 0): 3, ("d02", 0): 1, ("gone", 0): 9})
+    assert store.most_read(base, 1) == [("d01", 0, 3)]
+    assert sum(group.reads for group in store.usage(base, [2])) == 4
+
+
 def status(store: Store, base: KnowledgeBase) -> None:
     store.ping()
     assert store.failed_indexes() == []  # type: ignore[attr-defined]
@@ -136,6 +142,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "read and list": read,
     "snapshot": snapshot,
     "counts": counts,
+    "count reads": count_reads,
     "status": status,
     "sweep": sweep,
     "drop": drop,
@@ -185,7 +192,7 @@ def test_every_statement_on_engines_of_myscales_age(tmp_path: Path, recorded: Pa
         operate(place, said)
     said_first = [*by_operation["open and migrate"].values(), *by_operation["create"].values()]
     tables = sorted({str(one["sql"]) for one in said_first if str(one["sql"]).startswith("CREATE TABLE")})
-    assert len(tables) == 5
+    assert len(tables) == 6
     print(f"{'operation':24} statements  executed by 22.12")
     for operation, statements in by_operation.items():
         result = on_the_older_engine(tmp_path, tables, list(statements.values()))
