@@ -20,8 +20,8 @@ from memory3.errors import InvalidInput
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import MemoryWriter
 
-_RIDGE = 1e-3
-"""Of each number's mean square: what keeps a map of few references from following their noise."""
+_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
+"""Of each number's mean square: what keeps a map of few references from following their noise; the best is taken."""
 _WRITTEN_AT_ONCE = 16
 
 
@@ -60,6 +60,24 @@ def places(model: Decoder, config: ModelConfig, prefix: int) -> tuple[np.ndarray
     )
 
 
+class _Sums:
+    """What least squares need of the tokens seen, float64. width: numbers of a token."""
+
+    def __init__(self, width: int) -> None:
+        self.squares, self.products = np.zeros((width + 1, width + 1)), np.zeros((width + 1, width))
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Old numbers [tokens, width + 1], the last of them one, and new ones [tokens, width]."""
+        self.squares += x.T @ x
+        self.products += x.T @ y
+
+    def solved(self, ridge: float) -> np.ndarray:
+        """The map [width + 1, width]; without a reason to differ, a number stays what it was."""
+        # Numbers of different heads have different sizes: each is held back by its own.
+        held = np.diag(np.r_[ridge * (self.squares.diagonal()[:-1] + 1e-9), 0.0])
+        return np.linalg.solve(self.squares + held, self.products + held @ np.eye(*self.products.shape))
+
+
 def fit_translation(
     old: Sequence[ExplicitMemory],
     new: Sequence[ExplicitMemory],
@@ -77,21 +95,23 @@ def fit_translation(
         raise InvalidInput("the two models cut references into other tokens: their memories have no map")
     read = old_format.decode(old_format.encode(old))
     fitting = len(old) - max(1, len(old) // 10)
-    heads = len(new_format.config.memory.heads)
-    width = 2 * heads * new_format.config.head_dim
-    squares, products = np.zeros((width + 1, width + 1)), np.zeros((width + 1, width))
-    for start in range(0, fitting, _WRITTEN_AT_ONCE):
-        part = slice(start, min(start + _WRITTEN_AT_ONCE, fitting))
+    heads, trying = len(new_format.config.memory.heads), fitting - max(1, fitting // 10)
+
+    def rows(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of some references: old numbers with a one behind them, and new ones."""
         x, y = (
             np.concatenate([at_zero(_vectors(one, heads), cos, sin) for one in found[part]]) for found in (read, new)
         )
-        x = np.concatenate([x, np.ones_like(x[:, :1])], axis=1)
-        squares += x.T @ x
-        products += x.T @ y
-    # Numbers of different heads have different sizes: each is held back by its own.
-    ridge = np.diag(np.r_[_RIDGE * (squares.diagonal()[:-1] + 1e-9), 0.0])
-    start_at = np.eye(width + 1, width)  # without a reason to differ, a number stays what it was
-    matrix = np.linalg.solve(squares + ridge, products + ridge @ start_at).astype(np.float32)
+        return np.concatenate([x, np.ones_like(x[:, :1])], axis=1), y
+
+    sums = _Sums(2 * heads * new_format.config.head_dim)
+    for start in range(0, trying, _WRITTEN_AT_ONCE):
+        sums.add(*rows(slice(start, min(start + _WRITTEN_AT_ONCE, trying))))
+    fresh, wanted = rows(slice(trying, fitting))
+    spread = wanted.var(axis=0) + 1e-12
+    lost = {ridge: float((np.square(fresh @ sums.solved(ridge) - wanted) / spread).mean()) for ridge in _RIDGES}
+    sums.add(fresh, wanted)
+    matrix = sums.solved(min(lost, key=lost.__getitem__)).astype(np.float32)
     translation = Translation(old_format, new_format, TokenMap(matrix, cos, sin))
     return translation, closeness(translation, read[fitting:], new[fitting:])
 
