@@ -13,7 +13,8 @@ DEFAULT_MODEL := $(shell sed -n 's/^PACKAGED = "\(.*\)"/\1/p' memory_model/defau
 MODEL ?= $(or $(MEMORY3_MODEL),$(DEFAULT_MODEL))
 export MEMORY3_MODEL := $(MODEL)
 BUNDLE ?= build/bundle$(if $(filter-out $(DEFAULT_MODEL),$(MODEL)),-$(MODEL))
-PROCESSES ?= 2
+# More than there usually are cores: tests of services and of processes that are killed wait for a sixth of their time.
+PROCESSES ?= 3
 # Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 # So the first process that imports a module writes its bytecode, whatever the environment says: compiled anew in each
@@ -47,8 +48,8 @@ demo: $(READY) ## ingest a knowledge base, ask with and without memory (FULL=1: 
 	$(BIN)/python -m deploy.demo --model $(MODEL) --bundle $(BUNDLE) $(if $(FULL),--full)
 
 # Processes take whole files, because a file's tests may share a service, in the order of tests/conftest.py.
-test: $(READY) ## run all tests but the slow ones, in two processes (PROCESSES=0: in one)
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## run all tests but the slow ones, in three processes (PROCESSES=0: in one)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/browser $(ARGS)
 
 test-slow: $(READY) ## run the slow tests: hundreds of faults, the wheels in a fresh environment; an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)

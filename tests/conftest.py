@@ -31,7 +31,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-LONGEST = ("flow/test_your", "flow/test_proc", "train/test_tuner", "flow/test_any", "test_pods", "store_conf")
+LONGEST = ("flow/test_proc", "train/test_tuner", "flow/test_any", "test_pods", "store_conf")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from testing.programs import ROOT, ran
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
@@ -24,6 +26,7 @@ def facts(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow  # eleven programs; each command has tests of its own in one process
 def test_every_step_of_the_guide_works_in_its_order(tmp_path: Path) -> None:
     base = tmp_path / "Tiny-Qwen2"
     published(base, "qwen2", num_hidden_layers=2)

@@ -148,6 +148,18 @@ def test_a_folder_without_a_codec_is_evaluated_without_one(place: Path, monkeypa
     assert "fit-codec" in refused.output
 
 
+def test_heads_that_read_are_printed_as_adapt_takes_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    line = "rank-heads --model m --data facts.jsonl --batches 1 --select 2 --out heads.json"
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    (printed,) = [text for text in done.output.splitlines() if text.startswith("--heads ")]
+    budget = parse_budget(printed.split()[1], load_base(ModelFolder.open("m")).config)
+    assert len(budget.heads) == 2
+    rounds = json.loads(Path("heads.json").read_text())["rounds"]
+    assert len(rounds[0]["heads"]) > len(rounds[-1]["heads"]) == 2
+
+
 def test_calibrating_saves_a_bias_for_one_memory_and_one_for_several(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

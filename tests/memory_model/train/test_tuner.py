@@ -128,7 +128,13 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Path) -> None:
+STOPPED = ["--minutes", "0.000001"]
+
+
+@pytest.mark.parametrize(
+    "runs", [[[]], pytest.param([STOPPED, []], marks=pytest.mark.slow)], ids=["at once", "begun, stopped, to the end"]
+)
+def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Path, runs: list[list[str]]) -> None:
     folder = model_with_facts(tmp_path)
 
     def options(run: str, *more: str) -> tuple[str, ...]:
@@ -137,7 +143,7 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
 
     adapt(folder, *options("alone"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for more in (["--minutes", "0.000001"], []):  # begun and stopped at once, then to the end
+    for more in runs:
         command = adapt_command(folder, *options("two", *more))
         ran(*TORCHRUN, "-m", "memory_model.cli", *command, cwd=ROOT, env=environment)
     one, two = metrics(tmp_path / "alone"), metrics(tmp_path / "two")
