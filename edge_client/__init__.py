@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from edge_client.wire.client import MemoryClient
     from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
+    from memory3.text.verdict import Verdict
 
 _MODULES = {
     "edge_client.errors": (
@@ -57,6 +58,7 @@ _MODULES = {
     ),
     "edge_client.wire.client": ("MemoryClient",),
     "memory3.errors": ("CorruptFile", "IdentityMismatch", "InvalidInput", "Memory3Error", "MissingFile"),
+    "memory3.text.verdict": ("Verdict",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -90,6 +92,7 @@ __all__ = [
     "Statistics",
     "StorageError",
     "Token",
+    "Verdict",
 ]
 
 

@@ -19,6 +19,7 @@ from edge_client.errors import Cancellation, SessionBusy
 from edge_client.recall.recaller import MemoryRead, Recall
 from memory3.errors import InvalidInput
 from memory3.runtime.attention import AttentionShares
+from memory3.text.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,8 @@ class Finished:
     full), repetition (the same passage was generated over and over) or cancelled. without_memory: a chunk has
     no memories because they were unavailable. refused: the answer is a refusal; see `memory3.text.refusal`. spans and
     attention: with the option `citations`, in the order of the text. contributions: with `explain`, the largest first.
+    verdict: what the answer rests on, by the words of what was read and, with `citations`, by attention; None where
+    it is not known: of a cancelled answer, one of a grammar, and one that read memories whose texts are not known.
     """
 
     text: str
@@ -227,6 +230,7 @@ class Finished:
     spans: tuple[Span, ...] = ()
     attention: AnswerAttention | None = field(default=None, repr=False, compare=False)
     contributions: tuple[Contribution, ...] = ()
+    verdict: Verdict | None = None
 
 
 Event = Recalled | Remembered | Token | Finished

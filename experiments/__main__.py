@@ -24,6 +24,7 @@ from experiments.questions.prose import prose_questions
 from experiments.random_base import random_base
 from experiments.refusals import refusal_curve
 from experiments.usage import usage
+from experiments.verdicts import verdicts
 from memory3.printable import Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -49,6 +50,7 @@ for study in (
     citations,
     follow_ups,
     usage,
+    verdicts,
 ):
     app.command()(study)
 

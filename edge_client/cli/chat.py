@@ -22,7 +22,7 @@ from prompt_toolkit.output import Output
 from rich.table import Table
 from rich.text import Text
 
-from edge_client.cli.options import Memory, err, memories_table, say, sources_of, statistics_table
+from edge_client.cli.options import Memory, err, memories_table, say, sources_of, statistics_table, verdict_of
 from edge_client.errors import described
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
@@ -47,6 +47,7 @@ HELP = {
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/documents": "what this device remembers, by knowledge base and key",
     "/forget KEY": "forget a document of mine, as /documents names it",
+    "/only-documents": "refuse answers that nothing in the documents gave, or no longer",
     "/citations": "show what each part of an answer was read from, or no longer",
     "/memories": "the memories that the last answer read, with their text",
     "/stats": "what the last answer cost",
@@ -86,7 +87,7 @@ class TerminalChat:
             name, _, argument = text.partition(" ")
             try:
                 if name in COMMANDS:
-                    getattr(self, f"_do_{name[1:]}")(argument.strip())
+                    getattr(self, f"_do_{name[1:].replace('-', '_')}")(argument.strip())
                 elif name.startswith("/"):
                     raise InvalidInput(f"there is no command {name}; there are: {', '.join(COMMANDS)}")
                 elif text:
@@ -141,8 +142,9 @@ class TerminalChat:
         result = stream.result()
         if result.reason == "cancelled":
             say("(stopped)")
-        for line in sources_of(result):
-            err.print(line)
+        for line in (verdict_of(result), *sources_of(result)):
+            if line:
+                err.print(line)
         return result
 
     def _do_kb(self, name: str) -> None:
@@ -214,6 +216,11 @@ class TerminalChat:
             say("(stopped)")
         for line in report.lines(unreadable=False):
             say(line)
+
+    def _do_only_documents(self, _: str) -> None:
+        only = not self._options.get("only_documents", False)
+        self._options = {**self._options, "only_documents": only}
+        say(f"only from documents: {'on' if only else 'off'}")
 
     def _do_citations(self, _: str) -> None:
         shown = not self._options.get("citations", False)

@@ -24,6 +24,7 @@ from edge_client.cli.options import (
     say,
     sources_of,
     statistics_table,
+    verdict_of,
     with_options,
 )
 from edge_client.cli.remember import forget, remember, remembered
@@ -265,8 +266,8 @@ def _memory(given: dict[str, Any]) -> Memory | None:
 
 def _around(result: Result) -> None:
     """Print warnings, memories and statistics to standard error."""
-    if result.refused:
-        say("the model answered that it does not know", "yellow")
+    if line := verdict_of(result):
+        err.print(line)
     if result.without_memory:  # the reasons are the lines that follow
         which = "without the memories of some chunks" if result.memories else "without memory"
         say(f"answered {which}; why:", "yellow")

@@ -21,6 +21,7 @@ from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
 from memory3.printable import counted, printable
+from memory3.text.verdict import Verdict
 
 
 class Memory(str, Enum):
@@ -51,11 +52,14 @@ ANSWER = {
     "stop": "Stop before this text; may be repeated.",
     "seed": "Random seed, for repeatable sampling.",
     "citations": "Show what each part of the answer was read from.",
+    "only_documents": "Refuse an answer that nothing in the documents gave; it appears at once, when it is complete.",
     "explain": "Show what each memory contributed; reads the question again for every memory.",
 }
 FLAGS = {"knowledge_base": ("--kb", "--knowledge-base")}
 TYPES = {"memory": Memory, "stop": list[str]}
 
+MOST_SOURCES = 3
+"""Documents that a line names."""
 NARROW = 70
 """Terminal columns below which tables are shown as lines."""
 Command = Callable[..., None]
@@ -184,6 +188,27 @@ def sources_of(result: Result) -> list[Text]:
     return lines
 
 
+def verdict_of(result: Result) -> Text:
+    """What the answer rests on and what to do next, in one line."""
+    sources = list(dict.fromkeys(memory.source for memory in result.memories))
+    if len(sources) > MOST_SOURCES:
+        sources[MOST_SOURCES:] = [f"{len(sources) - MOST_SOURCES} more"]
+    named = ", ".join(sources)
+    texts = {
+        Verdict.grounded: f"read from: {named or 'the conversation'}",
+        Verdict.from_the_model: "not from your documents: the model's own words, which may be wrong"
+        " (--only-documents refuses such answers)",
+        Verdict.not_in_what_was_read: f"the model found no answer in what it read ({named}):"
+        " ask in the document's own words, or add a document",
+        Verdict.nothing_found: "no memories could be had"
+        if result.without_memory
+        else "nothing near the question was found: add a document, or choose another --kb",
+        None: f"read, without a sign that the answer is from it: {named}" if named else "",
+    }
+    styles = {Verdict.grounded: "green", None: "dim"}
+    return Text(printable(texts[result.verdict]), style=styles.get(result.verdict, "yellow"))
+
+
 def statistics_table(result: Result) -> RenderableType:
     """Statistics of an answer: speed, and milliseconds per stage of every recall."""
     s = result.statistics
@@ -218,6 +243,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "reason": result.reason,
         "without_memory": result.without_memory,
         "refused": result.refused,
+        "verdict": result.verdict,
         "memories": [recalled.as_json() for recalled in result.recalls],
         "spans": [span.as_json() for span in result.spans],
         "contributions": [

@@ -33,9 +33,11 @@ from edge_client.generate.drafts import Drafter
 from edge_client.generate.leaving_out import Played, contributions
 from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
+from edge_client.generate.verdict import question_and_given, verdict_of
 from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import MemoryRead
 from edge_client.stream import (
+    AnswerAttention,
     AnswerStream,
     Contribution,
     Event,
@@ -49,6 +51,7 @@ from edge_client.stream import (
 from memory3.errors import InvalidInput
 from memory3.text.chat import Prompt
 from memory3.text.refusal import is_refusal
+from memory3.text.verdict import Verdict
 
 CUT = ("length", "context", "repetition", "cancelled")
 """Reasons with which an answer may end inside a character, whose bytes are kept for what goes on with it."""
@@ -79,7 +82,9 @@ class Answer:
         self._repetition = Repetition()
         self._cancellation, self._conversation = cancellation, conversation
         self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation)
-        self._attention = AttentionLog(sequence, lambda: self._recalls.read) if sampling.citations else None
+        records = sampling.citations or (sampling.only_documents and sequence.decoder.backend.records_queries)
+        self._attention = AttentionLog(sequence, lambda: self._recalls.read) if records else None
+        self._grounding = engine.bundle.manifest.grounding
         self._drafter = Drafter(prompt.ids) if engine.drafts else None
         self._drafts_from: tuple[MemoryRead, ...] = ()
         self._ends = set(tokenizer.stop_ids)
@@ -96,7 +101,7 @@ class Answer:
         Closing the iterator early leaves nothing running, and what was read stays cached.
         """
         self._begun = time.perf_counter()
-        sequence, reused = self._sequence, 0
+        sequence, reused, withheld = self._sequence, 0, list[Token]()
         before = sequence.decoder_s, sequence.drafted_tokens, sequence.accepted_tokens
         try:
             if self._conversation is not None:
@@ -109,6 +114,9 @@ class Answer:
             if self._attention is not None:
                 self._attention.begin()
             for event in self._tokens(reused):
+                if self._sampling.only_documents and isinstance(event, Token):
+                    withheld.append(event)
+                    continue
                 left = time.perf_counter()
                 yield event
                 self._away_s += time.perf_counter() - left
@@ -122,15 +130,30 @@ class Answer:
         yield from self._pending_events()
         whole = self._reason != "cancelled"
         attention = self._attention.result() if self._attention is not None and whole else None
-        refused = is_refusal(self.shown)
+        refused, verdict = is_refusal(self.shown), self._verdict(attention)
+        if self._sampling.only_documents and not whole:
+            self.keep(0)  # nobody saw a token of it
+        elif self._sampling.only_documents and verdict in (Verdict.from_the_model, None):
+            withheld = [self._refuse()]
+            refused, verdict = True, self._verdict(attention)
+        yield from withheld if whole else ()
         spans: tuple[Span, ...] = ()
-        if attention is not None and not refused:  # a refusal is not read from a memory
+        own = refused or verdict is Verdict.from_the_model  # read from no memory
+        if self._sampling.citations and attention is not None and not own:
             spans = spans_of(attention, self._texts, self._tokenizer)
         drafted, accepted = sequence.drafted_tokens - before[1], sequence.accepted_tokens - before[2]
         statistics = self._statistics(reused, sequence.decoder_s - before[0], drafted, accepted)
         contributed = self._contributions() if self._sampling.explain and whole else ()
         yield Finished(
-            self.shown, self._reason, statistics, self._recalls.failed, refused, spans, attention, contributed
+            self.shown,
+            self._reason,
+            statistics,
+            self._recalls.failed,
+            refused,
+            spans,
+            attention if self._sampling.citations else None,
+            contributed,
+            verdict,
         )
 
     def _tokens(self, reused: int) -> Iterator[Event]:
@@ -142,6 +165,9 @@ class Answer:
         recalls = self._recalls
         logits = recalls.read_prompt(reused)
         yield from self._pending_events()
+        if self._sampling.only_documents and not self._read_anything:
+            self._generated, self._texts, self._reason = [self._refuses], [""], "end"
+            return
         for number in count(1):
             first = number == 1 and not self._prompt.begun  # an answer that goes on has its first token behind it
             bias = self._refusal.bias_for(len(self._sequence.memories)) if first else 0.0
@@ -206,12 +232,32 @@ class Answer:
         except CancelledError:  # the answer itself is complete
             return ()
 
+    def _verdict(self, attention: AnswerAttention | None) -> Verdict | None:
+        """None for an answer that is not complete, or that a grammar shapes."""
+        if self._reason == "cancelled" or self._sampling.constraint is not None:
+            return None
+        messages = self._conversation.messages if self._conversation is not None else ()
+        refused, recalls = is_refusal(self.shown), self._recalls.last.values()
+        held = bool(self._sequence.memories)
+        return verdict_of(self.shown, refused, messages, recalls, attention, self._grounding, held=held)
+
+    def _refuse(self) -> Token:
+        """The event of a refusal in place of the whole answer."""
+        self._texts = [self._refusal.sentence]
+        return Token(self._refuses, self._refusal.sentence)
+
     def _pending_events(self) -> list[Event]:
         own = self._conversation.events if self._conversation is not None else []
         events: list[Event] = [*own, *self._recalls.events]
         own.clear()
         self._recalls.events.clear()
         return events
+
+    @property
+    def _read_anything(self) -> bool:
+        """Whether a memory is in the slots, or people gave a text in the conversation."""
+        messages = self._conversation.messages if self._conversation is not None else ()
+        return bool(self._sequence.memories or question_and_given(messages)[1])
 
     @property
     def began(self) -> bool:
@@ -274,6 +320,8 @@ def checked(engine: Engine, prompt: Prompt, options: Mapping[str, Any]) -> Sampl
     engine.check_open()
     sampling = Sampling.of(options)
     sampling.check_vocabulary(engine.bundle.config.vocabulary)
+    if sampling.only_documents and sampling.constraint is not None:
+        raise InvalidInput("only_documents: a refusal is no answer of a grammar: leave one of the two out")
     if sampling.citations and not engine.decoder.backend.records_queries:
         raise InvalidInput(
             "citations: this bundle's decoder does not give the queries that they are computed of: export it again with"

@@ -52,6 +52,7 @@ class SamplingOptions(TypedDict, total=False):
     constraint: TokenConstraint | None
     citations: bool
     explain: bool
+    only_documents: bool
 
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -80,6 +81,8 @@ class Sampling:
 
     citations: name the memory that each part of the answer was read from, see `stream.Span`. explain: also measure what
     each memory contributed, by leaving it out (`stream.Contribution`); reads prompt and answer again for every memory.
+    only_documents: an answer that would be the model's own (`memory3.text.verdict.Verdict`) becomes a refusal; its text
+    comes at once, when it is complete.
     """
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -99,6 +102,7 @@ class Sampling:
     constraint: SkipValidation[TokenConstraint | None] = None
     citations: bool = False
     explain: bool = False
+    only_documents: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Sampling:

@@ -350,7 +350,7 @@ def _outcome(finished: Finished) -> dict[str, Any]:
     s = finished.statistics
     timings = {name: round(getattr(s, name), 3) for name in TIMINGS}
     return {
-        "memory": {"without_memory": finished.without_memory, "refused": finished.refused},
+        "memory": {"without_memory": finished.without_memory, "refused": finished.refused, "verdict": finished.verdict},
         "timings": {
             **timings,
             "recalls": s.recalls,

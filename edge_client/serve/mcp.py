@@ -49,7 +49,8 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
     async def ask(question: str, max_tokens: int = 256) -> dict[str, Any]:
         """A short answer from what is remembered, and the passages that were read for it."""
         result = await in_thread(lambda: model.ask(question, max_tokens=max_tokens))
-        return {"answer": result.text, "refused": result.refused, "read": [_passage(m) for m in result.memories]}
+        read = [_passage(m) for m in result.memories]
+        return {"answer": result.text, "refused": result.refused, "verdict": result.verdict, "read": read}
 
     @server.tool()
     async def remember(text: str, key: str, title: str = "") -> dict[str, int]:

@@ -146,13 +146,14 @@ class MemoryOptions(BaseModel, extra="forbid", frozen=True):
 
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
     holds the texts of the references that it read. citations: whether its message has annotations, which say what each
-    part of it was read from.
+    part of it was read from. only_documents: whether an answer that no memory gave becomes a refusal.
     """
 
     mode: RecallMode | None = Field(default=None, strict=False)
     knowledge_base: str | None = Field(default=None, pattern=rf"^{BASE_NAME}(,{BASE_NAME})*$")
     texts: bool = False
     citations: bool = False
+    only_documents: bool = False
 
 
 class TextPart(_Tolerant):
@@ -219,6 +220,7 @@ class _Sampled(_Tolerant):
         options = cast(SamplingOptions, self.model_dump(include=known, exclude_none=True))
         options["top_k"] = max(self.top_k, 0)
         options["citations"] = self.memory.citations
+        options["only_documents"] = self.memory.only_documents
         options["seed"] = None if self.seed is None or self.seed == -1 else self.seed % SEEDS
         if self.max_tokens == -1:
             options["max_tokens"] = UNLIMITED

@@ -8,6 +8,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from memory3.text.verdict import Verdict
+
 _JSON, _EVENTS, _BYTES = "application/json", "text/event-stream", "application/octet-stream"
 EVENT_STREAM: dict[str, Any] = {"description": "Server-sent events, each a JSON value", "content": {_EVENTS: {}}}
 FILE: dict[str, Any] = {
@@ -40,10 +42,14 @@ class Usage(BaseModel):
 
 
 class MemoryUse(BaseModel):
-    """Memories of an answer. chunks: recalls per chunk; without_memory: memories were unavailable."""
+    """Memories of an answer. chunks: recalls per chunk; without_memory: memories were unavailable.
+
+    verdict: what the answer rests on, see `Verdict`; null where that is not known.
+    """
 
     without_memory: bool
     refused: bool
+    verdict: Verdict | None
     chunks: list[dict[str, Any]]
 
 

@@ -32,6 +32,7 @@ from memory3.runtime.embedder import CONFIG, CPU, Embedder, EmbedderConfig, Exec
 from memory3.text.chat import ChatTemplate
 from memory3.text.refusal import Refusal
 from memory3.text.tokenizer import SpecialTokens, Tokenizer
+from memory3.text.verdict import Grounding
 from memory3.text.words import DEFAULT_RANKING, Ranking
 
 MANIFEST = "manifest.json"
@@ -78,6 +79,7 @@ class Manifest:
     refusal: Refusal = field(default_factory=Refusal)
     minimum_score: float | None = None
     ranking: Ranking = DEFAULT_RANKING
+    grounding: Grounding = field(default_factory=Grounding)
 
     def to_json(self) -> str:
         """The content of `manifest.json`."""
@@ -99,6 +101,7 @@ class Manifest:
             data["files"] = {k: FileEntry(**v) for k, v in data["files"].items()}
             data["refusal"] = Refusal(**data.get("refusal") or {})
             data["ranking"] = Ranking(**data.get("ranking") or {})
+            data["grounding"] = Grounding(**data.get("grounding") or {})
             if special := data.get("special_tokens"):
                 data["special_tokens"] = SpecialTokens(**{**special, "stop": tuple(special["stop"])})
             return cls(**data)

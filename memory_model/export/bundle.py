@@ -90,6 +90,7 @@ def export_bundle(
                 refusal=folder.refusal,
                 minimum_score=None if embedder else folder.minimum_score,
                 ranking=DEFAULT_RANKING if embedder else folder.ranking,
+                grounding=folder.grounding,
             )
             bundle = write_bundle(out, staging, manifest)
             progress.update(steps, advance=1, description="done")

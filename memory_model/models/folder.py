@@ -25,6 +25,7 @@ from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory3.text.refusal import Refusal
+from memory3.text.verdict import Grounding
 from memory3.text.words import DEFAULT_RANKING, Ranking
 from memory_model.catalogue.table import PREFIX, entry_of, nearest
 from memory_model.defaults import ASSETS, MINILM, MODEL
@@ -50,7 +51,8 @@ class ModelFolder:
     base: a path, relative to the folder or absolute, `catalogue:NAME` of a base that `memory-model pull` fetches, or
     `package:NAME/FILE` of an installed package. base_id: SHA-256 of the base's files. sizes: bytes of each of them.
     minimum_score: cosine similarity, of the folder's own embedder, below which a device does not read what it finds;
-    None reads everything. ranking: how words count beside that embedder's cosines.
+    None reads everything. ranking: how words count beside that embedder's cosines. grounding: from where on an answer
+    counts as read from memories.
     """
 
     path: Path
@@ -64,6 +66,7 @@ class ModelFolder:
     refusal: Refusal = field(default_factory=Refusal)
     minimum_score: float | None = None
     ranking: Ranking = DEFAULT_RANKING
+    grounding: Grounding = field(default_factory=Grounding)
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> ModelFolder:
@@ -80,6 +83,7 @@ class ModelFolder:
             memory = MemoryConfig.from_dict(data.pop("memory"))
             refusal = Refusal(**data.pop("refusal", None) or {})
             ranking = Ranking(**data.pop("ranking", None) or {})
+            grounding = Grounding(**data.pop("grounding", None) or {})
             return cls(
                 folder,
                 base=base["path"],
@@ -88,6 +92,7 @@ class ModelFolder:
                 memory=memory,
                 refusal=refusal,
                 ranking=ranking,
+                grounding=grounding,
                 **data,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -156,6 +161,7 @@ class ModelFolder:
             "refusal": asdict(self.refusal),
             "minimum_score": self.minimum_score,
             "ranking": asdict(self.ranking),
+            "grounding": asdict(self.grounding),
         }
         partial = self.path / f"{MANIFEST}.partial"
         partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -48,11 +48,20 @@ def test_ask_shows_what_the_answer_was_read_from_when_requested(places: list[obj
     assert " contributed " in run(*asked).stderr
 
 
-def test_ask_says_that_an_answer_is_a_refusal(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ask_says_what_an_answer_rests_on(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
     options = [QUESTION, *places, "--max-tokens", 1]
-    assert "answered that it does not know" in run("ask", *options).stderr
-    assert json.loads(run("ask", *options, "--json").stdout)["refused"] is True
+    assert "found no answer in what it read (Fact" in run("ask", *options).stderr
+    data = json.loads(run("ask", *options, "--json").stdout)
+    assert (data["refused"], data["verdict"]) == (True, "not_in_what_was_read")
+
+
+def test_ask_refuses_an_answer_of_the_model_itself_if_it_is_told_to(places: list[object]) -> None:
+    options = [QUESTION, *places, "--max-tokens", 8, "--memory", "off"]
+    assert "the model's own words" in run("ask", *options).stderr
+    result = run("ask", *options, "--only-documents")
+    assert result.stdout == "I don't know.\n"
+    assert "nothing near the question was found" in result.stderr
 
 
 @pytest.mark.parametrize("lines", [2, 200])

@@ -1,0 +1,63 @@
+"""The verdict of an answer, from what it read: texts of memories and of the conversation, and attention if recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edge_client.stream import AnswerAttention, Recalled
+from memory3.text.chat import Message
+from memory3.text.verdict import Grounding, Verdict, words_found
+
+
+def verdict_of(
+    answer: str,
+    refused: bool,
+    messages: Sequence[Message],
+    recalls: Iterable[Recalled],
+    attention: AnswerAttention | None,
+    grounding: Grounding,
+    *,
+    held: bool = False,
+) -> Verdict | None:
+    """What the answer to the last message of a person rests on; None where what was read is not known.
+
+    recalls: the last event of every chunk. attention: None where it was not recorded. held: whether memories are in the
+    slots, maybe of an earlier answer.
+    """
+    read = [memory for recalled in recalls for memory in recalled.recall.read if not memory.refused]
+    held = held or bool(read)
+    if refused:
+        return Verdict.not_in_what_was_read if held else Verdict.nothing_found
+    question, given = question_and_given(messages)
+    if not held and not given:
+        return Verdict.from_the_model
+    share = attention_share(attention)
+    if grounding.share is None:
+        share = None
+    elif share is not None and share >= grounding.share:
+        return Verdict.grounded
+    found = words_found(answer, question, [*given, *(memory.text for memory in read if memory.text)])
+    if found is not None and found >= grounding.words:
+        return Verdict.grounded
+    all_known = bool(read or not held) and all(memory.text for memory in read)
+    return Verdict.from_the_model if share is not None or (found is not None and all_known) else None
+
+
+def attention_share(attention: AnswerAttention | None) -> float | None:
+    """The share of attention that the answer's tokens paid to memories; None where it was not recorded."""
+    if attention is None or not attention.memories:
+        return None
+    return float(attention.shares.sum(axis=1).mean())
+
+
+def question_and_given(messages: Sequence[Message]) -> tuple[str, list[str]]:
+    """The question of the last person's message, and the texts that people gave: in it, and before it.
+
+    A text stands before or after its question, with a blank line between them; the question is the shorter one. What
+    the model said is no evidence.
+    """
+    *before, last = [m["content"] for m in messages if m["role"] == "user"] or [""]
+    first, _, rest = last.partition("\n\n")
+    start, _, end = last.rpartition("\n\n")
+    question, given = (end, start) if len(end) <= len(first) or not rest else (first, rest)
+    return question, [*before, *([given] if given else [])]
