@@ -13,6 +13,7 @@ from edge_client.decoder.sequence import common_length
 from edge_client.engine import Engine
 from edge_client.generate.loop import answer_stream, checked
 from edge_client.generate.past import Progress
+from edge_client.generate.whole import document_stream
 from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases
 from edge_client.local.folder import remember as remember_documents
 from edge_client.recall.policy import RecallMode, RecallPolicy
@@ -112,11 +113,12 @@ class EdgeModel:
         document: str | Sequence[FileDocument] = "",
         title: str = "",
         progress: Progress | None = None,
+        about: str = "",
         **options: Unpack[SamplingOptions],
     ) -> Result:
         """The whole answer to a question or a conversation; arguments and errors as `generate`."""
         return self.generate(
-            messages, memory=memory, document=document, title=title, progress=progress, **options
+            messages, memory=memory, document=document, title=title, progress=progress, about=about, **options
         ).result()
 
     def generate(
@@ -127,6 +129,7 @@ class EdgeModel:
         document: str | Sequence[FileDocument] = "",
         title: str = "",
         progress: Progress | None = None,
+        about: str = "",
         **options: Unpack[SamplingOptions],
     ) -> AnswerStream:
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
@@ -134,6 +137,9 @@ class EdgeModel:
         document: a text that the last question is about, or the documents of a file. It stands before the question
         where the cache has room for it; a longer one is written as memories first, for this answer alone (see
         `ChatSession.remember`, also for title and progress).
+
+        about: a document of this device, by its key, file name or title, that the question is about as a whole. All of
+        its memories are read in their order, at once or in turns (`edge_client.generate.whole`), and no others.
 
         The last conversations are kept as sessions: one that goes on, is repeated or has its last question
         changed reads only what is new, and one that fills the cache goes on as a `ChatSession` does. options: see
@@ -145,6 +151,8 @@ class EdgeModel:
             messages = [{"role": "user", "content": messages}]
         policy = self.engine.policy_with(memory)
         self.bundle.chat.prompt(messages)  # refuses what is no conversation
+        if about:
+            return self._about(about, messages, policy, options, document)
         if document:
             *before, question = messages
             text = document if isinstance(document, str) else joined(document)
@@ -162,6 +170,26 @@ class EdgeModel:
             with self._choosing:
                 if not self.engine.closed:
                     self._sessions = [session, *self._sessions][: max(KEPT, self.engine.decoder.parallel)]
+
+    def _about(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        policy: RecallPolicy,
+        options: Mapping[str, Any],
+        document: str | Sequence[FileDocument],
+    ) -> AnswerStream:
+        """See `generate`: the answer to a question about a whole document of this device."""
+        if document:
+            raise InvalidInput("give either a document or the name of one that the question is about, not both")
+        if policy.mode is RecallMode.off:
+            raise InvalidInput(f"memory is off: a question about {name!r} reads memories")
+        base, keys = self.local.document(name)
+        prompt = self.bundle.chat.prompt(messages)
+        sampling = checked(self.engine, prompt, options)
+        if not (hits := base.memories_of(keys)):
+            raise InvalidInput(f"{name!r} has no memories yet: remember it again")
+        return document_stream(self.engine, prompt, messages, sampling, policy, hits)
 
     def complete(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]

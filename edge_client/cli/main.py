@@ -101,6 +101,9 @@ def ask(
             "--file", help="Text, Markdown, HTML, PDF or table to ask about; a long one becomes memories first."
         ),
     ] = None,
+    about: Annotated[
+        str, typer.Option("--document", help="Document of this device that the question is about as a whole.")
+    ] = "",
     json_output: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
     require_memory: Annotated[
         bool, typer.Option("--require-memory", help="Exit with 3 if memories are unavailable.")
@@ -124,6 +127,7 @@ def ask(
                     question,
                     memory=mode,
                     document=documents,
+                    about="" if mode == "off" else about,
                     **drawn,
                     progress=lambda done, of: status.update(f"remembering {file}: {done} of {of} references"),
                 )

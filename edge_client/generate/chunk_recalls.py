@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -35,13 +36,20 @@ class _Pending:
     overdue: bool = False
 
 
+class RecallSource(Protocol):
+    """What recalls for an answer: a `RecallWorker`, or memories that were chosen before."""
+
+    def submit(self, queries: Sequence[str], *, deadline_s: float, also: LocalSource | None = None) -> Ticket:
+        """Request the memories of `queries`."""
+
+
 class ChunkRecalls:
     """The recalls of one answer. One thread at a time.
 
     policy: with mode `off` nothing is recalled. also: the conversation's own memories, searched next to the knowledge
-    bases; None where it has none. cancellation: ends a wait. events: Recalled events that were not yet passed on. last:
-    the last event of every chunk. read: what is in the slots, as it was recalled. failed: whether a chunk went without
-    memories because they could not be had.
+    bases; None where it has none. worker: None for the engine's. cancellation: ends a wait. events: Recalled events
+    that were not yet passed on. last: the last event of every chunk. read: what is in the slots, as it was recalled.
+    failed: whether a chunk went without memories because they could not be had.
     """
 
     def __init__(
@@ -52,6 +60,8 @@ class ChunkRecalls:
         policy: RecallPolicy,
         cancellation: Cancellation,
         also: LocalSource | None = None,
+        *,
+        worker: RecallSource | None = None,
     ) -> None:
         self.chunk_tokens = sequence.decoder.config.memory.chunk_tokens
         self._waits = policy.mode is RecallMode.exact
@@ -61,7 +71,7 @@ class ChunkRecalls:
         self.last: dict[int, Recalled] = {}
         self.read: tuple[MemoryRead, ...] = ()
         self.failed = False
-        self.worker = None if policy.mode is RecallMode.off else engine.worker
+        self.worker: RecallSource | None = None if policy.mode is RecallMode.off else worker or engine.worker
         self._recaller = engine.recaller
         self._sequence, self._policy, self._cancellation = sequence, policy, cancellation
         self._prompt, self._tokenizer = prompt, engine.bundle.tokenizer

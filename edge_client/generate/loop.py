@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import count
@@ -26,7 +26,7 @@ from typing import Any
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation, ContextFull
-from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.chunk_recalls import ChunkRecalls, RecallSource
 from edge_client.generate.citations import AttentionLog, spans_of
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.drafts import Drafter
@@ -49,7 +49,7 @@ from edge_client.stream import (
     TokenLogprob,
 )
 from memory3.errors import InvalidInput
-from memory3.text.chat import Prompt
+from memory3.text.chat import Message, Prompt
 from memory3.text.refusal import is_refusal
 from memory3.text.verdict import Verdict
 
@@ -62,7 +62,8 @@ class Answer:
 
     sequence: the conversation's key-values; they keep what was read. cancellation: tested before every run of the
     decoder and every token. conversation: whose turns may leave the cache while the answer goes on, and whose own
-    memories are read; None for an answer that nothing follows.
+    memories are read; None for an answer that nothing follows, with the `messages` that it answers. worker: what
+    recalls, in place of the engine's.
     """
 
     def __init__(
@@ -74,6 +75,9 @@ class Answer:
         policy: RecallPolicy,
         cancellation: Cancellation,
         conversation: Conversation | None = None,
+        *,
+        messages: Sequence[Message] = (),
+        worker: RecallSource | None = None,
     ) -> None:
         self._sequence, self._prompt, self._sampling = sequence, prompt, sampling
         self._tokenizer = tokenizer = engine.bundle.tokenizer
@@ -81,7 +85,8 @@ class Answer:
         self._stream = StreamText(tokenizer, sampling.stop, begun=prompt.ids if prompt.begun else ())
         self._repetition = Repetition()
         self._cancellation, self._conversation = cancellation, conversation
-        self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation)
+        self._messages = messages
+        self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation, worker=worker)
         records = sampling.citations or (sampling.only_documents and sequence.decoder.backend.records_queries)
         self._attention = AttentionLog(sequence, lambda: self._recalls.read) if records else None
         self._grounding = engine.bundle.manifest.grounding
@@ -236,10 +241,9 @@ class Answer:
         """None for an answer that is not complete, or that a grammar shapes."""
         if self._reason == "cancelled" or self._sampling.constraint is not None:
             return None
-        messages = self._conversation.messages if self._conversation is not None else ()
         refused, recalls = is_refusal(self.shown), self._recalls.last.values()
         held = bool(self._sequence.memories)
-        return verdict_of(self.shown, refused, messages, recalls, attention, self._grounding, held=held)
+        return verdict_of(self.shown, refused, self._said, recalls, attention, self._grounding, held=held)
 
     def _refuse(self) -> Token:
         """The event of a refusal in place of the whole answer."""
@@ -256,8 +260,12 @@ class Answer:
     @property
     def _read_anything(self) -> bool:
         """Whether a memory is in the slots, or people gave a text in the conversation."""
-        messages = self._conversation.messages if self._conversation is not None else ()
-        return bool(self._sequence.memories or question_and_given(messages)[1])
+        return bool(self._sequence.memories or question_and_given(self._said)[1])
+
+    @property
+    def _said(self) -> Sequence[Message]:
+        """The messages that are answered."""
+        return self._conversation.messages if self._conversation is not None else self._messages
 
     @property
     def began(self) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from memory3.text.tokenizer import well_formed
 
 log = logging.getLogger("edge_client.local")
 DEFAULT_NAME = "mine"
+MOST_NAMED = 10
+"""Documents that an error lists."""
 TEXT_LIMIT = 16 << 20
 """Characters of a document: hours of writing."""
 PIECE = 8
@@ -122,6 +124,28 @@ class LocalKnowledgeBases:
                 with contextlib.closing(LocalKnowledgeBase.any(path)) as other:
                     found.append(other.delete(key))
         return any(found)
+
+    def document(self, name: str) -> tuple[LocalKnowledgeBase, list[str]]:
+        """The knowledge base and the keys of the document that people call so: by its key, file, file's name or title.
+
+        Pages and rows of a file are one document, in their order. Raises InvalidInput for none, and for several.
+        """
+        known = [(base, key, title, file) for base in self._own() for key, title, file in base.named()]
+        lower = name.casefold()
+        ways: tuple[Callable[[str, str, PurePath], bool], ...] = (
+            lambda key, _, file: name in (key, str(file)),
+            lambda _, title, file: lower in (title.casefold(), file.name.casefold()),
+            lambda _, __, file: lower == file.stem.casefold(),
+        )
+        for matches in ways:
+            found = [(base, key, file) for base, key, title, file in known if matches(key, title, PurePath(file))]
+            if len({(base.path, file) for base, _, file in found}) > 1:
+                keys = ", ".join(dict.fromkeys(file for *_, file in found))
+                raise InvalidInput(f"several documents are called {name!r}: name one of {keys}")
+            if found:
+                return found[0][0], [key for _, key, _ in found]
+        there = ", ".join(list(dict.fromkeys(file for *_, file in known))[:MOST_NAMED]) or "none"
+        raise InvalidInput(f"there is no document {name!r} on this device; there are: {there}")
 
     def stand_ins(self, names: str) -> list[LocalKnowledgeBase]:
         """Packs of the knowledge bases "atlas,firm", to be searched where their service does not answer."""

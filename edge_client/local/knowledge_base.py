@@ -218,6 +218,26 @@ class LocalKnowledgeBase:
             rows = connection.execute("SELECT key, metadata FROM documents").fetchall()
         return {key: file_of(key, json.loads(metadata)) for key, metadata in rows}
 
+    def named(self) -> list[tuple[str, str, str]]:
+        """Of every document its key, its title and the key of its file; those of a file in their order."""
+        with self._reading() as connection:
+            rows = connection.execute("SELECT key, title, metadata FROM documents").fetchall()
+        found = [(key, title, file_of(key, json.loads(metadata))) for key, title, metadata in rows]
+        return sorted(found, key=lambda one: (one[2], len(one[0]), one[0]))  # page 2 before page 10
+
+    def memories_of(self, keys: Sequence[str]) -> list[Hit]:
+        """All memories of these documents, in the order of the keys and of the text; raises CorruptFile."""
+        query = (
+            "SELECT refs.id FROM refs JOIN documents ON documents.id = document JOIN json_each(?) AS named"
+            " ON named.value = documents.key ORDER BY named.key, chunk"
+        )
+        sent: set[int] = set()
+        with self._reading() as connection, connection:
+            connection.execute("BEGIN")
+            ids = [row for (row,) in connection.execute(query, (json.dumps(list(keys)),))]
+            rows = [self._rows(connection, part, ids) for part in (_TEXTS, _VECTORS, _PAYLOADS)]
+            return [self._hit(1.0, tuple(value for part in rows for value in part[n]), sent) for n in ids]
+
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
         """The k nearest memories of each vector (float32 [n, dim]), as MemoryClient.retrieve; no network.
 

@@ -260,6 +260,13 @@ class Recaller:
         expected_s = self.queries.expected_s(queries[-1:])
         return deadline_s + max(0.0, expected_s - EMBEDDING_SHARE * deadline_s)
 
+    def given(self, hits: Sequence[Sequence[Hit]]) -> list[Recall]:
+        """Recalls of memories of this device that were chosen already, for each at most the model's number."""
+        private = {hit.memory_id for of_one in hits for hit in of_one}
+        with self._computing:
+            found = self._read(RetrievalResult(tuple(map(tuple, hits))), {}, private)
+        return [Recall("", memories, reads, state="held") for memories, reads in found]
+
     def prepare(self) -> None:
         """Do what the first recall would otherwise do within its deadline: codec tables, first run of the embedder.
 

@@ -96,8 +96,10 @@ class Answering:
             self._check(name)
         model = self.reading(name)
         if isinstance(request, CompletionRequest):
+            if memory.document:
+                raise InvalidInput("memory.document: a question about a document is a chat completion")
             return model.complete(request.text, memory=memory.mode, **options)
-        return model.generate(request.conversation(), memory=memory.mode, **options)
+        return model.generate(request.conversation(), memory=memory.mode, about=memory.document, **options)
 
     def reading(self, names: str) -> EdgeModel:
         """The model with these knowledge bases of the service; empty: the server's own."""

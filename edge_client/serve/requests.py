@@ -147,6 +147,7 @@ class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
     holds the texts of the references that it read. citations: whether its message has annotations, which say what each
     part of it was read from. only_documents: whether an answer that no memory gave becomes a refusal.
+    document: of this device, which the question is about as a whole.
     """
 
     mode: RecallMode | None = Field(default=None, strict=False)
@@ -154,6 +155,7 @@ class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     texts: bool = False
     citations: bool = False
     only_documents: bool = False
+    document: str = Field(default="", max_length=4096)
 
 
 class TextPart(_Tolerant):

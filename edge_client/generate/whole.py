@@ -1,0 +1,174 @@
+"""Answers about a whole document: all of its memories are read, in their order, as many at a time as there are slots.
+
+A document of few memories is read at once. A longer one is read in turns: the same question to each group of its
+memories, of which the answers that are no refusals stand one below the other. Nothing is retrieved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+
+from edge_client.engine import Engine
+from edge_client.errors import Cancellation
+from edge_client.generate.loop import Answer
+from edge_client.generate.sampling import Sampling
+from edge_client.recall.policy import RecallPolicy
+from edge_client.recall.recaller import LocalSource, Recall
+from edge_client.recall.worker import Ticket
+from edge_client.retrieval import Hit
+from edge_client.stream import AnswerStream, Event, Finished, Recalled, Span, Statistics, Token
+from memory3.text.chat import Message, Prompt
+from memory3.text.verdict import Verdict
+
+MOST_TURNS = 12
+"""Groups of memories that are read for one answer; of a longer document, so many at even distances."""
+BETWEEN = "\n\n"
+"""Between the answers of two turns."""
+
+
+class GivenMemories:
+    """Gives every chunk the same memories, where an answer would ask its `RecallWorker`."""
+
+    def __init__(self, found: Recall) -> None:
+        self._found = found
+
+    def submit(self, queries: Sequence[str], *, deadline_s: float, also: LocalSource | None = None) -> Ticket:
+        """A ticket that is done."""
+        ticket = Ticket(queries)
+        ticket.resolve([replace(self._found, query=query) for query in queries])
+        return ticket
+
+
+def turns_of(hits: Sequence[Hit], slots: int) -> list[Sequence[Hit]]:
+    """The memories of a document in groups of at most `slots`, MOST_TURNS of them at most."""
+    groups = [hits[start : start + slots] for start in range(0, len(hits), slots)]
+    if len(groups) <= MOST_TURNS:
+        return groups
+    return [groups[round(n * (len(groups) - 1) / (MOST_TURNS - 1))] for n in range(MOST_TURNS)]
+
+
+class DocumentAnswer:
+    """The events of an answer about a document; an `EventSource`. One thread at a time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: Prompt,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        policy: RecallPolicy,
+        cancellation: Cancellation,
+        turns: Sequence[Sequence[Hit]],
+    ) -> None:
+        self._engine, self._prompt, self._messages = engine, prompt, messages
+        self._sampling, self._policy, self._cancellation = sampling, policy, cancellation
+        self._turns = turns
+        self.recalled: tuple[Recalled, ...] = ()
+
+    def keep(self, tokens: int) -> None:
+        """Nothing follows this answer."""
+
+    def events(self) -> Iterator[Event]:
+        """As `Answer.events`. Of several turns, the text of each comes when it is complete."""
+        parts: list[Finished] = []
+        kept: list[Finished] = []
+        alone = len(self._turns) == 1
+        left = self._sampling.max_tokens
+        for turn in self._turns:
+            (found,) = self._engine.recaller.given([turn])
+            answer = self._answer(found, left)
+            tokens: list[Token] = []
+            for event in answer.events():
+                if isinstance(event, Recalled):
+                    yield replace(event, chunk=event.chunk + len(self.recalled))
+                elif isinstance(event, Token) and not alone:
+                    tokens.append(event)
+                elif isinstance(event, Finished):
+                    parts.append(event)
+                else:
+                    yield event
+            self.recalled += tuple(replace(r, chunk=r.chunk + len(self.recalled)) for r in answer.recalled)
+            part, cancelled = parts[-1], parts[-1].reason == "cancelled"
+            text, shown = part.text.strip(), {other.text.strip() for other in kept}
+            if alone or (text and not cancelled and not part.refused and text not in shown):
+                if kept and tokens:
+                    tokens[0] = replace(tokens[0], text=f"{BETWEEN}{tokens[0].text}")
+                yield from tokens
+                kept.append(part)
+                left -= part.statistics.generated_tokens
+            if cancelled or left <= 0:
+                break
+        if not kept and parts[-1].reason != "cancelled":  # all of them refused
+            kept = parts[:1]
+            yield Token(self._refusal_id, parts[0].text)
+        yield _joined(kept, parts)
+
+    @property
+    def _refusal_id(self) -> int:
+        bundle = self._engine.bundle
+        return bundle.manifest.refusal.first_token(bundle.tokenizer)
+
+    def _answer(self, found: Recall, max_tokens: int) -> Answer:
+        sequence = self._engine.sequence(object())  # its rows are of these memories alone
+        sampling = replace(self._sampling, max_tokens=max_tokens)
+        return Answer(
+            self._engine,
+            sequence,
+            self._prompt,
+            sampling,
+            self._policy,
+            self._cancellation,
+            messages=self._messages,
+            worker=GivenMemories(found),
+        )
+
+
+def _joined(kept: Sequence[Finished], parts: Sequence[Finished]) -> Finished:
+    """One end of several. kept: those whose text is shown; parts: all that were computed."""
+    text, spans = "", list[Span]()
+    for one in kept:
+        start = len(text) + len(BETWEEN) if text else 0
+        spans += [replace(span, start=span.start + start, end=span.end + start) for span in one.spans]
+        text = f"{text}{BETWEEN}{one.text}" if text else one.text
+    verdicts = [one.verdict for one in kept]
+    best = next((verdict for verdict in Verdict if verdict in verdicts), None)
+    return Finished(
+        text,
+        parts[-1].reason,
+        _summed([one.statistics for one in parts]),
+        any(one.without_memory for one in parts),
+        all(one.refused for one in kept) and bool(kept),
+        tuple(spans),
+        kept[0].attention if len(parts) == 1 and kept else None,
+        kept[0].contributions if len(parts) == 1 and kept else (),
+        best,
+    )
+
+
+def _summed(each: Sequence[Statistics]) -> Statistics:
+    """Sums; the time of the first token is the first one's, the rate that of all tokens."""
+    sums = {f.name: sum(getattr(one, f.name) for one in each) for f in fields(Statistics) if f.name != "states"}
+    states = {name: sum(one.states.get(name, 0) for one in each) for one in each for name in one.states}
+    decoding_s = sum((one.generated_tokens - 1) / one.tokens_per_s for one in each if one.tokens_per_s)
+    generated = sum(one.generated_tokens - 1 for one in each if one.tokens_per_s)
+    rate = generated / decoding_s if decoding_s else 0.0
+    return Statistics(**{**sums, "first_token_ms": each[0].first_token_ms, "tokens_per_s": rate, "states": states})
+
+
+def document_stream(
+    engine: Engine,
+    prompt: Prompt,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    policy: RecallPolicy,
+    hits: Sequence[Hit],
+    done: Callable[[], None] = lambda: None,
+) -> AnswerStream:
+    """The answer to a checked prompt about the document with these memories, in their order."""
+    cancellation = Cancellation()
+    turns = turns_of(hits, engine.bundle.config.memory.memories_per_chunk)
+    source = DocumentAnswer(engine, prompt, messages, sampling, policy, cancellation, turns)
+    stream = AnswerStream(source, cancellation, done)
+    engine.register(stream)
+    return stream
