@@ -14,7 +14,7 @@ from edge_client.engine import Engine
 from edge_client.generate.loop import answer_stream, checked
 from edge_client.generate.past import Progress
 from edge_client.generate.whole import document_stream
-from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases
+from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, readable
 from edge_client.local.folder import remember as remember_documents
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.session import ChatSession
@@ -261,6 +261,25 @@ class EdgeModel:
         Raises MissingFile.
         """
         return self.local.delete(knowledge_base, key)
+
+    def correct(self, key: str, chunk_number: int, text: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
+        """Replace the text of one memory of a document of this device, or remove it with an empty text.
+
+        text: without the document's title. Returns whether the memory was there. It holds until the document is
+        remembered with another text. Raises InvalidInput for a text that one memory cannot hold, MissingFile,
+        StorageError, ModelClosed.
+        """
+        base, writer = self.local.base(knowledge_base), self.engine.writer
+        document = next((one for one in base.documents() if one.key == key), None)
+        if document is None:
+            return False
+        if not text.strip():
+            return base.correct(document, chunk_number)
+        texts = writer.split(readable(FileDocument(key, key, document.title, text)), document.title)
+        if len(texts) > 1:
+            most = self.bundle.config.memory.reference_tokens
+            raise InvalidInput(f"one memory holds {most} tokens with its title: shorten the text, or add a document")
+        return base.correct(document, chunk_number, texts[0], writer.write(texts))
 
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.

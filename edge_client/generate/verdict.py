@@ -8,6 +8,8 @@ from edge_client.stream import AnswerAttention, Recalled
 from memory3.text.chat import Message
 from memory3.text.verdict import Grounding, Verdict, words_found
 
+QUESTION_MARKS = ("?", "？", "؟")
+
 
 def verdict_of(
     answer: str,
@@ -53,11 +55,15 @@ def attention_share(attention: AnswerAttention | None) -> float | None:
 def question_and_given(messages: Sequence[Message]) -> tuple[str, list[str]]:
     """The question of the last person's message, and the texts that people gave: in it, and before it.
 
-    A text stands before or after its question, with a blank line between them; the question is the shorter one. What
-    the model said is no evidence.
+    A text stands before or after its question, with a blank line between them; the question is what ends with a
+    question mark, or else the shorter one. What the model said is no evidence.
     """
     *before, last = [m["content"] for m in messages if m["role"] == "user"] or [""]
     first, _, rest = last.partition("\n\n")
     start, _, end = last.rpartition("\n\n")
-    question, given = (end, start) if len(end) <= len(first) or not rest else (first, rest)
+    if first.rstrip()[-1:] in QUESTION_MARKS and end.rstrip()[-1:] not in QUESTION_MARKS:
+        leads = True
+    else:
+        leads = end.rstrip()[-1:] not in QUESTION_MARKS and len(first) < len(end)
+    question, given = (first, rest) if leads else (end, start)
     return question, [*before, *([given] if given else [])]

@@ -11,7 +11,9 @@ import hashlib
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
 from memory3.formats.naming import file_of
+from memory3.text.references import title_line
 from memory3.text.words import order_texts
 
 LEVELS, QUERY_LEVELS = 127, 2047
@@ -42,6 +45,7 @@ _TEXTS = (
     "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum FROM refs"
     " JOIN documents ON documents.id = document WHERE refs.id IN"
 )
+_ONE = "SELECT refs.id, document FROM refs JOIN documents ON documents.id = document WHERE key = ? AND chunk = ?"
 _PAYLOADS = "SELECT id, crc32c, payload FROM payloads WHERE id IN"
 
 
@@ -166,11 +170,7 @@ class LocalKnowledgeBase:
             for chunk, (text, payload, vector) in enumerate(
                 zip(texts, written.payloads, written.vectors, strict=True), first
             ):
-                name = hashlib.sha256(payload + f"{chunk} {document.key}".encode("utf-8", "surrogatepass"))
-                memory_id = int.from_bytes(name.digest()[:8], "big")
-                crc32c = google_crc32c.value(payload)
-                one = Reference(memory_id, document.key, "", chunk, text, vector, payload, crc32c)
-                knowledge_file.add_reference(connection, row, one)
+                self._add_reference(connection, row, document.key, chunk, text, payload, vector)
 
     def append(self, references: Sequence[Reference]) -> None:
         """Write references that a service wrote, in ascending order of their ids, all or none."""
@@ -202,15 +202,39 @@ class LocalKnowledgeBase:
         with self._writing() as connection:
             return self._delete(connection, key)
 
+    def correct(self, document: LocalDocument, chunk: int, text: str = "", written: Written | None = None) -> bool:
+        """Replace one memory of a document, or remove it; whether it was there.
+
+        text, written: of the new reference, with its title; none removes. The document's kept text becomes that of its
+        references, so that other models write the same from it; without one left it goes.
+        """
+        head = title_line(document.title)
+        with self._writing() as connection:
+            if (found := connection.execute(_ONE, (document.key, chunk)).fetchone()) is None:
+                return False
+            reference, row = found
+            connection.execute("DELETE FROM refs WHERE id = ?", (reference,))
+            if written is not None:
+                self._add_reference(connection, row, document.key, chunk, text, written.payloads[0], written.vectors[0])
+            rows = connection.execute("SELECT text FROM refs WHERE document = ? ORDER BY chunk", (row,)).fetchall()
+            if not rows:
+                return self._delete(connection, document.key)
+            whole = replace(document, text="\n".join(each.removeprefix(head) for (each,) in rows))
+            connection.execute(
+                "UPDATE documents SET text = ?, content_hash = ?, whole = ?, written_at = ? WHERE id = ?",
+                (whole.text, whole.content_hash, len(rows), time.time(), row),
+            )
+            return True
+
     def documents(self) -> list[LocalDocument]:
         """All documents in the order of their keys, without their texts."""
         query = (
-            "SELECT key, title, metadata, count(refs.id) FROM documents"
+            "SELECT key, title, metadata, count(refs.id), written_at FROM documents"
             " LEFT JOIN refs ON refs.document = documents.id GROUP BY documents.id ORDER BY key"
         )
         with self._reading() as connection:
             rows = connection.execute(query).fetchall()
-        return [LocalDocument(key, title, None, json.loads(metadata), n) for key, title, metadata, n in rows]
+        return [LocalDocument(key, title, None, json.loads(metadata), n, at) for key, title, metadata, n, at in rows]
 
     def files(self) -> dict[str, str]:
         """Of every document, by its key, the key of the file that it is from."""
@@ -330,6 +354,15 @@ class LocalKnowledgeBase:
         if any(len(vector) != 4 * self.head.dimension for vector in vectors):
             raise CorruptFile(f"vectors in {self.path} are of another length: the file is damaged")
         return np.frombuffer(b"".join(vectors), "<f4").reshape(-1, self.head.dimension)
+
+    @staticmethod
+    def _add_reference(
+        connection: sqlite3.Connection, row: int, key: str, chunk: int, text: str, payload: bytes, vector: np.ndarray
+    ) -> None:
+        name = hashlib.sha256(payload + f"{chunk} {key}".encode("utf-8", "surrogatepass"))
+        memory_id = int.from_bytes(name.digest()[:8], "big")
+        one = Reference(memory_id, key, "", chunk, text, vector, payload, google_crc32c.value(payload))
+        knowledge_file.add_reference(connection, row, one)
 
     @staticmethod
     def _delete(connection: sqlite3.Connection, key: str) -> bool:

@@ -17,7 +17,7 @@ __all__ = ["Head", "LocalDocument", "Reference"]
 class LocalDocument:
     """A document as it is kept. text: whole, from which its memories can be written anew; None where it was not kept.
 
-    references: number of memories, set by the knowledge base.
+    references: number of memories, and written_at: when, in seconds since 1970; both set by the knowledge base.
     """
 
     key: str
@@ -25,6 +25,7 @@ class LocalDocument:
     text: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     references: int = 0
+    written_at: float = 0.0
 
     @property
     def content_hash(self) -> bytes:

@@ -28,16 +28,18 @@ from edge_client.retrieval import names_of
 from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
 from edge_client.serve.refusals import DOCUMENTS, ApiError, Guard, install
-from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
+from edge_client.serve.requests import BASE_NAME, Correction, EmbeddingRequest
 from edge_client.serve.schema import (
     EVENT_STREAM,
     FILE,
+    Corrected,
     Deleted,
     DocumentList,
     DocumentPage,
     EmbeddingList,
     Health,
     KnowledgeBaseList,
+    MemoryList,
     Model,
     ModelList,
     describe,
@@ -50,8 +52,10 @@ from memory3 import __version__
 from memory3.errors import InvalidInput
 from memory3.formats import Report, read_documents
 from memory3.formats.naming import source_of
+from memory3.text.references import title_line
 
 PAGE = Path(__file__).parent / "page"
+MEMORIES = f"{DOCUMENTS}/memories"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 STEP = ("outcome", "key", "done", "references", "message")
 """Attributes reported while a document is being remembered."""
@@ -205,7 +209,27 @@ def local_routes(model: EdgeModel) -> APIRouter:
         """All documents of all knowledge bases of this device."""
         found = await anyio.to_thread.run_sync(model.local.documents)
         each = ((name, one) for name, documents in found.items() for one in documents)
-        return {"data": [{"knowledge_base": name, **_listed(one)} for name, one in each]}
+        return {
+            "data": [{"knowledge_base": name, **_listed(one), "written_at": int(one.written_at)} for name, one in each]
+        }
+
+    @router.get(MEMORIES, responses=ok(MemoryList))
+    async def memories(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, Any]:
+        """The memories of a document, in its order; the texts without its title."""
+        hits = await anyio.to_thread.run_sync(lambda: model.local.base(knowledge_base).memories_of([key]))
+        each = [(hit.chunk_number, (hit.text or "").removeprefix(title_line(hit.title))) for hit in hits]
+        return {"data": [{"chunk_number": number, "text": text} for number, text in each]}
+
+    @router.put(MEMORIES, responses=ok(Corrected))
+    async def correct(
+        body: Correction, key: str, chunk_number: Annotated[int, Query(ge=0)], knowledge_base: str = DEFAULT_NAME
+    ) -> dict[str, Any]:
+        """Replace the text of a memory; an empty one removes it."""
+        async with one_at_a_time:
+            corrected = await anyio.to_thread.run_sync(
+                lambda: model.correct(key, chunk_number, body.text, knowledge_base=knowledge_base)
+            )
+        return {"corrected": corrected}
 
     @router.post(DOCUMENTS, response_model=None, responses={200: EVENT_STREAM}, openapi_extra=FILE)
     async def remember(request: Request, key: Annotated[str, Query(pattern=r"^[^/\x00]{1,200}$")]) -> Response:

@@ -305,6 +305,12 @@ class CompletionRequest(_Sampled):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
+class Correction(BaseModel, extra="forbid", frozen=True):
+    """PUT /v1/local/memories. text: of the memory, without the document's title; empty removes it."""
+
+    text: str
+
+
 class EmbeddingRequest(_Tolerant):
     """POST /v1/embeddings."""
 

@@ -202,10 +202,35 @@ class DocumentPage(BaseModel):
     next: str
 
 
+class LocalDocumentItem(DocumentItem):
+    """A document of this device. written_at: when its memories were written, in seconds since 1970."""
+
+    written_at: int
+
+
 class DocumentList(BaseModel):
     """Documents of this device."""
 
-    data: list[DocumentItem]
+    data: list[LocalDocumentItem]
+
+
+class MemoryItem(BaseModel):
+    """A memory of a document."""
+
+    chunk_number: int
+    text: str
+
+
+class MemoryList(BaseModel):
+    """Memories of a document of this device."""
+
+    data: list[MemoryItem]
+
+
+class Corrected(BaseModel):
+    """Whether the memory was there."""
+
+    corrected: bool
 
 
 class SuggestionList(BaseModel):

@@ -47,13 +47,18 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
         start = match.end() if match else end
 
 
+def title_line(title: str) -> str:
+    """What stands in front of each reference of a document: its title and a line break, or nothing."""
+    return f"{' '.join(title.split())}\n" if title.strip() else ""
+
+
 def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128, overlap: int = 0) -> list[str]:
     """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
 
     overlap: each reference but the first begins with the last whole sentences of the one before, as many as have at
     most so many tokens. Raises InvalidInput for a title that leaves too little room, or an overlap of more than half.
     """
-    head = f"{' '.join(title.split())}\n" if title.strip() else ""
+    head = title_line(title)
     if head and count_tokens(head) > limit * 3 // 4:
         raise InvalidInput(f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one")
     if not 0 <= overlap <= limit // 2:

@@ -67,27 +67,45 @@ def test_a_cut_answer_goes_on_where_it_ended(open_small: OpenPage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "read", "says"),
+    ("verdict", "read", "sources", "says"),
     [
-        (True, ["one"], "Not found in what was read: one."),
-        (True, [], "Nothing near it was found: choose another knowledge base above, or add a document."),
-        (False, ["one"], ""),
-        (False, [], "Nothing near it in the knowledge base: the model answered from its weights."),
+        ("grounded", ["one"], "From: one", ""),
+        ("from_the_model", ["one"], "Read: one", "the model's own words"),
+        ("not_in_what_was_read", ["one"], "Read: one", "found no answer in what it read"),
+        ("nothing_found", [], "", "Nothing near the question was found"),
+        (None, ["one"], "Read: one", ""),
     ],
 )
-def test_below_an_answer_stands_when_it_is_a_refusal_or_read_nothing(
-    open_small: OpenPage, refused: bool, read: list[str], says: str
+def test_below_an_answer_stands_in_one_line_what_it_rests_on(
+    open_small: OpenPage, verdict: str | None, read: list[str], sources: str, says: str
 ) -> None:
     page = open_small()
     event = {
         "choices": [{"delta": {"content": "I don't know."}, "finish_reason": "stop"}],
-        "memory": {"chunks": [chunk_of("x", read)], "without_memory": False, "refused": refused},
+        "memory": {"chunks": [chunk_of("x", read)], "without_memory": False, "refused": False, "verdict": verdict},
         "timings": {"tokens_per_s": 5, "first_token_ms": 1, "recall_ms": 1},
     }
     sent = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
     page.route("**/v1/chat/completions", lambda route: route.fulfill(body=sent, content_type="text/event-stream"))
-    note = ask_and_wait(page, "What is it?").locator(".note")
-    expect(note).to_have_text(says)
+    answer = ask_and_wait(page, "What is it?")
+    expect(answer.locator(".sources")).to_have_text(sources)
+    note = answer.locator(".note")
+    expect(note).to_contain_text(says) if says else expect(note).to_be_hidden()
+
+
+def test_only_documents_and_a_document_go_with_the_request(open_small: OpenPage) -> None:
+    page = open_small()
+    bodies: list[dict[str, dict[str, object]]] = []
+    page.on("request", lambda r: r.url.endswith("/completions") and bodies.append(r.post_data_json))
+    set_settings(page, max_tokens="2")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Only from my documents").check()
+    page.locator("#settings-dialog").get_by_role("button", name="Done").click()
+    ask_and_wait(page, "one")
+    assert bodies[-1]["memory"]["only_documents"] is True
+    set_settings(page, mode="off")
+    ask_and_wait(page, "two", 2)
+    assert "only_documents" not in bodies[-1]["memory"], "nothing is read then"
 
 
 def test_conversations_are_renamed_and_found_by_what_was_said(open_small: OpenPage) -> None:

@@ -80,7 +80,7 @@ def test_the_pictures_of_the_documents(open_page: OpenPage, scheme: str, picture
     if scheme == "light":
         picture(page, "start")
     page = filled(open_page, color_scheme=scheme)
-    page.locator("button.bead").first.click()
+    page.locator(".sources").first.click()
     memories(page).locator("details.memory summary").first.click()
     page.mouse.move(700, 30)
     assert violations(page) == []
@@ -102,7 +102,7 @@ def test_a_phone_shows_one_thing_at_a_time_and_never_scrolls_sideways(
     fits()
     picture(page, "phone")
     expect(memories(page)).to_be_hidden()
-    page.locator("button.bead").first.tap()
+    page.locator(".sources").first.tap()
     expect(memories(page)).to_be_visible()
     page.wait_for_timeout(300)
     picture(page, "phone-memories")

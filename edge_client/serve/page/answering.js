@@ -14,10 +14,14 @@ export function conversationFor(messages, system) {
   return said;
 }
 
-/** The request for an answer by these settings. citations: whether the app can give them. */
-export const requestFor = (messages, { temperature, max_tokens }, mode, bases, citations) => ({
+/** The request for an answer by these settings. citations: whether the app can give them; about: a document. */
+export const requestFor = (messages, { temperature, max_tokens, only_documents }, mode, bases, citations, about) => ({
   messages, temperature, max_tokens,
-  memory: { mode, texts: true, citations, ...(bases.length ? { knowledge_base: bases.join(",") } : {}) },
+  memory: {
+    mode, texts: true, citations,
+    ...(bases.length ? { knowledge_base: bases.join(",") } : {}),
+    ...(mode === "off" ? {} : { only_documents, document: about?.key ?? "" }),
+  },
 });
 
 /** Fill `answer` until it is over, whatever ends it; `changed` is called after every step. Never throws. */
@@ -46,6 +50,7 @@ export async function fill(answer, body, signal, changed) {
         answer.timings = event.timings;
         answer.without = event.memory.without_memory;
         answer.refused = event.memory.refused;
+        answer.verdict = event.memory.verdict ?? null;
         answer.speed = event.timings.tokens_per_s;
       }
       if (event.usage) answer.usage = event.usage;

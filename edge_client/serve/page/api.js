@@ -94,5 +94,15 @@ export async function* remember(file) {
   yield* events(await call(`/v1/local?${query}`, { method: "POST", headers, body: file }));
 }
 
+/** The memories of a document of this device, in its order: [{chunk_number, text}]. */
+export const memoriesOf = async ({ knowledge_base, key }) =>
+  (await getJson(`/v1/local/memories?${new URLSearchParams({ knowledge_base, key })}`)).data;
+
+/** Replace the text of a memory; an empty one removes it. */
+export const correct = ({ knowledge_base, key }, chunk_number, text) =>
+  call(`/v1/local/memories?${new URLSearchParams({ knowledge_base, key, chunk_number })}`, {
+    method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ text }),
+  });
+
 export const forget = ({ knowledge_base, key }) =>
   call(`/v1/local?${new URLSearchParams({ knowledge_base, key })}`, { method: "DELETE" });

@@ -20,6 +20,7 @@ let conversation = fresh();
 let views = new Map();
 let shown = { answer: null, chunk: null }; // in the panel of memories
 let editing = null; // place of the question that is edited
+let about = null; // the document that questions are about: {key, source}
 let context = 0; // tokens that a conversation may have
 let citations = false; // whether the model says what each part of an answer was read from
 const running = new Map(); // by id: conversations that are being answered, each with what ends its answer
@@ -32,6 +33,7 @@ const last = () => conversation.messages[conversation.leaf];
 function draw() {
   views = thread.draw(conversation, { select, retry, goOn, edit, turn });
   panel(last()?.role === "assistant" ? last() : null);
+  drawDocuments();
   byId("send").hidden = isRunning();
   byId("stop").hidden = !isRunning();
   drawContext();
@@ -39,6 +41,22 @@ function draw() {
 }
 
 const list = () => sidebar.draw(conversation.id, { busy: (id) => running.has(id), open, changed: renamed, removed });
+
+function drawDocuments() {
+  const answers = branch(conversation).map((at) => conversation.messages[at]).filter((message) => message.role === "assistant");
+  timeline.drawDocuments(answers, service.isLocal, askAbout);
+}
+
+/** Questions are about a document from now on, null for all again. */
+function askAbout(chosen) {
+  about = chosen;
+  byId("about").hidden = !about;
+  byId("about-name").textContent = about ? `About ${about.source}` : "";
+  conceal();
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  byId("question").placeholder = about ? "What is this about?" : "Ask something…";
+  byId("question").focus();
+}
 
 function drawContext() {
   const usage = branch(conversation).map((at) => conversation.messages[at].usage).findLast(Boolean);
@@ -53,9 +71,9 @@ function panel(answer, chunk = null) {
   timeline.draw(answer, chunk);
 }
 
-/** The reader wants to see what a chunk of an answer read. */
-function select(answer, chunk) {
-  panel(answer, chunk);
+/** The reader wants to see what an answer read. */
+function select(answer) {
+  panel(answer);
   reveal("memories");
 }
 
@@ -88,6 +106,7 @@ function enter(found, address) {
   conversation = found;
   history.replaceState(null, "", address);
   stopEditing();
+  if (about) askAbout(null);
   draw();
   conceal();
   byId("question").focus();
@@ -184,7 +203,7 @@ async function run(mine, parent, question, begunOne, signal) {
   const settings = store.settings();
   const bases = service.chosenBases();
   if (question !== null) {
-    add(mine, parent, { role: "user", content: question });
+    add(mine, parent, { role: "user", content: question, about });
     parent = mine.leaf;
     mine.title ||= question.slice(0, 60);
   }
@@ -196,6 +215,7 @@ async function run(mine, parent, question, begunOne, signal) {
   if (!begunOne && settings.compare && settings.mode !== "off") made.plain = begun();
   const said = branch(mine, parent).map((at) => mine.messages[at]);
   const messages = answering.conversationFor(said, mine.system);
+  const of = said.findLast((message) => message.role === "user")?.about;
   await keep(mine);
   if (conversation === mine) {
     history.replaceState(null, "", `#${mine.id}`);
@@ -218,9 +238,10 @@ async function run(mine, parent, question, begunOne, signal) {
   // One after the other, so that each has the device to itself and the speeds are true.
   for (const [target, mode] of [...(made.plain && !begunOne ? [[made.plain, "off"]] : []), [made, settings.mode]]) {
     if (signal.aborted) target.status = "stopped";
-    else await answering.fill(target, answering.requestFor(messages, settings, mode, bases, citations), signal, changed(target));
+    else await answering.fill(target, answering.requestFor(messages, settings, mode, bases, citations, of), signal, changed(target));
   }
   await keep(mine);
+  if (conversation === mine) drawDocuments();
   if (conversation === mine) announce(made);
   else toast(`Answered: ${mine.title}`);
 }
@@ -308,14 +329,14 @@ async function start() {
     keep(conversation);
   };
   preferences.prepare({ told: () => conversation.system, tell });
-  documents.prepare();
+  documents.prepare(askAbout);
   sidebar.prepare({ drawn: list, open });
   service.watch((question) => {
     byId("question").value = question;
     send();
   });
   const clicks = {
-    stop: () => running.get(conversation.id)?.control.abort(), new: begin, upload: documents.open, editing: stopEditing,
+    stop: () => running.get(conversation.id)?.control.abort(), new: begin, upload: documents.open, editing: stopEditing, about: () => askAbout(null),
     help: KEYS["?"], menu: () => reveal("conversations"), "show-memories": () => reveal("memories"), shade: conceal,
     bottom: toBottom,
   };

@@ -1,13 +1,16 @@
-// The documents of this device, added one after the other and deleted, and those of the chosen knowledge base.
+// The documents of this device, added one after the other, corrected and deleted, and those of the chosen knowledge base.
 
 import * as api from "./api.js";
 import { button, byId, h, memories, plain, toast } from "./dom.js";
 import * as service from "./service.js";
 
 let line = Promise.resolve();
+let ask = () => {};
+const opened = new Set(); // documents whose memories are shown
 
-/** Make the dialog work, and dropping files anywhere. */
-export function prepare() {
+/** Make the dialog work, and dropping files anywhere. askAbout: called with a document to ask about. */
+export function prepare(askAbout) {
+  ask = askAbout;
   byId("u-files").addEventListener("change", (event) => {
     add([...event.target.files]);
     event.target.value = "";
@@ -32,13 +35,55 @@ const row = ({ source, key, references }, ...more) =>
 
 async function local() {
   const documents = await service.remembered();
-  byId("u-local").replaceChildren(...documents.map((document) => {
-    const name = document.source;
-    return row(document, button("trash", `Delete ${name}`, async () => {
-      if (!confirm(`Delete “${name}” and its memories from this device?`)) return;
+  byId("u-local").replaceChildren(...documents.map(localRow));
+}
+
+function localRow(document) {
+  const { key, source, references, written_at } = document;
+  const pieces = h("ul", { class: "pieces" });
+  const date = new Date(1000 * written_at).toLocaleDateString(undefined, { dateStyle: "medium" });
+  const draw = () => api.memoriesOf(document).then(
+    (all) => pieces.replaceChildren(...all.map((memory) => piece(document, memory, draw))),
+    (error) => toast(plain(error.message), "error"));
+  const row = h("details", {
+    open: opened.has(key),
+    ontoggle: () => {
+      if (row.open && !pieces.children.length) draw();
+      row.open ? opened.add(key) : opened.delete(key);
+    },
+  }, h("summary", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, `${memories(references)}, ${date}`)), pieces);
+  return h("li", {}, row,
+    button("ask", `Ask about ${source}`, () => ask({ key, source })),
+    button("trash", `Delete ${source}`, async () => {
+      if (!confirm(`Delete “${source}” and its memories from this device?`)) return;
       await api.forget(document).then(local, (error) => toast(plain(error.message), "error"));
     }));
-  }));
+}
+
+/** One memory of a document: its text, to be corrected or deleted. drawn: draws all of them anew. */
+function piece(document, { chunk_number, text }, drawn) {
+  const save = async (value) => {
+    try {
+      await api.correct(document, chunk_number, value);
+      if (value) drawn();
+      else local();
+    } catch (error) {
+      toast(plain(error.message), "error");
+    }
+  };
+  const field = h("textarea", { rows: 4, "aria-label": "Text of the memory" });
+  const form = h("div", { class: "edit", hidden: true }, field, h("div", { class: "buttons" },
+    h("button", { type: "button", onclick: () => { form.hidden = true; } }, "Cancel"),
+    h("button", { type: "button", class: "primary", onclick: () => field.value.trim() && save(field.value) }, "Save")));
+  return h("li", {}, h("p", {}, text),
+    h("div", { class: "tools" },
+      button("pen", "Correct this memory", () => {
+        field.value = text;
+        form.hidden = false;
+        field.focus();
+      }),
+      button("trash", "Delete this memory", () => confirm("Delete this memory? The rest of the document stays.") && save(""))),
+    form);
 }
 
 /** The knowledge base's documents, from a page on. */

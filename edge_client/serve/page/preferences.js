@@ -29,7 +29,7 @@ export function prepare({ told, tell }) {
     draw();
     byId("settings-dialog").showModal();
   });
-  for (const name of ["compare", "shortcuts"]) {
+  for (const name of ["compare", "only_documents", "shortcuts"]) {
     byId(name).checked = store.settings()[name];
     byId(name).addEventListener("change", () => store.setSettings({ [name]: byId(name).checked }));
   }

@@ -13,6 +13,9 @@ let drawn = "";
 let suggested = () => {};
 let suggesting = 0;
 
+/** Whether a memory that was read is of a document of this device. */
+export const isLocal = (memory) => local.some((one) => one.key === memory.document_key && one.knowledge_base === memory.knowledge_base);
+
 export const chosenBase = () => byId("base").value || store.settings().base;
 
 const alsoWanted = () => store.settings().also ?? usual.also;

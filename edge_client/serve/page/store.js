@@ -81,7 +81,7 @@ const read = (key) => { try { return localStorage.getItem(key); } catch { return
 const write = (key, value) => { try { localStorage.setItem(key, value); } catch { /* until the page is closed */ } };
 
 export const DEFAULTS = {
-  mode: "overlap", temperature: 0, max_tokens: 512, base: "", also: null, compare: false, shortcuts: true,
+  mode: "overlap", temperature: 0, max_tokens: 512, base: "", also: null, compare: false, only_documents: false, shortcuts: true,
 };
 const SETTINGS = "memory3.settings";
 let chosen = DEFAULTS;

@@ -1,10 +1,9 @@
-// The conversation as it is read: questions, answers, and under each answer its chunks and what it cost.
+// The conversation as it is read: questions, answers, and under each answer one line: what it was read from.
 
 import { annotate } from "./citations.js";
 import { branch, versions } from "./conversation.js";
-import { button, byId, copyButton, h, memories, plain, round } from "./dom.js";
+import { button, byId, copyButton, h, memories, plain } from "./dom.js";
 import { show } from "./markdown.js";
-import { names, stateOf } from "./timeline.js";
 
 const ENDINGS = {
   stopped: "Stopped.",
@@ -12,22 +11,26 @@ const ENDINGS = {
   broken: "The page was closed in the middle of this answer: “Continue” goes on.",
 };
 
-/** One answer on the page. select: called with a chunk's number when the reader wants its memories. */
+const VERDICTS = {
+  from_the_model: "These are the model's own words: nothing in the documents gave them. Check them, or choose “Only from my documents” in the settings.",
+  not_in_what_was_read: "The model found no answer in what it read. Ask in the document's own words, open what was read, or add a document.",
+  nothing_found: "Nothing near the question was found: choose another knowledge base above, or add a document.",
+};
+
+/** One answer on the page. select: called when the reader wants to see what it read. */
 export class AnswerView {
   constructor(answer, { label = "", select, tools }) {
     this.answer = answer;
     this.text = h("div", { class: "markdown" });
-    this.strip = h("div", { class: "strip" });
+    this.sources = h("button", { type: "button", class: "small sources", title: "Show what was read", onclick: select });
     this.note = h("p", { class: "note", hidden: true });
-    this.cost = h("span", { class: "cost dim" });
     this.tools = h("span", { class: "tools" }, tools, copyButton(() => answer.content, "answer"));
-    this.select = select;
     this.drawn = null;
     this.element = h(
       "div", { class: "answer" },
       label ? h("h2", { class: "column" }, label) : null,
       this.text, this.note,
-      h("div", { class: "below" }, this.strip, this.cost, h("span", { class: "grow" }), this.tools),
+      h("div", { class: "below" }, this.sources, h("span", { class: "grow" }), this.tools),
     );
     this.update();
   }
@@ -52,8 +55,7 @@ export class AnswerView {
     this.element.dataset.status = answer.status;
     this.element.setAttribute("aria-busy", String(busy));
     this.drawNote(busy);
-    this.drawStrip();
-    this.cost.textContent = cost(answer);
+    this.drawSources(busy);
     this.tools.hidden = busy;
     const goOn = this.tools.querySelector(".go-on");
     if (goOn) goOn.hidden = !answer.content || !["cut", "stopped", "broken", "failed"].includes(answer.status);
@@ -69,54 +71,43 @@ export class AnswerView {
       text = `${without(answer.chunks)}: ${
         failed ? plain(failed.error).replace(/[.:]$/, "") : "the service did not answer"}.`;
       kind = "warn";
-    } else if (answer.refused && answer.chunks.length && !busy) {
-      const read = titles(answer.chunks);
-      text = read.length ? `Not found in what was read: ${read.join(", ")}.` : "Nothing near it was found: choose another knowledge base above, or add a document.";
-    } else if (answer.chunks.length && !busy && answer.chunks.every((chunk) => !chunk.error && !chunk.read.length)) {
-      text = "Nothing near it in the knowledge base: the model answered from its weights.";
-    } else if (answer.chunks.some((chunk) => chunk.state === "offline" && chunk.service_error && !chunk.service_error.startsWith("OFFLINE"))) {
-      [text, kind] = ["The service did not answer; read from this device.", "warn"];
+    } else if (!busy && !text) {
+      text = VERDICTS[answer.verdict] ?? "";
+      if (answer.chunks.some((chunk) => chunk.state === "offline" && chunk.service_error && !chunk.service_error.startsWith("OFFLINE"))) {
+        [text, kind] = [`The service did not answer; read from this device. ${text}`.trim(), "warn"];
+      }
     }
     this.note.textContent = text;
     this.note.className = `note ${kind}`;
     this.note.hidden = !text;
   }
 
-  drawStrip() {
-    const { chunks } = this.answer;
-    const now = chunks.map((chunk) => `${stateOf(chunk)}${chunk.read.length}`).join();
-    if (this.strip.dataset.drawn === now) return; // a press is not to fall between two drawings
-    this.strip.dataset.drawn = now;
-    const labels = names(chunks);
-    this.strip.dataset.label = titles(chunks).join(", ") || "nothing read";
-    this.strip.replaceChildren(...chunks.map((chunk, i) => {
-      const title = `${labels[i]}: ${memories(chunk.read.length)}, ${stateOf(chunk)}`;
-      return h("button", { class: "bead", "data-state": stateOf(chunk), title, "aria-label": title, onclick: () => this.select(i) },
-        String(chunk.read.filter((memory) => !memory.refused).length));
-    }));
+  drawSources(busy) {
+    const { answer } = this;
+    const cited = [...new Set((answer.annotations ?? []).map((one) => one.file_citation.filename).filter(Boolean))];
+    const read = cited.length ? shortened(cited) : titles(answer.chunks);
+    const how = answer.verdict === "grounded" || cited.length ? "From" : "Read";
+    const text = answer.status === "waiting" ? "thinking…" : read.length ? `${how}: ${read.join(", ")}` : "";
+    if (this.sources.textContent !== text) this.sources.textContent = text; // a press is not to fall between two drawings
+    this.sources.hidden = !text;
+    this.sources.disabled = busy && !answer.chunks.length;
   }
 }
 
+const shortened = (all) => (all.length > 3 ? [...all.slice(0, 3), `${all.length - 3} more`] : all);
+
+/** What people call a memory's document. */
+export const sourceOf = (memory) => memory.source ?? (memory.title || memory.document_key);
+
 /** The documents that an answer read, each once, the first three. */
-function titles(chunks) {
-  const all = [...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map((memory) => memory.source ?? (memory.title || memory.document_key))))];
-  return all.length > 3 ? [...all.slice(0, 3), `${all.length - 3} more`] : all;
-}
+const titles = (chunks) =>
+  shortened([...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map(sourceOf)))]);
 
 /** What an answer did without: a memory that an earlier one had read is read on when no new one can be had. */
 function without(chunks) {
   if (chunks.some((chunk) => chunk.read.length)) return "Some chunks went without new memories";
   const kept = Math.max(0, ...chunks.map((chunk) => chunk.kept));
   return kept ? `Answered without new memories, with ${memories(kept)} from before` : "Answered from the weights alone";
-}
-
-function cost(answer) {
-  if (answer.status === "waiting") return "thinking…";
-  const parts = [];
-  if (answer.speed) parts.push(`${round(answer.speed, answer.speed < 10 ? 1 : 0)} tokens/s`);
-  if (answer.usage) parts.push(`${answer.usage.completion_tokens} tokens`);
-  if (answer.timings) parts.push(`first after ${round(answer.timings.first_token_ms)} ms`);
-  return parts.join(" · ");
 }
 
 /** Which of the versions of a message this is, with the way to the others; nothing where it is the only one. */
@@ -141,7 +132,8 @@ export function draw(conversation, { select, retry, goOn, edit, turn }) {
     const message = conversation.messages[at];
     const turning = turner(conversation, at, turn);
     if (message.role === "user") {
-      return h("li", { class: "user" }, h("div", { class: "said" }, message.content),
+      const about = message.about ? h("small", { class: "dim" }, `About ${message.about.source}`) : null;
+      return h("li", { class: "user" }, h("div", { class: "said" }, about, message.content),
         h("div", { class: "tools" }, turning, button("pen", "Edit the question", () => edit(at))));
     }
     const last = number === places.length - 1;
@@ -150,7 +142,7 @@ export function draw(conversation, { select, retry, goOn, edit, turn }) {
       const again = last && answer === message;
       const more = again && h("span", { class: "go-on" }, button("right", "Continue the answer", () => goOn(at), "Continue"));
       const tools = answer === message ? [turning, more || null, again ? button("retry", "Answer again (r)", retry, "Again") : null] : [];
-      const view = new AnswerView(answer, { label, select: (chunk) => select(answer, chunk), tools });
+      const view = new AnswerView(answer, { label, select: () => select(answer), tools });
       views.set(answer, view);
       return view.element;
     });

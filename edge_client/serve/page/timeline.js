@@ -1,7 +1,8 @@
-// The panel beside the text: for every 64-token chunk the memories it read, from where, and what that cost.
+// The panel beside the text: the documents of this chat, and of one answer the memories it read and what that cost.
 
 import { given, marked } from "./citations.js";
-import { byId, h, memories, plain, round } from "./dom.js";
+import { button, byId, h, memories, plain, round } from "./dom.js";
+import { sourceOf } from "./thread.js";
 
 const MEANINGS = {
   fetched: "from the service", held: "were on the device already", late: "came after the chunk had begun",
@@ -25,7 +26,7 @@ let drawn = {};
 /** Draw the chunks of an answer; `chosen` is the one to show. */
 export function draw(answer, chosen = null) {
   const chunks = answer?.chunks ?? [];
-  const key = [answer?.status, answer?.annotations?.length, chosen, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
+  const key = [answer?.status, answer?.usage?.total_tokens, answer?.annotations?.length, chosen, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
   if (drawn.answer === answer && drawn.key === key) return; // as it is while tokens come
   drawn = { answer, key };
   const labels = names(chunks);
@@ -35,8 +36,31 @@ export function draw(answer, chosen = null) {
     const documents = new Set(chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key))).size;
     summary = `${documents || "No"} ${documents > 1 ? "documents" : "document"} read.`;
   } else if (answer) summary = answer.status === "waiting" ? "Looking for memories…" : "This answer read no memories.";
-  byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards));
+  const spent = cost(answer);
+  byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards),
+    spent ? h("p", { class: "dim times cost" }, spent) : "");
   if (chosen !== null) cards[chosen]?.scrollIntoView({ block: "nearest", behavior: "smooth" });
+}
+
+/** The documents that the answers of a chat read, each once. ask: called with one of this device to ask about it. */
+export function drawDocuments(answers, isLocal, ask) {
+  const all = answers.flatMap((answer) => answer.chunks ?? []).flatMap((chunk) => chunk.read).filter((memory) => !memory.refused);
+  const found = new Map(all.filter((memory) => memory.knowledge_base !== "conversation").map((memory) => [`${memory.knowledge_base}/${memory.document_key}`, memory]));
+  byId("in-chat").hidden = !found.size;
+  byId("in-chat-count").textContent = `Documents in this chat: ${found.size}`;
+  byId("in-chat-list").replaceChildren(...[...found.values()].map((memory) => {
+    const source = sourceOf(memory);
+    const about = isLocal(memory) ? button("ask", `Ask about ${source}`, () => ask({ key: memory.document_key, source })) : null;
+    return h("li", {}, h("span", { class: "name", title: memory.document_key }, source), about);
+  }));
+}
+
+function cost(answer) {
+  const parts = [];
+  if (answer?.speed) parts.push(`${round(answer.speed, answer.speed < 10 ? 1 : 0)} tokens/s`);
+  if (answer?.usage) parts.push(`${answer.usage.completion_tokens} tokens`);
+  if (answer?.timings) parts.push(`first after ${round(answer.timings.first_token_ms)} ms`);
+  return parts.join(" · ");
 }
 
 function card(answer, chunk, label, chosen) {

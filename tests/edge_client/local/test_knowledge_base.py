@@ -290,3 +290,25 @@ def test_exact_search_finds_no_other_vectors(library: object) -> None:
     shares = [np.isin(best, ids).mean() for best, ids in zip(exact, found, strict=True)]
     assert np.mean(shares) >= 0.999
     assert (len(near), near.last_id, len(found[0])) == (COUNT, COUNT + 6, 2 * WANTED)
+
+
+def test_a_memory_is_corrected_and_removed_and_the_kept_text_follows(base: LocalKnowledgeBase, tmp_path: Path) -> None:
+    rows = vectors(4)
+    document = LocalDocument("rent.md", "Rent", "It is 700. It is due. It ends.")
+    base.add(document, ["Rent\nIt is 700.", "Rent\nIt is due.", "Rent\nIt ends."], written(rows[:3]))
+    began = base.documents()[0].written_at
+    assert base.correct(document, 0, "Rent\nIt is 750.", written(rows[3:]))
+    assert base.correct(document, 1)
+    assert not base.correct(document, 1), "it is gone"
+    (best,) = base.retrieve(rows[3:], k=1).hits[0]
+    assert (best.text, best.chunk_number) == ("Rent\nIt is 750.", 0)
+    best.check()
+    assert [hit.text for hit in base.memories_of(["rent.md"])] == ["Rent\nIt is 750.", "Rent\nIt ends."]
+    assert [one.text for one in kept_documents(tmp_path / "notes.db")] == ["It is 750.\nIt ends."]
+    (listed,) = base.documents()
+    assert (listed.references, listed.written_at >= began > 1e9) == (2, True)
+    assert base.has(replace(document, text="It is 750.\nIt ends.")), "what it says now needs no writing"
+    assert not base.has(document)
+    assert base.correct(document, 0)
+    assert base.correct(document, 2)
+    assert base.documents() == []

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -213,8 +214,9 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
         [found] = read(alone, "Code of Lima?", **options)
         assert (found["knowledge_base"], found["document_key"]) == ("mine", "a.txt")
         assert "Code of Lima: 75" in found["text"]
-    listed = call(alone.port, "GET", "/v1/local").json()["data"]
-    assert listed == [{"knowledge_base": "mine", "key": "a.txt", "title": "a", "source": "a", "references": 1}]
+    (listed,) = call(alone.port, "GET", "/v1/local").json()["data"]
+    assert abs(listed.pop("written_at") - time.time()) < 600
+    assert listed == {"knowledge_base": "mine", "key": "a.txt", "title": "a", "source": "a", "references": 1}
     assert call(alone.port, "DELETE", "/v1/local?knowledge_base=mine&key=a.txt").json() == {"deleted": True}
     assert refused(call(alone.port, "DELETE", "/v1/local?knowledge_base=typo&key=a.txt")) == (404, "missing_file")
     assert call(alone.port, "GET", "/v1/local").json()["data"] == []
@@ -246,3 +248,24 @@ def test_the_page_reads_the_same_kinds_as_the_command_and_says_what_it_assumed(a
     assert [skipped["name"] for skipped in film["report"]["skipped"]] == ["film.mp4"]
     remember(alone, "db.yaml", "db:\n  port: 5544\n")
     assert "db.port: 5544" in read(alone, "db.port?")[0]["text"]
+
+
+def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProcess) -> None:
+    assert remember(alone, "b.txt", "Code of Lima: 74")["outcome"] == "stored"
+    (found,) = read(alone, "What is this about?", document="b")
+    assert (found["document_key"], "74" in found["text"]) == ("b.txt", True)
+    body = {"messages": [{"role": "user", "content": "x"}], "memory": {"document": "c"}}
+    assert refused(post(alone, body)) == (400, "invalid_input")
+    place = "/v1/local/memories?key=b.txt"
+    assert call(alone.port, "GET", place).json() == {"data": [{"chunk_number": 0, "text": "Code of Lima: 74"}]}
+
+    def corrected(text: str, number: int = 0) -> object:
+        reply = call(alone.port, "PUT", f"{place}&chunk_number={number}", json.dumps({"text": text}))
+        return reply.json().get("corrected", reply.status)
+
+    assert corrected("Code of Lima: 76")
+    assert corrected("Lima", 9) is False
+    assert corrected("Long. " * 99) == 400
+    assert "76" in read(alone, "What is this about?", document="b")[0]["text"]
+    assert corrected("")
+    assert call(alone.port, "GET", "/v1/local").json()["data"] == []
