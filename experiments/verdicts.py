@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -32,6 +32,7 @@ from memory_model.eval.conditions import given_references
 from memory_model.eval.scores import contained
 from memory_model.terminal import console, progress_bar, write_json
 
+T = TypeVar("T")
 WORDS = tuple(round(0.05 * n, 2) for n in range(1, 21))
 """Thresholds that are compared."""
 
@@ -94,7 +95,7 @@ def verdicts(
     console.print(f"written to [bold]{out}[/bold]")
 
 
-def _drawn(values: Sequence, limit: int | None, drawing: random.Random) -> list:  # type: ignore[type-arg]
+def _drawn(values: Sequence[T], limit: int | None, drawing: random.Random) -> list[T]:
     return drawing.sample(list(values), min(limit, len(values))) if limit else list(values)
 
 

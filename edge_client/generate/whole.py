@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation
@@ -148,12 +149,14 @@ def _joined(kept: Sequence[Finished], parts: Sequence[Finished]) -> Finished:
 
 def _summed(each: Sequence[Statistics]) -> Statistics:
     """Sums; the time of the first token is the first one's, the rate that of all tokens."""
-    sums = {f.name: sum(getattr(one, f.name) for one in each) for f in fields(Statistics) if f.name != "states"}
+    names = [field.name for field in fields(Statistics) if field.name != "states"]
+    sums: dict[str, Any] = {name: sum(getattr(one, name) for one in each) for name in names}
     states = {name: sum(one.states.get(name, 0) for one in each) for one in each for name in one.states}
     decoding_s = sum((one.generated_tokens - 1) / one.tokens_per_s for one in each if one.tokens_per_s)
     generated = sum(one.generated_tokens - 1 for one in each if one.tokens_per_s)
     rate = generated / decoding_s if decoding_s else 0.0
-    return Statistics(**{**sums, "first_token_ms": each[0].first_token_ms, "tokens_per_s": rate, "states": states})
+    first = each[0].first_token_ms
+    return replace(Statistics(**sums), first_token_ms=first, tokens_per_s=rate, states=states)
 
 
 def document_stream(

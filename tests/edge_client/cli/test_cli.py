@@ -51,7 +51,7 @@ def test_ask_shows_what_the_answer_was_read_from_when_requested(places: list[obj
 def test_ask_says_what_an_answer_rests_on(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
     options = [QUESTION, *places, "--max-tokens", 1]
-    assert "found no answer in what it read (Fact" in run("ask", *options).stderr
+    assert "found no answer in what it read (Title" in run("ask", *options).stderr
     data = json.loads(run("ask", *options, "--json").stdout)
     assert (data["refused"], data["verdict"]) == (True, "not_in_what_was_read")
 

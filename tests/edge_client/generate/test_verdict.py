@@ -1,9 +1,10 @@
 """Verdicts of answers, by hand and of a model, and answers that are withheld until their verdict is known."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
-from edge_client.errors import Cancellation
 from edge_client.generate import loop
 from edge_client.generate.verdict import question_and_given, verdict_of
 from edge_client.model import EdgeModel
@@ -129,4 +130,4 @@ def test_a_cancelled_answer_has_no_verdict_and_is_not_shown(model: EdgeModel) ->
 
 def test_a_grammar_and_the_switch_exclude_each_other(model: EdgeModel) -> None:
     with pytest.raises(InvalidInput, match="only_documents"):
-        model.ask(QUESTION, only_documents=True, constraint=Cancellation())
+        model.ask(QUESTION, only_documents=True, constraint=Mock())

@@ -44,7 +44,7 @@ def test_a_short_document_is_read_whole_in_its_order_and_nothing_else(reader: Ed
     assert [memory.chunk_number for memory in result.memories] == list(range(len(result.memories)))
     assert {memory.document_key for memory in result.memories} == {"/notes/short.txt"}
     assert "blue" in " ".join(texts_of(result))
-    assert len(result.recalls) == 1
+    assert len({tuple(recalled.recall.read) for recalled in result.recalls}) == 1, "every chunk reads the same"
 
 
 def test_pages_of_a_file_are_one_document(reader: EdgeModel) -> None:

@@ -255,7 +255,7 @@ def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProc
     (found,) = read(alone, "What is this about?", document="b")
     assert (found["document_key"], "74" in found["text"]) == ("b.txt", True)
     body = {"messages": [{"role": "user", "content": "x"}], "memory": {"document": "c"}}
-    assert refused(post(alone, body)) == (400, "invalid_input")
+    assert refused(post(alone, body)) == (400, "invalid_value")
     place = "/v1/local/memories?key=b.txt"
     assert call(alone.port, "GET", place).json() == {"data": [{"chunk_number": 0, "text": "Code of Lima: 74"}]}
 

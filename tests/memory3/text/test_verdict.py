@@ -10,13 +10,7 @@ NOTE = "Router Lyra\nPassword: kite-55. Guests are cut off at 22:00."
 
 @pytest.mark.parametrize(
     ("answer", "found"),
-    [
-        ("kite-55", 1.0),
-        ("The password of Lyra is Kite-56.", 0.5),
-        ("swordfish", 0.0),
-        ("Lyra", None),
-        ("", None),
-    ],
+    [("kite-55", 1.0), ("The password of Lyra is Kite-56.", 0.5), ("swordfish", 0.0), ("Lyra", None), ("", None)],
 )
 def test_words_of_the_question_are_no_evidence(answer: str, found: float | None) -> None:
     assert words_found(answer, "What is the password of Lyra?", [NOTE]) == found
