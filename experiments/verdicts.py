@@ -101,24 +101,25 @@ def _drawn(values: Sequence[T], limit: int | None, drawing: random.Random) -> li
 
 def show(found: Sequence[Judged], name: str) -> None:
     """The confusion matrix, and how many of the answers in each of its fields are right."""
-    table = Table("expected", *Verdict, title=f"{name}: verdicts; in brackets: the right answers among them")
+    names = [verdict.value.replace("_", " ") for verdict in Verdict]
+    table = Table("expected", *names, title=f"{name}: verdicts; in brackets: the right answers among them")
     for expected in dict.fromkeys(one.expected for one in found):
         rows = [one for one in found if one.expected == expected]
         counts = Counter(one.verdict for one in rows)
         right = Counter(one.verdict for one in rows if one.right)
-        table.add_row(
-            str(Verdict(expected).value), *(f"{counts[v]}{f' ({right[v]})' if right[v] else ''}" for v in Verdict)
-        )
+        cells = [f"{counts[v]} ({right[v]})" if right[v] else f"{counts[v]}" for v in Verdict]
+        table.add_row(Verdict(expected).value.replace("_", " "), *cells)
     console.print(table)
 
 
 def compare(found: Sequence[Judged], chosen: Grounding) -> None:
     """How well thresholds of the words tell the right answers to rows from what the model says to requests."""
-    own = [one.words for one in found if one.expected == Verdict.from_the_model and one.words is not None]
-    read = [one.words for one in found if one.right and one.words is not None]
+    said = [one for one in found if one.words is not None and one.verdict in (Verdict.grounded, Verdict.from_the_model)]
+    own = [one.words for one in said if one.expected == Verdict.from_the_model]
+    read = [one.words for one in said if one.expected == Verdict.grounded and one.right]
     table = Table("words", "right answers that count as read", "answers to requests that do")
     for least in WORDS:
         mark = " <" if least == chosen.words else ""
-        shares = [sum(words >= least for words in of) / max(len(of), 1) for of in (read, own)]
+        shares = [sum(words is not None and words >= least for words in of) / max(len(of), 1) for of in (read, own)]
         table.add_row(f"{least:.2f}{mark}", *(f"{share:.2f}" for share in shares))
     console.print(table)

@@ -268,4 +268,4 @@ def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProc
     assert corrected("Long. " * 99) == 400
     assert "76" in read(alone, "What is this about?", document="b")[0]["text"]
     assert corrected("")
-    assert call(alone.port, "GET", "/v1/local").json()["data"] == []
+    assert call(alone.port, "GET", place).json() == {"data": []}
