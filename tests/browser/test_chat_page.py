@@ -100,7 +100,7 @@ def test_a_document_is_remembered_on_the_device_and_asked_about_at_once(
     page.get_by_role("button", name="Documents").click()
     expect(page.get_by_role("list", name="Documents of the knowledge base")).to_contain_text("Benin")
     page.locator("#u-files").set_input_files([handbook])
-    expect(page.locator("#u-list")).to_contain_text("ready: 1 memory")
+    expect(page.locator("#u-list")).to_contain_text("ready: 1 memory", timeout=90_000)
     picture(page, "upload")
     page.locator("#upload-dialog").get_by_role("button", name="Done").click()
     expect(page.get_by_role("button", name="Also read: mine (on this device)")).to_have_text("+ 1")
