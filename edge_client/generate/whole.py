@@ -6,7 +6,7 @@ memories, of which the answers that are no refusals stand one below the other. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -148,15 +148,18 @@ def _joined(kept: Sequence[Finished], parts: Sequence[Finished]) -> Finished:
 
 
 def _summed(each: Sequence[Statistics]) -> Statistics:
-    """Sums; the time of the first token is the first one's, the rate that of all tokens."""
-    names = [field.name for field in fields(Statistics) if field.name != "states"]
-    sums: dict[str, Any] = {name: sum(getattr(one, name) for one in each) for name in names}
-    states = {name: sum(one.states.get(name, 0) for one in each) for one in each for name in one.states}
+    """Sums, of mappings by key; the time of the first token is the first one's, the rate that of all tokens."""
+    sums: dict[str, Any] = {}
+    for field in fields(Statistics):
+        values = [getattr(one, field.name) for one in each]
+        if isinstance(values[0], Mapping):
+            sums[field.name] = {key: sum(one.get(key, 0) for one in values) for value in values for key in value}
+        else:
+            sums[field.name] = sum(values)
     decoding_s = sum((one.generated_tokens - 1) / one.tokens_per_s for one in each if one.tokens_per_s)
     generated = sum(one.generated_tokens - 1 for one in each if one.tokens_per_s)
     rate = generated / decoding_s if decoding_s else 0.0
-    first = each[0].first_token_ms
-    return replace(Statistics(**sums), first_token_ms=first, tokens_per_s=rate, states=states)
+    return replace(Statistics(**sums), first_token_ms=each[0].first_token_ms, tokens_per_s=rate)
 
 
 def document_stream(
