@@ -87,7 +87,7 @@ class Answer:
         self._cancellation, self._conversation = cancellation, conversation
         self._messages = messages
         self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation, worker=worker)
-        records = sampling.citations or (sampling.only_documents and sequence.decoder.backend.records_queries)
+        records = sampling.citations or (sampling.only_documents and engine.decoder.backend.records_queries)
         self._attention = AttentionLog(sequence, lambda: self._recalls.read) if records else None
         self._grounding = engine.bundle.manifest.grounding
         self._drafter = Drafter(prompt.ids) if engine.drafts else None
