@@ -50,7 +50,19 @@ def runs(language: str, text: str) -> bool:
     return language == "sh" and _REMARK.match(text) is None
 
 
-WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity", "promises", "trust")
+WANTED = (
+    "README",
+    "install",
+    "upgrade",
+    "scale",
+    "backup",
+    "keys",
+    "runbooks",
+    "capacity",
+    "promises",
+    "trust",
+    "stores",
+)
 
 
 def test_every_subject_of_operations_has_its_page() -> None:

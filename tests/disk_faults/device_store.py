@@ -224,7 +224,10 @@ def bundling(folder: Path, faults: Faults, case: Case) -> None:
             piece = raw[request.offset :]
             yield models_pb2.FetchBundleResponse(data=piece, offset=request.offset, file_bytes=len(raw))
 
-        with mock.patch("edge_client.pull.bundle.stream", stream):
+        with (
+            mock.patch("edge_client.pull.bundle.offered", lambda *_: []),
+            mock.patch("edge_client.pull.bundle.stream", stream),
+        ):
             pull_bundle(ADDRESS, target)
 
     def whole(version: str) -> bool:
