@@ -1,9 +1,9 @@
-"""`make demo`: the whole way through the real commands, each in a process of its own.
+"""`make demo`: the whole way: the service and each command in a process of its own, the device by its SDK in this one.
 
-Export the bundle, start the service with an embedded store, ingest over gRPC, ask each question without and with
-memory, stop the service. Models are asked about an invented page of prose, the tiny one, which reads facts, about
-countries that were held out of its tuning. Each answer is marked right or wrong. A failure exits with 1 and says what
-to do.
+Export the bundle, start the service with an embedded store, ingest over gRPC, open the bundle as a chat app does, ask
+each question without and with memory, stop the service. Models are asked about an invented page of prose, the tiny one,
+which reads facts, about countries that were held out of its tuning. Each answer is marked right or wrong. A failure
+exits with 1 and says what to do.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.default_bundle import ensure
+from edge_client import EdgeModel, Memory3Error, RecallMode
+from edge_client.cli.options import as_json
 from memory3.text.refusal import SENTENCE
 from memory_model.catalogue.table import PREFIX
 from memory_model.defaults import ASSETS, MODEL, TINY
@@ -103,7 +105,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         done = run_walk(options.bundle.resolve(), options.model, full=options.full)
-    except (ProcessFailed, subprocess.CalledProcessError) as failure:
+    except (ProcessFailed, Memory3Error) as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
     except KeyboardInterrupt:
@@ -131,7 +133,10 @@ def run_walk(bundle: Path, model: str, *, full: bool) -> tuple[Walk, list[dict[s
     with service:
         with step("ingest", f"{walk.documents.name} over gRPC to {service.address}"):
             run("memory-service", "ingest", walk.documents, "--address", service.address)
-        results = [ask_both_ways(question, n, bundle, service.address) for n, question in enumerate(walk.questions, 1)]
+        with step("device", "opens the bundle, once for all questions"):
+            model = EdgeModel.open(bundle, service.address)
+        with model:
+            results = [ask_both_ways(model, question) for question in walk.questions]
         console.print("[bold]stop[/]: SIGTERM: the service finishes what is under way and closes the store")
     return walk, results
 
@@ -154,19 +159,14 @@ def countries(*, full: bool) -> Walk:
     return Walk("Countries that the model was not tuned on", documents, tuple(questions))
 
 
-def ask_both_ways(question: DemoQuestion, number: int, bundle: Path, address: str) -> dict[str, Any]:
-    """The question, what the documents say, and the device's two answers."""
-    log = WORK / f"ask-{number}.log"
+def ask_both_ways(model: EdgeModel, question: DemoQuestion) -> dict[str, Any]:
+    """The device's two answers, as `edge-client ask --memory compare --json` prints them."""
     with step("ask", question.text):
-        output = run(
-            *("edge-client", "ask", question.text),
-            *("--bundle", bundle, "--service", address, "--memory", "compare", "--json"),
-            log=log,
-        )
-    answers: dict[str, Any] = json.loads(output)
+        answers = {"without_memory": as_json(model.ask(question.text, memory=RecallMode.off))}
+        answers["with_memory"] = as_json(model.ask(question.text))
     if not memories_of(answers["with_memory"]):
         errors = ", ".join(chunk["error"] for chunk in answers["with_memory"]["memories"] if chunk["error"])
-        raise ProcessFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}; see {log}")
+        raise ProcessFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}")
     mark = marked(question, answers["with_memory"])
     console.print(Text.assemble("  expected: ", question.expected, "; with memory: ", mark))
     return answers
@@ -206,20 +206,11 @@ def show(walk: Walk, results: list[dict[str, Any]]) -> None:
         console.print(f"{which.replace('_', ' ')}: {right} of {len(results)} right")
 
 
-def run(program: str, *arguments: object, log: Path | None = None) -> str:
-    """Runs one of our commands; raises ProcessFailed unless it exits with 0.
-
-    With `log` its output is kept there and its stdout returned; without, it shows its own progress on the terminal.
-    """
-    command = [str(PROGRAMS / program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=log is not None, text=True, cwd=ROOT)
-    if log is not None:
-        log.write_text(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}", encoding="utf-8")
+def run(program: str, *arguments: object) -> None:
+    """Runs one of our commands, which shows its own progress; raises ProcessFailed unless it exits with 0."""
+    done = subprocess.run([str(PROGRAMS / program), *map(str, arguments)], cwd=ROOT)
     if done.returncode != 0:
-        last_words = "\n".join((done.stderr or "").strip().splitlines()[-3:])
-        where = f"see {log}\n{last_words}" if log else "see above"
-        raise ProcessFailed(f"{program} {arguments[0]} exited with {done.returncode}; {where}")
-    return done.stdout or ""
+        raise ProcessFailed(f"{program} {arguments[0]} exited with {done.returncode}; see above")
 
 
 @contextmanager
