@@ -134,9 +134,9 @@ def run_walk(bundle: Path, model: str, *, full: bool) -> tuple[Walk, list[dict[s
         with step("ingest", f"{walk.documents.name} over gRPC to {service.address}"):
             run("memory-service", "ingest", walk.documents, "--address", service.address)
         with step("device", "opens the bundle, once for all questions"):
-            model = EdgeModel.open(bundle, service.address)
-        with model:
-            results = [ask_both_ways(model, question) for question in walk.questions]
+            device = EdgeModel.open(bundle, service.address)
+        with device:
+            results = [ask_both_ways(device, question) for question in walk.questions]
         console.print("[bold]stop[/]: SIGTERM: the service finishes what is under way and closes the store")
     return walk, results
 
@@ -159,11 +159,11 @@ def countries(*, full: bool) -> Walk:
     return Walk("Countries that the model was not tuned on", documents, tuple(questions))
 
 
-def ask_both_ways(model: EdgeModel, question: DemoQuestion) -> dict[str, Any]:
+def ask_both_ways(device: EdgeModel, question: DemoQuestion) -> dict[str, Any]:
     """The device's two answers, as `edge-client ask --memory compare --json` prints them."""
     with step("ask", question.text):
-        answers = {"without_memory": as_json(model.ask(question.text, memory=RecallMode.off))}
-        answers["with_memory"] = as_json(model.ask(question.text))
+        answers = {"without_memory": as_json(device.ask(question.text, memory=RecallMode.off))}
+        answers["with_memory"] = as_json(device.ask(question.text))
     if not memories_of(answers["with_memory"]):
         errors = ", ".join(chunk["error"] for chunk in answers["with_memory"]["memories"] if chunk["error"])
         raise ProcessFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}")

@@ -24,6 +24,9 @@ STEPS, WARM_UP = 12, 3
 MEASURED_ROWS = 256
 """Tokens of the text while threads are measured."""
 
+OTHERS = 0.1
+"""Share of the machine's processors that other programs may take: a measurement next to more of them is not kept."""
+
 Backend = TypeVar("Backend", bound=DecoderBackend)
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,19 @@ def physical_cores() -> int:
     return len(siblings) or len(usable)
 
 
+def processor_s() -> tuple[float, float]:
+    """Seconds since the start of machine and process that all processors worked, and that they did for this process.
+
+    Both are 0 where the system does not say.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        user, nice, system, _, _, irq, softirq, *_ = map(
+            int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        )
+        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), time.process_time()
+    return 0.0, 0.0
+
+
 def step_ms(graph: DecoderBackend) -> float:
     """Milliseconds of one decoding step behind some text: the median of some, after some to warm up."""
     runner, step, times = graph.runner(MEASURED_ROWS, 1), RunInput([0], 0, MEASURED_ROWS - 1, False), []
@@ -53,7 +69,10 @@ def step_ms(graph: DecoderBackend) -> float:
 
 
 def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend:
-    """A graph with the number of threads that was measured, now or before. path: its file; `file` keeps the results."""
+    """A graph with the number of threads that was measured, now or before. path: its file; `file` keeps the results.
+
+    Next to other programs that work, one thread may seem best: then the result is used once and not kept.
+    """
     cores = physical_cores()
     stat = path.stat()
     key = f"{platform.node()}/{ort.__version__}/{cores}/{stat.st_size}/{stat.st_mtime_ns}"
@@ -63,6 +82,7 @@ def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend
     count = known.get(key)
     if isinstance(count, int) and 1 <= count <= cores:
         return opened(count)
+    begun, worked_before_s, own_before_s = time.perf_counter(), *processor_s()
     graph = opened(1)
     if cores == 1:
         return graph
@@ -74,10 +94,15 @@ def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend
         if measured[count] > measured[chosen] * (1 - GAIN):
             break
         chosen = count
-    log.info(f"threads_measured chosen={chosen} ms_by_threads={measured}")
+    worked_s, own_s = processor_s()
+    others_s = (worked_s - worked_before_s) - (own_s - own_before_s)
+    others = others_s / ((time.perf_counter() - begun) * (os.cpu_count() or 1))
+    log.info(f"threads_measured chosen={chosen} ms_by_threads={measured} others={others:.2f}")
     if graph.threads != chosen:
         del graph
         graph = opened(chosen)
+    if others > OTHERS:
+        return graph
     with suppress(OSError):  # without room or permission it is measured again next time
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{file.name}.{os.getpid()}")
