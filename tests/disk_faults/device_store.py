@@ -225,7 +225,7 @@ def bundling(folder: Path, faults: Faults, case: Case) -> None:
             yield models_pb2.FetchBundleResponse(data=piece, offset=request.offset, file_bytes=len(raw))
 
         with (
-            mock.patch("edge_client.pull.bundle.offered", lambda *_: []),
+            mock.patch("edge_client.pull.bundle.offered", return_value=[]),
             mock.patch("edge_client.pull.bundle.stream", stream),
         ):
             pull_bundle(ADDRESS, target)
