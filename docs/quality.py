@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.quality import PROSE, RETRIEVED, Measured, read_measured, write_measured
+from experiments.answers.quality import PROSE, RETRIEVED, Measured, read_measured, write_measured
 from memory3.errors import CorruptFile, InvalidInput
 from memory_model.eval.scores import Mean, Paired
 

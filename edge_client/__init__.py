@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from edge_client.errors import ContextFull, ModelClosed, ProviderError, RetrievalError, SessionBusy, StorageError
     from edge_client.generate.sampling import SamplingOptions
     from edge_client.model import EdgeModel
+    from edge_client.recall.outcome import MemoryRead
     from edge_client.recall.policy import RecallMode
-    from edge_client.recall.recaller import MemoryRead
     from edge_client.session import ChatSession
     from edge_client.settings import EdgeSettings
     from edge_client.stream import (
@@ -40,7 +40,7 @@ _MODULES = {
     "edge_client.generate.sampling": ("SamplingOptions",),
     "edge_client.model": ("EdgeModel",),
     "edge_client.recall.policy": ("RecallMode",),
-    "edge_client.recall.recaller": ("MemoryRead",),
+    "edge_client.recall.outcome": ("MemoryRead",),
     "edge_client.session": ("ChatSession",),
     "edge_client.settings": ("EdgeSettings",),
     "edge_client.stream": (

@@ -15,9 +15,10 @@ from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation, ModelClosed, RetrievalError
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.writer import MemoryWriter
+from edge_client.recall.cache import MemoryCache
 from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import MemoryCache, Recaller
+from edge_client.recall.recaller import Recaller
 from edge_client.recall.worker import RecallWorker
 from edge_client.retrieval import names_of
 from edge_client.settings import EdgeSettings

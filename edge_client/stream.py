@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge_client.errors import Cancellation, SessionBusy
-from edge_client.recall.recaller import MemoryRead, Recall
+from edge_client.recall.outcome import MemoryRead, Recall
 from memory3.errors import InvalidInput
 from memory3.runtime.attention import AttentionShares
 from memory3.text.verdict import Verdict
@@ -41,7 +41,7 @@ class Recalled:
 
     @property
     def state(self) -> str:
-        """fetched, held, late, failed, skipped, offline: see `edge_client.recall.recaller.RecallState`."""
+        """fetched, held, late, failed, skipped, offline: see `edge_client.recall.outcome.RecallState`."""
         return self.recall.state
 
     def as_json(self, *, texts: bool = True) -> dict[str, Any]:

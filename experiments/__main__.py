@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import typer
 
-from experiments.citations import citations
+from experiments.answers.citations import citations
+from experiments.answers.device_quality import device_quality
+from experiments.answers.languages import languages
+from experiments.answers.quality import quality
+from experiments.answers.refusals import refusal_curve
+from experiments.answers.verdicts import verdicts
 from experiments.corpus.filtering import filter_corpus
 from experiments.corpus.preparing import prepare_data
 from experiments.corpus.vocabulary import vocabulary
 from experiments.cost import cost
-from experiments.device_quality import device_quality
 from experiments.follow_ups import follow_ups
-from experiments.languages import languages
 from experiments.long_conversation import long_conversation
-from experiments.mean_adapter import mean_adapter
 from experiments.paper.tables import paper_tables
-from experiments.pretraining import two_stages
 from experiments.professional import professional
-from experiments.quality import quality
 from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.questions.prose import prose_questions
-from experiments.random_base import random_base
-from experiments.refusals import refusal_curve
+from experiments.training.mean_adapter import mean_adapter
+from experiments.training.pretraining import two_stages
+from experiments.training.random_base import random_base
 from experiments.usage import usage
-from experiments.verdicts import verdicts
 from memory3.printable import Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)

@@ -22,7 +22,7 @@ import typer
 from rich.table import Table
 
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import Recall
+from edge_client.recall.outcome import Recall
 from edge_client.session import ChatSession
 from edge_client.stream import Result
 from memory3.errors import InvalidInput

@@ -15,8 +15,9 @@ from edge_client.decoder.sequence import CachedSequence
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation
 from edge_client.generate.prompt import cut, requests_recall
+from edge_client.recall.outcome import MemoryRead, Recall, without
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import SLOW, LocalSource, MemoryRead, Recall, without
+from edge_client.recall.recaller import SLOW, LocalSource
 from edge_client.recall.worker import Ticket
 from edge_client.stream import Recalled
 from memory3.text.chat import Prompt

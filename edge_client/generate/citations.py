@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from edge_client.decoder.sequence import CachedSequence
-from edge_client.recall.recaller import MemoryRead
+from edge_client.recall.outcome import MemoryRead
 from edge_client.stream import AnswerAttention, Span
 from memory3.runtime.attention import AttentionShares, QueryRecord
 from memory3.text.references import sentence_ranges

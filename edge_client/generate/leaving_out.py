@@ -14,7 +14,7 @@ import numpy as np
 from edge_client.decoder.kv import PROMPT_TOKENS
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation
-from edge_client.recall.recaller import MemoryRead
+from edge_client.recall.outcome import MemoryRead
 from edge_client.stream import Contribution, Recalled
 from memory3.codec.payload import ExplicitMemory
 

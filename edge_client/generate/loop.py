@@ -34,8 +34,8 @@ from edge_client.generate.leaving_out import Played, contributions
 from edge_client.generate.repetition import Repetition
 from edge_client.generate.sampling import Picked, Sampler, Sampling, StreamText
 from edge_client.generate.verdict import question_and_given, verdict_of
+from edge_client.recall.outcome import MemoryRead
 from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.recaller import MemoryRead
 from edge_client.stream import (
     AnswerAttention,
     AnswerStream,

@@ -14,8 +14,9 @@ from edge_client.engine import Engine
 from edge_client.errors import Cancellation
 from edge_client.generate.loop import Answer
 from edge_client.generate.sampling import Sampling
+from edge_client.recall.outcome import Recall
 from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.recaller import LocalSource, Recall
+from edge_client.recall.recaller import LocalSource
 from edge_client.recall.worker import Ticket
 from edge_client.retrieval import Hit
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Span, Statistics, Token

@@ -11,88 +11,24 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Literal, Protocol
-from weakref import WeakValueDictionary
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from edge_client.decoder.process_memory import return_free_memory
 from edge_client.errors import Cancellation, RetrievalError, described
+from edge_client.recall.cache import CachedMemory, MemoryCache
 from edge_client.recall.embedding import EMBEDDING_SHARE, QueryEmbedder, texts_of
+from edge_client.recall.outcome import MemoryRead, Recall, RecallState, RecallTimes, without
 from edge_client.recall.policy import Breaker
 from edge_client.retrieval import Hit, RetrievalResult, merged, words_of
 from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import CorruptFile, IdentityMismatch
-from memory3.formats.naming import page_of, source_of
 from memory3.runtime.embedder import Embedder
 from memory3.text.words import DEFAULT_RANKING, Ranking
-
-
-@dataclass(frozen=True)
-class CachedMemory:
-    """A checked memory: its payload, CRC-32C of it, and what it decodes to (read-only arrays), if that is at hand.
-
-    local: written by this device, so that no request names it.
-    """
-
-    payload: bytes
-    crc32c: int
-    memory: ExplicitMemory | None = None
-    local: bool = False
-
-
-class MemoryCache:
-    """Thread-safe. limit_bytes: of all payloads; 0 keeps none."""
-
-    def __init__(self, limit_bytes: int = 64 << 20) -> None:
-        self._limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._codes: OrderedDict[int, CachedMemory] = OrderedDict()  # in the order of their last use
-        self._decoded: WeakValueDictionary[int, ExplicitMemory] = WeakValueDictionary()
-        self.held_bytes = 0
-
-    def find(self, memory_id: int) -> CachedMemory | None:
-        """The memory, decoded if somebody reads it, and now the one used last; None if it is not there."""
-        with self._lock:
-            if (found := self._codes.get(memory_id)) is None:
-                return None
-            self._codes.move_to_end(memory_id)
-            return replace(found, memory=self._decoded.get(memory_id))
-
-    def put(self, memory_id: int, found: CachedMemory) -> None:
-        """Keep a checked memory as the one used last, and evict others; one larger than the limit is not kept."""
-        with self._lock:
-            self._drop(memory_id)
-            if len(found.payload) > self._limit_bytes:
-                return
-            self._codes[memory_id] = replace(found, memory=None)
-            self.held_bytes += len(found.payload)
-            if found.memory is not None:
-                self._decoded[memory_id] = found.memory
-            while self.held_bytes > self._limit_bytes:
-                self._drop(next(iter(self._codes)))
-
-    def forget(self, memory_id: int) -> None:
-        """Drop a memory; no error if it is not there."""
-        with self._lock:
-            self._drop(memory_id)
-
-    def held(self, limit: int) -> dict[int, CachedMemory]:
-        """At most `limit` memories of the service, those used last first; the dict keeps them, whatever is evicted."""
-        with self._lock:
-            known = ((i, found) for i, found in reversed(self._codes.items()) if not found.local)
-            return dict(islice(known, limit))
-
-    def _drop(self, memory_id: int) -> None:
-        self._decoded.pop(memory_id, None)
-        if (codes := self._codes.pop(memory_id, None)) is not None:
-            self.held_bytes -= len(codes.payload)
-
 
 DEADLINE_S = 2.0
 HELD_IDS = 512
@@ -104,92 +40,6 @@ LASTING = frozenset({"INCOMPATIBLE", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT
 
 SLOW = "EMBEDDER_SLOW"
 """The reason of a recall that was left out because embedding takes too long on this device."""
-
-RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
-"""fetched: at least one memory came from the service. held: all were here already. late: they came, or will, after
-their chunk began. failed: requested in vain. skipped: not requested. offline: from what this device holds. off: recall
-is off."""
-
-
-@dataclass(frozen=True)
-class MemoryRead:
-    """One memory that the model reads (or that was refused): where it comes from and how near it was."""
-
-    memory_id: int
-    document_key: str
-    title: str
-    chunk_number: int
-    score: float
-    text: str | None
-    refused: str = ""
-    """Why it is not read, e.g. "MODEL_MISMATCH: …"; empty when it is read."""
-    held: bool = False
-    """Whether the device had it already."""
-    knowledge_base: str = ""
-    """Named where several are read."""
-
-    @property
-    def page(self) -> int | None:
-        """The page of a PDF that it is of, from 1; None for any other document."""
-        return page_of(self.document_key)
-
-    @property
-    def source(self) -> str:
-        """The document for people: its title, or `manual.pdf, page 12`."""
-        return source_of(self.document_key, self.title)
-
-    @property
-    def name(self) -> str:
-        """For people: `Benin #2`, or `atlas: Benin #2` where several knowledge bases are read."""
-        base = f"{self.knowledge_base}: " if self.knowledge_base else ""
-        return f"{base}{self.source} #{self.chunk_number}"
-
-
-@dataclass(frozen=True)
-class RecallTimes:
-    """Where a chunk's recall spent its time, in milliseconds. Chunks recalled together share the times equally.
-
-    queue: behind the computing of other recalls. call: to the answer, of which the server reports `server_ms`.
-    """
-
-    embed_ms: float = 0.0
-    call_ms: float = 0.0
-    server_ms: float = 0.0
-    decompress_ms: float = 0.0
-    inject_ms: float = 0.0
-    queue_ms: float = 0.0
-
-    def shared(self, chunks: int) -> RecallTimes:
-        """One chunk's share of the times of `chunks`."""
-        return RecallTimes(**{name: round(ms / chunks, 3) for name, ms in vars(self).items()})
-
-
-@dataclass(frozen=True)
-class Recall:
-    """What a chunk reads: memories (at most the model's number), where they are from, or why there are none.
-
-    memories: arrays are read-only. read: one for each hit, refused ones included. error: `REASON: message` of what
-    failed for the whole chunk, and `reason` its name alone; empty if nothing did. service_error: why the service was
-    not used, when memories came from this device instead. by_text: the service embedded the query, because this device
-    would have been too slow.
-    """
-
-    query: str
-    memories: tuple[ExplicitMemory, ...] = ()
-    read: tuple[MemoryRead, ...] = ()
-    error: str = ""
-    times: RecallTimes = RecallTimes()
-    state: RecallState = "fetched"
-    service_error: str = ""
-    reason: str = ""
-    by_text: bool = False
-
-
-def without(
-    queries: Sequence[str], reason: str, message: str, state: RecallState, times: RecallTimes = RecallTimes()
-) -> list[Recall]:
-    """Recalls that found nothing, and why."""
-    return [Recall(q, error=f"{reason}: {message}", times=times, state=state, reason=reason) for q in queries]
 
 
 class LocalSource(Protocol):

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 
 from edge_client.errors import Cancellation
-from edge_client.recall.recaller import LocalSource, Recall, Recaller, without
+from edge_client.recall.outcome import Recall, without
+from edge_client.recall.recaller import LocalSource, Recaller
 
 RECALLS = 32
 """Recalls under way at a time, of all answers: they wait for the service together, and compute one after the other."""

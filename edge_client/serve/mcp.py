@@ -12,7 +12,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from edge_client.errors import described
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import MemoryRead
+from edge_client.recall.outcome import MemoryRead
 from memory3 import __version__
 from memory3.errors import Memory3Error
 from memory3.formats.naming import source_of

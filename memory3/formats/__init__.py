@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory3.errors import InvalidInput, Memory3Error, MissingFile
-from memory3.formats import code, mail, markup, office, pages, records, structured
 from memory3.formats.document import NO_TEXT
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
+from memory3.formats.readers import code, mail, markup, office, pages, records, structured
 from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, TOO_LARGE, UNSUPPORTED
 from memory3.formats.report import Report as Report  # what became of the files
 

@@ -21,7 +21,8 @@ from edge_client import (
 )
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
-from edge_client.recall.recaller import SLOW, Recall, Recaller
+from edge_client.recall.outcome import Recall
+from edge_client.recall.recaller import SLOW, Recaller
 from edge_client.settings import EdgeSettings
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.languages import is_right, languages
+from experiments.answers.languages import is_right, languages
 from memory3.errors import InvalidInput
 from memory_model.data.rows import QuestionRow
 

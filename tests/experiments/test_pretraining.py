@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.__main__ import app
-from experiments.pretraining import compared
-from experiments.random_base import random_weight
+from experiments.training.pretraining import compared
+from experiments.training.random_base import random_weight
 from memory_model.data import factbook
 from tests.edge_client.tiny_bundle import tiny_bundle
 

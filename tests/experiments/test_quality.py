@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from docs.quality import BEGIN, END, Bar, page, taken_over
+from experiments.answers.published import HALUEVAL
+from experiments.answers.quality import SECTIONS, Measured, is_kept, keep, read_measured, selected, window_loss
 from experiments.professional import DECISIONS, Choice, answered, draw, read_choices, summary
-from experiments.published import HALUEVAL
-from experiments.quality import SECTIONS, Measured, is_kept, keep, read_measured, selected, window_loss
 from memory3.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
 from memory_model.eval.subject import MemoryBank, Subject

@@ -15,7 +15,8 @@ import pytest
 from edge_client import EdgeModel, RecallMode
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
-from edge_client.recall.recaller import Recall, Recaller
+from edge_client.recall.outcome import Recall
+from edge_client.recall.recaller import Recaller
 from edge_client.settings import EdgeSettings
 from memory3.files.bundle import Bundle
 from tests.edge_client.decoder.test_graph import resident_bytes

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from deploy.tensorrt_engine import build_engine
-from experiments.random_base import random_weight
+from experiments.training.random_base import random_weight
 from memory3.config import ModelConfig, parse_budget, weight_shapes
 from memory_model.export.decoder import decoder_graphs
 from memory_model.export.weights import Precision

@@ -10,7 +10,7 @@ from edge_client.generate import leaving_out, loop
 from edge_client.generate.citations import LEAST_SHARE, spans_of
 from edge_client.generate.leaving_out import Played
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import MemoryRead
+from edge_client.recall.outcome import MemoryRead
 from edge_client.stream import AnswerAttention, Finished, Remembered, Token
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle

@@ -8,7 +8,7 @@ import pytest
 from edge_client.generate import loop
 from edge_client.generate.verdict import question_and_given, verdict_of
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import MemoryRead, Recall
+from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.stream import AnswerAttention, Finished, Recalled, Token
 from memory3.errors import InvalidInput
 from memory3.runtime.attention import AttentionShares

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.errors import Cancellation, RetrievalError
+from edge_client.recall.cache import CachedMemory, MemoryCache
+from edge_client.recall.outcome import Recall
 from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
-from edge_client.recall.recaller import CachedMemory, MemoryCache, Recall, Recaller
+from edge_client.recall.recaller import Recaller
 from edge_client.wire.client import MemoryClient
 from memory3.channel import ChannelSettings
 from memory3.codec.codec import ExactCodec

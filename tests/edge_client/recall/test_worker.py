@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.errors import Cancellation
-from edge_client.recall.recaller import LocalSource, Recall
+from edge_client.recall.outcome import Recall
+from edge_client.recall.recaller import LocalSource
 from edge_client.recall.worker import RecallWorker
 from memory3.files.bundle import Bundle
 from tests.edge_client.fake_service import FakeService

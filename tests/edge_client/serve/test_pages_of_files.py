@@ -8,7 +8,7 @@ import pytest
 from reportlab.pdfgen.canvas import Canvas
 
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import MemoryRead
+from edge_client.recall.outcome import MemoryRead
 from memory3.files.bundle import Bundle
 from memory3.formats import read_documents
 from memory3.formats.naming import page_of, source_of

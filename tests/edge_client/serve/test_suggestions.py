@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import MemoryRead, Recall
+from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.serve import suggestions
 from edge_client.serve.completions import Answering, Queue
 from edge_client.serve.suggestions import Suggestion, in_turn, suggestion_routes, suggestions_of

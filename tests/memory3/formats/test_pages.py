@@ -14,8 +14,9 @@ from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import BaseDocTemplate, Frame, FrameBreak, PageTemplate, Paragraph, Table, TableStyle
 
-from memory3.formats import FileDocument, count_documents, pages, read_documents
+from memory3.formats import FileDocument, count_documents, read_documents
 from memory3.formats.document import useful_title
+from memory3.formats.readers import pages
 
 TABLE = [["Printer", "Room", "IP address"], ["Alma", "12", "10.0.0.7"], ["Bero", "14", "10.0.0.9"]]
 BERO = "Printer: Bero; IP address: 10.0.0.9"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memory3.formats import FileDocument, Report, read_documents
-from memory3.formats.tables import table_lines
+from memory3.formats.readers.tables import table_lines
 
 BERO = ["printer: Bero; room: 14", "printer: Bero; IP address: 10.0.0.9"]
 MARKDOWN = (

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import Sequence as Text
-from experiments.random_base import hugging_face_config
+from experiments.training.random_base import hugging_face_config
 from memory3.codec.codec import ExactCodec
 from memory3.config import ModelConfig, parse_budget
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile

@@ -14,7 +14,7 @@ import torch
 import typer
 
 from experiments.corpus.vocabulary import train_bpe
-from experiments.random_base import write_random_folder
+from experiments.training.random_base import write_random_folder
 from memory3.config import ModelConfig, parse_budget
 from memory3.errors import InvalidInput
 from memory3.text.tokenizer import SpecialTokens, Tokenizer

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from experiments.answers.published import ARTICLES, HALUEVAL, QuestionsOption
 from experiments.corpus.preparing import write_rows
-from experiments.published import ARTICLES, HALUEVAL, QuestionsOption
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.text.words import DEFAULT_RANKING, STEM

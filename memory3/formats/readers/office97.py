@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory3.formats.tables import table_lines
+from memory3.formats.readers.tables import table_lines
 
 SUFFIXES = (".doc", ".dot", ".xls", ".xlt", ".ppt", ".pps")
 ENCRYPTED = "it is encrypted: store it without a password"

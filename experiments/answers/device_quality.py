@@ -17,11 +17,12 @@ import typer
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.model import EdgeModel
+from edge_client.recall.outcome import Recall
 from edge_client.recall.policy import RecallMode
-from edge_client.recall.recaller import Recall, Recaller
+from edge_client.recall.recaller import Recaller
 from edge_client.settings import EdgeSettings
+from experiments.answers.quality import MEASURED, Measured, file_key, keep
 from experiments.corpus.preparing import write_rows
-from experiments.quality import MEASURED, Measured, file_key, keep
 from memory3.codec.payload import ExplicitMemory
 from memory3.files.bundle import Bundle
 from memory_model import terminal

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from memory3.formats import office97
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
-from memory3.formats.markup import markdown_text, read_html, sentence, words
+from memory3.formats.readers import office97
+from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
 from memory3.printable import counted
 
 _FURTHER = {

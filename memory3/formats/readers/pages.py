@@ -17,7 +17,7 @@ from typing import Any
 from memory3.errors import MissingFile
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
-from memory3.formats.tables import table_lines
+from memory3.formats.readers.tables import table_lines
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 _LIGATURES = str.maketrans(

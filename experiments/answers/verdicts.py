@@ -24,7 +24,7 @@ from edge_client.generate.verdict import attention_share
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.settings import EdgeSettings
-from experiments.citations import FiveGiven
+from experiments.answers.citations import FiveGiven
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle
 from memory3.text.verdict import Grounding, Verdict, words_found
 from memory_model.data.rows import QuestionRow, open_rows

@@ -21,8 +21,9 @@ from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.local.writer import MemoryWriter
 from edge_client.model import EdgeModel
+from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.recall.policy import RecallMode
-from edge_client.recall.recaller import MemoryRead, Recall, Recaller
+from edge_client.recall.recaller import Recaller
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle

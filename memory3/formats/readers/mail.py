@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from memory3.formats.document import FileDocument, title_of
 from memory3.formats.encoding import decode
-from memory3.formats.markup import html_text, words
+from memory3.formats.readers.markup import html_text, words
 
 _HEADERS = ("From", "To", "Cc", "Date")
 

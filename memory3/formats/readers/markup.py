@@ -13,8 +13,8 @@ from markdown_it.token import Token
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.encoding import decode
 from memory3.formats.libraries import imported
-from memory3.formats.structured import metadata_of, parsed_toml, parsed_yaml, tree_lines
-from memory3.formats.tables import table_lines
+from memory3.formats.readers.structured import metadata_of, parsed_toml, parsed_yaml, tree_lines
+from memory3.formats.readers.tables import table_lines
 
 _FRONT_MATTER = re.compile(r"\A(?P<mark>---|\+\+\+)[ \t]*\n(?P<fields>.*?)\n(?P=mark)[ \t]*(?:\n|\Z)", re.DOTALL)
 _PARSER = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")  # what is deeper is left out
