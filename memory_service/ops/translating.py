@@ -47,15 +47,29 @@ class TranslatingStore(Store):
         self._encoder = encoder
         self._translated: OrderedDict[int, bytes | memoryview] = OrderedDict()  # by memory id, which names the bytes
         self._lock = threading.Lock()
+        self._ours: set[int] = set()
 
     def earlier(self, base: KnowledgeBase) -> bool:
-        """Whether the store records an earlier model of this knowledge base."""
-        return self.stored.knowledge_base(base.name).identity in self._encoder.description.earlier
+        """Whether the store records an earlier model of this knowledge base; one of ours is never of an earlier again."""
+        known = self._encoder.description.earlier
+        if not known or base.number in self._ours:
+            return False
+        if self.stored.knowledge_base(base.name).identity in known:
+            return True
+        self._ours.add(base.number)
+        return False
 
     # Translated
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
-        found = self.stored.retrieve(base, query)
+        if not query.held_ids or not self.earlier(base):
+            return self._own_hits(self.stored.retrieve(base, query))
+        # A held memory is named by the checksum of its translation, which only its payload tells.
+        found = self._own_hits(self.stored.retrieve(base, replace(query, held_ids=frozenset())))
+        payloads = {memory_id: one for memory_id, one in found.payloads.items() if memory_id not in query.held_ids}
+        return replace(found, payloads=payloads)
+
+    def _own_hits(self, found: Retrieved) -> Retrieved:
         payloads = {memory_id: self._kept(memory_id, one) for memory_id, one in found.payloads.items()}
         changed = {
             memory_id: google_crc32c.value(bytes(payload))

@@ -92,6 +92,9 @@ def test_memories_are_translated_when_read_and_rewritten_the_most_read_first(
         old = payload_of("Text 7.", OLD)
         assert hit.payload == later.own(old)
         assert hit.payload_crc32c == google_crc32c.value(hit.payload)
+        held = client.hits("kb", "Text 7.", 1, held_ids=[hit.memory_id])[0]
+        assert (held.held, held.payload) == (True, b"")
+        assert held.payload_crc32c == hit.payload_crc32c, "of what the device holds"
         pages = [one.page for one in client.export("kb") if one.HasField("page")]
         exported = {one.text: one for page in pages for one in page.memories}
         assert exported["Text 7."].payload == hit.payload
