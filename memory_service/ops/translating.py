@@ -50,7 +50,7 @@ class TranslatingStore(Store):
         self._ours: set[int] = set()
 
     def earlier(self, base: KnowledgeBase) -> bool:
-        """Whether the store records an earlier model of this knowledge base; one of ours is never of an earlier again."""
+        """Whether the store records an earlier model of this knowledge base. Once it is ours, it stays so."""
         known = self._encoder.description.earlier
         if not known or base.number in self._ours:
             return False
