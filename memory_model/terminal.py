@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -55,15 +54,6 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., 
     with progress_bars() as progress:
         task = progress.add_task(what, total=total)
         yield lambda count=1: progress.advance(task, count)
-
-
-def bound_product_caches() -> None:
-    """Have oneDNN keep 64 kinds of products instead of 1,024, to be called before the first product.
-
-    Each holds buffers of its own. Where every batch has other lengths, they come to 5 GB with a model of 1.5B.
-    """
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(name, "64")
 
 
 def use_threads(count: int) -> None:

@@ -28,7 +28,7 @@ from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
-from memory_model.terminal import PrecisionOption, bound_product_caches, console, count, progress_bar, use_threads
+from memory_model.terminal import PrecisionOption, console, count, progress_bar, use_threads
 
 PROTOCOL = 1
 """Raised whenever prompts, retrieval or scores change: lines of another one are measured again."""
@@ -212,7 +212,6 @@ def paper_tables(
     without memory. A reference is left out where the question contains more than two thirds of it (memory), 0.8
     (memory_0.8) or never (memory_all). A run that was stopped goes on: lines of the same model are kept.
     """
-    bound_product_caches()
     use_threads(threads)
     names = [name.strip() for name in conditions.split(",") if name.strip()]
     if unknown := ", ".join(sorted({*names} - {*CONDITIONS})):

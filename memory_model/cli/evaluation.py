@@ -14,7 +14,7 @@ from rich.table import Table
 from memory3.printable import counted
 from memory_model import terminal
 from memory_model.data.factbook import FACTBOOK
-from memory_model.terminal import PrecisionOption, bound_product_caches, count, progress_bar, use_threads, write_json
+from memory_model.terminal import PrecisionOption, count, progress_bar, use_threads, write_json
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 _WITHOUT_CODEC = "none,memory_exact,rag,rag_five"
@@ -56,7 +56,6 @@ def evaluate(
     from memory_model.export.embedder_cache import open_embedder
     from memory_model.models.folder import ModelFolder
 
-    bound_product_caches()
     use_threads(threads)
     rows = open_rows(data, limit)
     folder, has_codec = ModelFolder.open(model), codec is not None
@@ -105,7 +104,6 @@ def calibrate(
     from memory_model.eval.subject import Subject
     from memory_model.models.folder import ModelFolder
 
-    bound_product_caches()
     use_threads(threads)
     folder = ModelFolder.open(model)
     if save and folder.packaged:

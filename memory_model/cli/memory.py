@@ -13,7 +13,7 @@ from memory_model import terminal
 from memory_model.cli.training_data import training_files
 from memory_model.data.factbook import FACTBOOK
 from memory_model.data.tasks import QUESTIONS
-from memory_model.terminal import bound_product_caches, console, count, progress_bars, use_threads, write_json
+from memory_model.terminal import console, count, progress_bars, use_threads, write_json
 
 
 def rank_heads(
@@ -43,7 +43,6 @@ def rank_heads(
     from memory_model.nn.writing import writing_device
     from memory_model.train.head_ranking import HeadRanking, Round, prune
 
-    bound_product_caches()
     use_threads(threads)
     loaded = load_model(model, adapter)
     on = writing_device(device)
@@ -105,7 +104,6 @@ def fit_codec(
     from memory_model.nn.writing import writing_device
     from memory_model.train.codec_fit import default_factory, fit
 
-    bound_product_caches()
     use_threads(threads)
     folder = ModelFolder.open(model)
     if out is None and folder.packaged:

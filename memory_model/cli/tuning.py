@@ -14,7 +14,7 @@ from memory_model import terminal
 from memory_model.cli.training_data import prepared_sequences, training_files
 from memory_model.data.factbook import FACTBOOK
 from memory_model.data.tasks import QUESTIONS, TASKS
-from memory_model.terminal import amount, bound_product_caches, console, count, share, use_threads
+from memory_model.terminal import amount, console, count, share, use_threads
 
 
 def adapt(
@@ -90,7 +90,6 @@ def adapt(
         raise InvalidInput(f"--first-layer {first_layer} leaves nothing to tune: the model has {layers} layers")
     parse_weights(mixture, TASKS)  # raises before anything large is loaded
     run = out or folder.path / "adapt"
-    bound_product_caches()
     use_threads(threads)
     writing_device(device)  # raises where there is none
     begun = open_adapter(folder, start) if start else None

@@ -76,9 +76,7 @@ class ModelEncoder:
         from memory_model.models.folder import ModelFolder, packaged_models
         from memory_model.models.load import load_model, model_id_of
         from memory_model.nn.writing import writing_device
-        from memory_model.terminal import bound_product_caches
 
-        bound_product_caches()
         # Refused before anything large is loaded.
         made = Bundle.open(settings.bundle).manifest if settings.bundle is not None else None
         of_bundle = made.name if made is not None and made.name in packaged_models() else None
