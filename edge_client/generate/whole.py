@@ -14,7 +14,7 @@ from edge_client.engine import Engine
 from edge_client.errors import Cancellation
 from edge_client.generate.loop import Answer
 from edge_client.generate.sampling import Sampling
-from edge_client.recall.outcome import Recall
+from edge_client.recall.outcome import Recall, without
 from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import LocalSource
 from edge_client.recall.worker import Ticket
@@ -25,6 +25,8 @@ from memory3.text.verdict import Verdict
 
 MOST_TURNS = 12
 """Groups of memories that are read for one answer; of a longer document, so many at even distances."""
+LEFT_OUT = "LEFT_OUT"
+"""The reason of the recall that says how much of a longer document was not read."""
 BETWEEN = "\n\n"
 """Between the answers of two turns."""
 
@@ -61,11 +63,13 @@ class DocumentAnswer:
         sampling: Sampling,
         policy: RecallPolicy,
         cancellation: Cancellation,
-        turns: Sequence[Sequence[Hit]],
+        hits: Sequence[Hit],
     ) -> None:
+        """hits: all memories of the document."""
         self._engine, self._prompt, self._messages = engine, prompt, messages
         self._sampling, self._policy, self._cancellation = sampling, policy, cancellation
-        self._turns = turns
+        self._turns = turns_of(hits, engine.bundle.config.memory.memories_per_chunk)
+        self._hits = len(hits)
         self.recalled: tuple[Recalled, ...] = ()
 
     def keep(self, tokens: int) -> None:
@@ -104,7 +108,20 @@ class DocumentAnswer:
         if not kept and parts[-1].reason != "cancelled":  # all of them refused
             kept = parts[:1]
             yield Token(self._refusal_id, parts[0].text)
+        if (left_out := self._hits - sum(map(len, self._turns))) > 0:
+            yield self._told(left_out)
         yield _joined(kept, parts)
+
+    def _told(self, left_out: int) -> Recalled:
+        """The event that says what was not read."""
+        message = (
+            f"{left_out} of the document's {self._hits} memories were not read: of a long one, {MOST_TURNS} groups at"
+            " even distances are; ask about a part of it without naming it, and the nearest memories are read"
+        )
+        (recall,) = without([self._messages[-1]["content"]], LEFT_OUT, message, "skipped")
+        told = Recalled(len(self.recalled), False, recall)
+        self.recalled += (told,)
+        return told
 
     @property
     def _refusal_id(self) -> int:
@@ -174,8 +191,7 @@ def document_stream(
 ) -> AnswerStream:
     """The answer to a checked prompt about the document with these memories, in their order."""
     cancellation = Cancellation()
-    turns = turns_of(hits, engine.bundle.config.memory.memories_per_chunk)
-    source = DocumentAnswer(engine, prompt, messages, sampling, policy, cancellation, turns)
+    source = DocumentAnswer(engine, prompt, messages, sampling, policy, cancellation, hits)
     stream = AnswerStream(source, cancellation, done)
     engine.register(stream)
     return stream

@@ -62,6 +62,16 @@ def test_a_long_document_is_read_in_turns(reader: EdgeModel) -> None:
     assert result.statistics.recalls == len(result.recalls) == len(recalls)
 
 
+def test_what_is_left_out_of_a_very_long_document_is_told(reader: EdgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = reader.ask(QUESTION, about="List", **AT_ONCE)
+    assert every.errors == ()
+    monkeypatch.setattr(whole, "turns_of", lambda hits, slots: [hits[:slots]])
+    result = reader.ask(QUESTION, about="List", **AT_ONCE)
+    left_out = len(every.memories) - len(result.memories)
+    assert left_out > 0
+    assert result.errors[0].startswith(f"LEFT_OUT: {left_out} of the document's {len(every.memories)} memories")
+
+
 def test_answers_of_turns_stand_below_each_other_without_refusals_and_repetitions(
     reader: EdgeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
