@@ -42,7 +42,7 @@ def translate_memories(
     from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_model, model_id_of
     from memory_model.nn.writing import writing_device
-    from memory_model.train.translation_fit import fit_translation, places, written_memories
+    from memory_model.train.translation_fit import fit_translation, rotations, written_memories
 
     use_threads(threads)
     folders = [ModelFolder.open(one) for one in (old, new)]
@@ -70,7 +70,7 @@ def translate_memories(
             texts = texts or codec_texts(Reader.of(loaded), training_files(data, corpus), references, seed)[1]
             task = progress.add_task(f"writing memories of {folder.path.name}", total=len(texts))
             written.append(written_memories(loaded.writer, texts, partial(progress.advance, task)))
-            cos, sin = places(loaded.model, loaded.config, len(loaded.writer.prefix))
+            cos, sin = rotations(loaded.model, loaded.config, len(loaded.writer.prefix))
             del loaded
     translation, close = fit_translation(written[0], written[1], before, after, cos, sin)
     fresh = before.encode(written[0][-max(1, len(texts) // 10) :])

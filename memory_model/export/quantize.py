@@ -104,7 +104,8 @@ def _best_scale(rows: np.ndarray, bits: int, importance: np.ndarray | None = Non
     for factor in CANDIDATES:
         scale = cover * factor
         error = _round_to(rows, scale, bits) * scale - rows
-        np.square(error, out=error)
+        with np.errstate(over="ignore"):  # of the largest floats; an infinite error keeps the covering scale
+            np.square(error, out=error)
         total = error.sum(axis=0) if importance is None else importance @ error
         best = np.where(total < least, scale, best)
         least = np.minimum(total, least)

@@ -49,7 +49,7 @@ def written_memories(
     return found
 
 
-def places(model: Decoder, config: ModelConfig, prefix: int) -> tuple[np.ndarray, np.ndarray]:
+def rotations(model: Decoder, config: ModelConfig, prefix: int) -> tuple[np.ndarray, np.ndarray]:
     """(cos, sin) of a reference's tokens behind a prefix, for each memory head: float32 [heads, tokens, d]."""
     memory = config.memory
     cos, sin = (one.numpy() for one in model.rotary(torch.arange(prefix, prefix + memory.reference_tokens)))
@@ -88,7 +88,7 @@ def fit_translation(
 ) -> tuple[Translation, Closeness]:
     """The translation, fitted to all but the last tenth of the references, and how close it is on that tenth.
 
-    old, new: of the same references, before the codecs; cos, sin: see `places`. Raises InvalidInput for models that
+    old, new: of the same references, before the codecs; cos, sin: see `rotations`. Raises InvalidInput for models that
     cut texts into other tokens or keep other heads.
     """
     if [m.tokens for m in old] != [m.tokens for m in new]:
