@@ -1,9 +1,10 @@
 // Talks to the server this page came from, and to nobody else.
 
 import { byId } from "./dom.js";
+import { t } from "./words.js";
 
 const KEY = "memory3.api-key";
-const GONE = "the app on this device does not answer: start it again with `edge-client serve`, then press Again";
+const GONE = t`the app on this device does not answer: start it again with “edge-client serve”, then press Again`;
 
 // The address that `edge-client serve` prints holds the key, which is not to stay there.
 const given = /^#key=(.+)$/.exec(location.hash);
@@ -21,7 +22,7 @@ async function call(path, options = {}) {
     });
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
-    if (response.status !== 401) throw new Error(body.error?.message ?? `the server answered ${response.status}`);
+    if (response.status !== 401) throw new Error(body.error?.message ?? t`the server answered ${response.status}`);
     await askForKey();
   }
 }
@@ -50,7 +51,7 @@ async function* events(response) {
   try {
     for (;;) {
       const { value, done } = await reader.read();
-      if (done) throw new Error("the connection ended before the answer did: press Again");
+      if (done) throw new Error(t`the connection ended before the answer did: press Again`);
       rest += value;
       const lines = rest.split("\n\n");
       rest = lines.pop();

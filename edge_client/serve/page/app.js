@@ -8,10 +8,12 @@ import * as documents from "./documents.js";
 import { byId, plain, round, toast } from "./dom.js";
 import * as preferences from "./preferences.js";
 import * as service from "./service.js";
+import * as settings from "./settings.js";
 import * as sidebar from "./sidebar.js";
 import * as store from "./store.js";
 import * as thread from "./thread.js";
 import * as timeline from "./timeline.js";
+import { t, translatePage } from "./words.js";
 
 const SAVE_MS = 1000;
 const DRAWERS = { conversations: ["menu", "(max-width: 760px)"], memories: ["show-memories", "(max-width: 1100px)"] };
@@ -24,6 +26,8 @@ let about = null; // the document that questions are about: {key, source}
 let context = 0; // tokens that a conversation may have
 let citations = false; // whether the model says what each part of an answer was read from
 const running = new Map(); // by id: conversations that are being answered, each with what ends its answer
+
+const spoken = settings.chosen().language; // the choice that the page was drawn with
 
 const isRunning = () => running.has(conversation.id);
 const last = () => conversation.messages[conversation.leaf];
@@ -51,10 +55,10 @@ function drawDocuments() {
 function askAbout(chosen) {
   about = chosen;
   byId("about").hidden = !about;
-  byId("about-name").textContent = about ? `About ${about.source}` : "";
+  byId("about-name").textContent = about ? t`About ${about.source}` : "";
   conceal();
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
-  byId("question").placeholder = about ? "What is this about?" : "Ask something…";
+  byId("question").placeholder = about ? t`What is this about?` : t`Ask something…`;
   byId("question").focus();
 }
 
@@ -63,7 +67,7 @@ function drawContext() {
   const used = usage?.total_tokens ?? 0;
   byId("context").hidden = !used || !context;
   byId("context-bar").value = context ? used / context : 0;
-  byId("context-text").textContent = `${round(used)} of ${round(context)} tokens`;
+  byId("context-text").textContent = t`${round(used)} of ${round(context)} tokens`;
 }
 
 function panel(answer, chunk = null) {
@@ -184,23 +188,29 @@ async function answer(parent, question = null, begunOne = null) {
   const ran = await store.alone(mine.id, async () => {
     const known = await store.get(mine.id); // another tab may have gone on meanwhile
     if (known && known.changed > mine.changed) {
-      toast("This conversation went on in another tab; here it is. Send again.");
+      toast(t`This conversation went on in another tab; here it is. Send again.`);
       running.delete(mine.id);
       await changedElsewhere(mine.id);
       byId("question").value = question ?? "";
     } else await run(mine, parent, question, begunOne, control.signal);
   }).catch((error) => toast(plain(error.message), "error"));
   if (ran === false) {
-    toast("This conversation is being answered in another tab.", "error");
+    toast(t`This conversation is being answered in another tab.`, "error");
     byId("question").value = question ?? "";
   }
   running.delete(mine.id);
   if (conversation === mine) draw();
   else list();
+  speak();
+}
+
+/** Begin anew in the language that was chosen meanwhile, once no answer is under way that this would end. */
+function speak() {
+  if (settings.chosen().language !== spoken && !running.size) location.reload();
 }
 
 async function run(mine, parent, question, begunOne, signal) {
-  const settings = store.settings();
+  const chosen = settings.chosen();
   const bases = service.chosenBases();
   if (question !== null) {
     add(mine, parent, { role: "user", content: question, about });
@@ -212,7 +222,7 @@ async function run(mine, parent, question, begunOne, signal) {
   made.annotations ??= []; // one that was kept before there were any
   made.status = "waiting";
   made.error = "";
-  if (!begunOne && settings.compare && settings.mode !== "off") made.plain = begun();
+  if (!begunOne && chosen.compare && chosen.mode !== "off") made.plain = begun();
   const said = branch(mine, parent).map((at) => mine.messages[at]);
   const messages = answering.conversationFor(said, mine.system);
   const of = said.findLast((message) => message.role === "user")?.about;
@@ -236,14 +246,14 @@ async function run(mine, parent, question, begunOne, signal) {
     }
   };
   // One after the other, so that each has the device to itself and the speeds are true.
-  for (const [target, mode] of [...(made.plain && !begunOne ? [[made.plain, "off"]] : []), [made, settings.mode]]) {
+  for (const [target, mode] of [...(made.plain && !begunOne ? [[made.plain, "off"]] : []), [made, chosen.mode]]) {
     if (signal.aborted) target.status = "stopped";
-    else await answering.fill(target, answering.requestFor(messages, settings, mode, bases, citations, of), signal, changed(target));
+    else await answering.fill(target, answering.requestFor(messages, chosen, mode, bases, citations, of), signal, changed(target));
   }
   await keep(mine);
   if (conversation === mine) drawDocuments();
   if (conversation === mine) announce(made);
-  else toast(`Answered: ${mine.title}`);
+  else toast(t`Answered: ${mine.title}`);
 }
 
 async function keep(mine) {
@@ -255,7 +265,7 @@ async function keep(mine) {
 /** Tell those who cannot see it that the answer is there. */
 function announce(answer) {
   byId("end").textContent = "";
-  byId("end").textContent = answer.status === "failed" ? plain(answer.error) : `Answer: ${answer.content}`;
+  byId("end").textContent = answer.status === "failed" ? plain(answer.error) : t`Answer: ${answer.content}`;
 }
 
 // The narrow page's drawers: what is out of sight cannot be reached, and an open one has the page to itself
@@ -312,7 +322,7 @@ function key(event) {
     else conceal();
     return;
   }
-  if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key] || !store.settings().shortcuts) return;
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key] || !settings.chosen().shortcuts) return;
   event.preventDefault();
   KEYS[event.key]();
 }
@@ -324,11 +334,12 @@ function install() {
 }
 
 async function start() {
+  translatePage();
   const tell = (system) => {
     conversation.system = system;
     keep(conversation);
   };
-  preferences.prepare({ told: () => conversation.system, tell });
+  preferences.prepare({ told: () => conversation.system, tell, closed: speak });
   documents.prepare(askAbout);
   sidebar.prepare({ drawn: list, open });
   service.watch((question) => {
@@ -373,7 +384,7 @@ async function start() {
   if (health) {
     const { name, precision } = health.model;
     ({ context, citations } = health.model);
-    byId("model").textContent = `${name}, ${precision}, ${context.toLocaleString("en")} tokens`;
+    byId("model").textContent = t`${name}, ${precision}, ${round(context)} tokens`;
     drawContext();
   }
 }

@@ -1,6 +1,7 @@
 // What each part of an answer was read from: spans of its text, and the passage that one shows.
 
 import { byId, h } from "./dom.js";
+import { t } from "./words.js";
 
 const LOOKS_AHEAD = 12; // characters of Markdown's own that one step may pass over
 
@@ -10,7 +11,7 @@ const memoryOf = (answer, citation) =>
 
 /** What of the answer was read from a memory: its parts, in quotes. */
 export const given = (answer, memory) =>
-  (answer?.annotations ?? []).filter((one) => one.file_citation.file_id === memory.memory_id).map((one) => `“${one.text}”`);
+  (answer?.annotations ?? []).filter((one) => one.file_citation.file_id === memory.memory_id).map((one) => t`“${one.text}”`);
 
 /** A text with the characters from `start` to `end` marked. */
 export function marked(text, range) {
@@ -68,7 +69,7 @@ function show(part, answer, span) {
   const { filename, passage } = span.file_citation;
   const box = byId("passage");
   box.replaceChildren(h("strong", {}, memory.source ?? filename),
-    h("p", {}, memory.text ? marked(memory.text, passage) : "Its text is not known."));
+    h("p", {}, memory.text ? marked(memory.text, passage) : t`Its text is not known.`));
   box.hidden = false;
   const { left, top, bottom } = part.getBoundingClientRect();
   const below = bottom + box.offsetHeight + 12 < innerHeight;

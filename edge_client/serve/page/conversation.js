@@ -1,5 +1,7 @@
 // A conversation is a tree: every message names the place of the one before it, `leaf` the end of the branch that is shown.
 
+import { t } from "./words.js";
+
 const uniqueId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export const fresh = (system = "") =>
@@ -37,10 +39,10 @@ export function turnTo(conversation, at) {
 /** A conversation from a file, as a new one. Throws what is wrong with it. */
 export function imported(value) {
   const messages = (Array.isArray(value) ? value : value?.messages)?.filter((message) => message.role !== "system");
-  if (!messages?.length) throw new Error("the file holds no messages: choose one that “Export” made");
+  if (!messages?.length) throw new Error(t`the file holds no messages: choose one that “Export” made`);
   const read = messages.map((message, place) => {
     if (!["user", "assistant"].includes(message.role) || typeof message.content !== "string") {
-      throw new Error(`message ${place + 1} of the file is not one of a user or an assistant`);
+      throw new Error(t`message ${place + 1} of the file is not one of a user or an assistant`);
     }
     const parent = Number.isInteger(message.parent) && message.parent < place ? message.parent : place - 1;
     const list = (all) => (Array.isArray(all) ? all : []);

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { button, byId, h, memories, plain, toast } from "./dom.js";
 import * as service from "./service.js";
+import { locale, t } from "./words.js";
 
 let line = Promise.resolve();
 let ask = () => {};
@@ -41,7 +42,7 @@ async function local() {
 function localRow(document) {
   const { key, source, references, written_at } = document;
   const pieces = h("ul", { class: "pieces" });
-  const date = new Date(1000 * written_at).toLocaleDateString(undefined, { dateStyle: "medium" });
+  const date = new Date(1000 * written_at).toLocaleDateString(locale, { dateStyle: "medium" });
   const draw = () => api.memoriesOf(document).then(
     (all) => pieces.replaceChildren(...all.map((memory) => piece(document, memory, draw))),
     (error) => toast(plain(error.message), "error"));
@@ -53,9 +54,9 @@ function localRow(document) {
     },
   }, h("summary", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, `${memories(references)}, ${date}`)), pieces);
   return h("li", {}, row,
-    button("ask", `Ask about ${source}`, () => ask({ key, source })),
-    button("trash", `Delete ${source}`, async () => {
-      if (!confirm(`Delete “${source}” and its memories from this device?`)) return;
+    button("ask", t`Ask about ${source}`, () => ask({ key, source })),
+    button("trash", t`Delete ${source}`, async () => {
+      if (!confirm(t`Delete “${source}” and its memories from this device?`)) return;
       await api.forget(document).then(local, (error) => toast(plain(error.message), "error"));
     }));
 }
@@ -71,18 +72,18 @@ function piece(document, { chunk_number, text }, drawn) {
       toast(plain(error.message), "error");
     }
   };
-  const field = h("textarea", { rows: 4, "aria-label": "Text of the memory" });
+  const field = h("textarea", { rows: 4, "aria-label": t`Text of the memory` });
   const form = h("div", { class: "edit", hidden: true }, field, h("div", { class: "buttons" },
-    h("button", { type: "button", onclick: () => { form.hidden = true; } }, "Cancel"),
-    h("button", { type: "button", class: "primary", onclick: () => field.value.trim() && save(field.value) }, "Save")));
+    h("button", { type: "button", onclick: () => { form.hidden = true; } }, t`Cancel`),
+    h("button", { type: "button", class: "primary", onclick: () => field.value.trim() && save(field.value) }, t`Save`)));
   return h("li", {}, h("p", {}, text),
     h("div", { class: "tools" },
-      button("pen", "Correct this memory", () => {
+      button("pen", t`Correct this memory`, () => {
         field.value = text;
         form.hidden = false;
         field.focus();
       }),
-      button("trash", "Delete this memory", () => confirm("Delete this memory? The rest of the document stays.") && save(""))),
+      button("trash", t`Delete this memory`, () => confirm(t`Delete this memory? The rest of the document stays.`) && save(""))),
     form);
 }
 
@@ -90,7 +91,7 @@ function piece(document, { chunk_number, text }, drawn) {
 async function shared(page = "") {
   const found = await api.documents(service.chosenBase(), page).catch(() => ({ data: [], next: "" }));
   byId("u-documents").append(...found.data.map((document) => row(document)));
-  byId("u-shared").textContent = `In ${service.chosenBase()}`;
+  byId("u-shared").textContent = t`In ${service.chosenBase()}`;
   byId("u-shared").hidden = !found.data.length;
   byId("u-more").hidden = !found.next;
   byId("u-more").onclick = () => shared(found.next);
@@ -98,15 +99,15 @@ async function shared(page = "") {
 
 function add(files) {
   for (const file of files) {
-    const bar = h("progress", { max: 1, "aria-label": `Progress of ${file.name}` });
-    const state = h("span", { class: "dim" }, "in line");
+    const bar = h("progress", { max: 1, "aria-label": t`Progress of ${file.name}` });
+    const state = h("span", { class: "dim" }, t`in line`);
     byId("u-list").append(h("li", {}, h("span", { class: "name" }, file.name), state, bar));
     line = line.then(() => send(file, bar, state));
   }
 }
 
 async function send(file, bar, state) {
-  state.textContent = "reading";
+  state.textContent = t`reading`;
   let failed = "";
   let notes = "";
   let written = 0;
@@ -116,14 +117,14 @@ async function send(file, bar, state) {
       else if (step.outcome === "read") notes = step.message;
       else if (step.outcome === "writing") {
         bar.value = step.done / step.references;
-        state.textContent = `${step.done} of ${memories(step.references)}`;
+        state.textContent = t`${step.done} of ${memories(step.references)}`;
       } else written += step.references;
     }
   } catch (error) {
     failed = error.message;
   }
   bar.remove();
-  const done = failed ? plain(failed) : `ready: ${memories(written)}`;
+  const done = failed ? plain(failed) : t`ready: ${memories(written)}`;
   state.textContent = notes ? `${done}; ${plain(notes)}` : done;
   state.className = failed ? "bad" : "good";
   await local();

@@ -1,5 +1,7 @@
 // Makes elements. Text is always text here.
 
+import { locale, t } from "./words.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** The element with that id. */
@@ -33,8 +35,8 @@ export const button = (name, title, onclick, text = "") =>
   h("button", { type: "button", class: text ? "small" : "icon", title, "aria-label": text ? null : title, onclick }, icon(name), text || null);
 
 /** A button that copies what `text` returns. Plain HTTP has no clipboard, so the old way stands behind it. */
-export function copyButton(text, what) {
-  const made = button("copy", `Copy the ${what}`, () => copy(text()), "Copy");
+export function copyButton(text, title) {
+  const made = button("copy", title, () => copy(text()), t`Copy`);
   made.setAttribute("aria-label", made.title);
   return made;
 }
@@ -50,7 +52,7 @@ async function copy(text) {
     document.execCommand("copy");
     field.remove();
   }
-  toast("Copied.");
+  toast(t`Copied.`);
 }
 
 /** Hand a value out as a JSON file. */
@@ -69,10 +71,10 @@ export function toast(text, kind = "") {
 }
 
 /** "1 memory", "2 memories". */
-export const memories = (number) => `${number} ${number === 1 ? "memory" : "memories"}`;
+export const memories = (number) => (number === 1 ? t`1 memory` : t`${number} memories`);
 
 export const round = (value, digits = 0) =>
-  Number(value ?? 0).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  Number(value ?? 0).toLocaleString(locale, { maximumFractionDigits: digits, minimumFractionDigits: digits });
 
 /** An error without the name of its class and what the connection library said of it; commands in quotes. */
 export function plain(error) {

@@ -2,6 +2,7 @@
 
 import { copyButton, h } from "./dom.js";
 import { lexer } from "./vendor/marked.js";
+import { t } from "./words.js";
 
 const SAFE = /^(?:https?:|mailto:)/i;
 const TAGS = { paragraph: "p", blockquote: "blockquote", strong: "strong", em: "em", del: "s", br: "br", hr: "hr" };
@@ -12,7 +13,7 @@ function element(token) {
   if (TAGS[token.type]) return h(TAGS[token.type], {}, inside(token));
   switch (token.type) {
     case "heading": return h(`h${Math.min(token.depth + 1, 6)}`, {}, inside(token));
-    case "code": return h("div", { class: "code" }, copyButton(() => token.text, "code"),
+    case "code": return h("div", { class: "code" }, copyButton(() => token.text, t`Copy the code`),
       h("pre", { tabindex: "0" }, h("code", {}, token.text)));
     case "codespan": return h("code", {}, token.text);
     case "list": return h(token.ordered ? "ol" : "ul", { start: token.start > 1 ? token.start : null }, token.items.map((item) =>

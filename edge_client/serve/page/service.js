@@ -2,10 +2,12 @@
 
 import * as api from "./api.js";
 import { byId, h } from "./dom.js";
-import * as store from "./store.js";
+import * as settings from "./settings.js";
+import { t } from "./words.js";
 
 const EVERY_MS = 5000;
 const MOST = 8; // that the app reads together
+const STATES = { damaged: t`damaged`, unavailable: t`unavailable`, mismatched: t`mismatched` }; // of a knowledge base
 let bases = [];
 let local = []; // documents that this device remembers
 let usual = { default: "", also: [] }; // what the app reads unless a request says otherwise
@@ -16,9 +18,9 @@ let suggesting = 0;
 /** Whether a memory that was read is of a document of this device. */
 export const isLocal = (memory) => local.some((one) => one.key === memory.document_key && one.knowledge_base === memory.knowledge_base);
 
-export const chosenBase = () => byId("base").value || store.settings().base;
+export const chosenBase = () => byId("base").value || settings.chosen().base;
 
-const alsoWanted = () => store.settings().also ?? usual.also;
+const alsoWanted = () => settings.chosen().also ?? usual.also;
 
 /** All of the service that the next question reads: the chosen one first. */
 export function chosenBases() {
@@ -33,7 +35,7 @@ export function watch(ask) {
   setInterval(() => document.hidden || look(), EVERY_MS);
   document.addEventListener("visibilitychange", () => document.hidden || look());
   byId("base").addEventListener("change", () => {
-    store.setSettings({ base: byId("base").value });
+    settings.choose({ base: byId("base").value });
     drawAlso();
     suggest();
   });
@@ -42,9 +44,9 @@ export function watch(ask) {
 
 async function look() {
   const found = await api.getJson("/v1/knowledge_bases").catch(() => null);
-  if (!found) tell("gone", "app not running", "The app on this device does not answer: start it again with “edge-client serve”.");
-  else if (found.error) tell("offline", "offline", `No service at ${found.address}: answers read only what this device has until it is back.`);
-  else tell("online", found.address ? "online" : "this device", "");
+  if (!found) tell("gone", t`app not running`, t`The app on this device does not answer: start it again with “edge-client serve”.`);
+  else if (found.error) tell("offline", t`offline`, t`No service at ${found.address}: answers read only what this device has until it is back.`);
+  else tell("online", found.address ? t`online` : t`this device`, "");
   const now = JSON.stringify(found && [found.data, !found.error]);
   if (drawn === now) return;
   drawn = now;
@@ -73,22 +75,22 @@ async function suggest() {
 }
 
 function drawBases() {
-  const wanted = store.settings().base || usual.default;
+  const wanted = settings.chosen().base || usual.default;
   const known = bases.some((base) => base.name === wanted) ? bases : [{ name: wanted, state: "ready" }, ...bases];
   byId("base").replaceChildren(...known.map(({ name, state }) => {
     const usable = state === "ready";
-    return h("option", { value: name, disabled: !usable, selected: name === wanted }, usable ? name : `${name}: ${state}`);
+    return h("option", { value: name, disabled: !usable, selected: name === wanted }, usable ? name : `${name}: ${STATES[state] ?? state}`);
   }));
   drawAlso();
 }
 
 /** What is read beside the chosen one: those of this device, and others of the service that may be chosen. */
 function drawAlso() {
-  const own = [...new Set(local.map((document) => document.knowledge_base))].map((name) => `${name} (on this device)`);
+  const own = [...new Set(local.map((document) => document.knowledge_base))].map((name) => t`${name} (on this device)`);
   const others = bases.filter((base) => base.state === "ready" && base.name !== chosenBase()).map((base) => base.name);
   const change = ({ target }) => {
     const rest = alsoWanted().filter((name) => name !== target.value);
-    store.setSettings({ also: target.checked ? [...rest, target.value] : rest });
+    settings.choose({ also: target.checked ? [...rest, target.value] : rest });
     drawAlso();
   };
   const box = (name, options) => h("label", { class: "box" }, h("input", { type: "checkbox", value: name, ...options }), name);
@@ -100,7 +102,7 @@ function drawAlso() {
   byId("s-also").hidden = !own.length && !others.length;
   const also = [...own, ...chosenBases().slice(1)];
   byId("also").textContent = `+ ${also.length}`;
-  byId("also").title = `Also read: ${also.join(", ")}`;
+  byId("also").title = t`Also read: ${also.join(", ")}`;
   byId("also").setAttribute("aria-label", byId("also").title);
   byId("also").hidden = !also.length;
 }

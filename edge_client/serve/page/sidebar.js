@@ -3,6 +3,7 @@
 import { imported } from "./conversation.js";
 import { button, byId, download, h, plain, toast } from "./dom.js";
 import * as store from "./store.js";
+import { t } from "./words.js";
 
 const fileName = (title) => title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
 
@@ -19,15 +20,15 @@ export async function draw(current, { busy, open, changed, removed }) {
     return h(
       "li", { class: `${mine ? "current" : ""} ${busy(id) ? "busy" : ""}` },
       h("button", { class: "open", "aria-current": mine ? "true" : null, onclick: () => open(id) }, title),
-      button("pen", `Rename ${title}`, async () => {
-        const name = prompt("Name of the conversation", title)?.trim();
+      button("pen", t`Rename ${title}`, async () => {
+        const name = prompt(t`Name of the conversation`, title)?.trim();
         if (!name) return;
         await store.put({ ...await store.get(id), title: name });
         changed(id, name);
       }),
-      button("down", `Export ${title}`, async () => download(`${fileName(title)}.json`, await store.get(id))),
-      button("trash", `Delete ${title}`, async () => {
-        if (!confirm(`Delete “${title}”?`)) return;
+      button("down", t`Export ${title}`, async () => download(`${fileName(title)}.json`, await store.get(id))),
+      button("trash", t`Delete ${title}`, async () => {
+        if (!confirm(t`Delete “${title}”?`)) return;
         await store.remove(id);
         removed(id);
       }),
@@ -47,7 +48,7 @@ export function prepare({ drawn, open }) {
       await store.put(conversation);
       open(conversation.id);
     } catch (error) {
-      toast(`Not imported: ${plain(error.message)}`, "error");
+      toast(t`Not imported: ${plain(error.message)}`, "error");
     }
   });
 }

@@ -1,6 +1,8 @@
-// Conversations in this browser (IndexedDB), told to its other tabs; settings in localStorage.
+// Conversations in this browser (IndexedDB), told to its other tabs.
 
 import { toast } from "./dom.js";
+import { read, write } from "./settings.js";
+import { t } from "./words.js";
 
 const channel = new BroadcastChannel("memory3");
 const opened = new Promise((resolve, reject) => {
@@ -39,7 +41,7 @@ export async function put(conversation) {
     unsaved.delete(conversation.id);
   } catch (error) {
     unsaved.set(conversation.id, conversation);
-    if (!complained) toast(`This browser keeps no conversations (${error?.message ?? "storage is off"}): export what you need.`, "error");
+    if (!complained) toast(t`This browser keeps no conversations (${error?.message ?? t`storage is off`}): export what you need.`, "error");
     complained = true;
   }
   channel.postMessage({ id: conversation.id });
@@ -74,22 +76,4 @@ export async function alone(id, work) {
     write(key, 0);
   }
   return true;
-}
-
-// localStorage throws where the browser forbids it.
-const read = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
-const write = (key, value) => { try { localStorage.setItem(key, value); } catch { /* until the page is closed */ } };
-
-export const DEFAULTS = {
-  mode: "overlap", temperature: 0, max_tokens: 512, base: "", also: null, compare: false, only_documents: false, shortcuts: true,
-};
-const SETTINGS = "memory3.settings";
-let chosen = DEFAULTS;
-try { chosen = { ...DEFAULTS, ...JSON.parse(read(SETTINGS)) }; } catch { /* another program's */ }
-
-export const settings = () => chosen;
-
-export function setSettings(changed) {
-  chosen = { ...chosen, ...changed };
-  write(SETTINGS, JSON.stringify(chosen));
 }

@@ -4,17 +4,18 @@ import { annotate } from "./citations.js";
 import { branch, versions } from "./conversation.js";
 import { button, byId, copyButton, h, memories, plain } from "./dom.js";
 import { show } from "./markdown.js";
+import { t } from "./words.js";
 
 const ENDINGS = {
-  stopped: "Stopped.",
-  cut: "Cut at the longest length, which the settings hold: “Continue” goes on.",
-  broken: "The page was closed in the middle of this answer: “Continue” goes on.",
+  stopped: t`Stopped.`,
+  cut: t`Cut at the longest length, which the settings hold: “Continue” goes on.`,
+  broken: t`The page was closed in the middle of this answer: “Continue” goes on.`,
 };
 
 const VERDICTS = {
-  from_the_model: "These are the model's own words: nothing in the documents gave them. Check them, or choose “Only from my documents” in the settings.",
-  not_in_what_was_read: "The model found no answer in what it read. Ask in the document's own words, open what was read, or add a document.",
-  nothing_found: "Nothing near the question was found: choose another knowledge base above, or add a document.",
+  from_the_model: t`These are the model's own words: nothing in the documents gave them. Check them, or choose “Only from my documents” in the settings.`,
+  not_in_what_was_read: t`The model found no answer in what it read. Ask in the document's own words, open what was read, or add a document.`,
+  nothing_found: t`Nothing near the question was found: choose another knowledge base above, or add a document.`,
 };
 
 /** One answer on the page. select: called when the reader wants to see what it read. */
@@ -22,9 +23,9 @@ export class AnswerView {
   constructor(answer, { label = "", select, tools }) {
     this.answer = answer;
     this.text = h("div", { class: "markdown" });
-    this.sources = h("button", { type: "button", class: "small sources", title: "Show what was read", onclick: select });
+    this.sources = h("button", { type: "button", class: "small sources", title: t`Show what was read`, onclick: select });
     this.note = h("p", { class: "note", hidden: true });
-    this.tools = h("span", { class: "tools" }, tools, copyButton(() => answer.content, "answer"));
+    this.tools = h("span", { class: "tools" }, tools, copyButton(() => answer.content, t`Copy the answer`));
     this.drawn = null;
     this.element = h(
       "div", { class: "answer" },
@@ -68,13 +69,13 @@ export class AnswerView {
     let kind = "dim";
     if (answer.status === "failed") [text, kind] = [plain(answer.error), "bad"];
     else if (failed || (answer.without && !busy)) {
-      text = `${without(answer.chunks)}: ${
-        failed ? plain(failed.error).replace(/[.:]$/, "") : "the service did not answer"}.`;
+      const reason = failed ? plain(failed.error).replace(/[.:]$/, "") : t`the service did not answer`;
+      text = t`${without(answer.chunks)}: ${reason}.`;
       kind = "warn";
     } else if (!busy && !text) {
       text = VERDICTS[answer.verdict] ?? "";
       if (answer.chunks.some((chunk) => chunk.state === "offline" && chunk.service_error && !chunk.service_error.startsWith("OFFLINE"))) {
-        [text, kind] = [`The service did not answer; read from this device. ${text}`.trim(), "warn"];
+        [text, kind] = [t`The service did not answer; read from this device. ${text}`.trim(), "warn"];
       }
     }
     this.note.textContent = text;
@@ -86,15 +87,16 @@ export class AnswerView {
     const { answer } = this;
     const cited = [...new Set((answer.annotations ?? []).map((one) => one.file_citation.filename).filter(Boolean))];
     const read = cited.length ? shortened(cited) : titles(answer.chunks);
-    const how = answer.verdict === "grounded" || cited.length ? "From" : "Read";
-    const text = answer.status === "waiting" ? "thinking…" : read.length ? `${how}: ${read.join(", ")}` : "";
+    const sources = read.join(", ");
+    const from = answer.verdict === "grounded" || cited.length ? t`From: ${sources}` : t`Read: ${sources}`;
+    const text = answer.status === "waiting" ? t`thinking…` : sources && from;
     if (this.sources.textContent !== text) this.sources.textContent = text; // a press is not to fall between two drawings
     this.sources.hidden = !text;
     this.sources.disabled = busy && !answer.chunks.length;
   }
 }
 
-const shortened = (all) => (all.length > 3 ? [...all.slice(0, 3), `${all.length - 3} more`] : all);
+const shortened = (all) => (all.length > 3 ? [...all.slice(0, 3), t`${all.length - 3} more`] : all);
 
 /** What people call a memory's document. */
 export const sourceOf = (memory) => memory.source ?? (memory.title || memory.document_key);
@@ -105,9 +107,9 @@ const titles = (chunks) =>
 
 /** What an answer did without: a memory that an earlier one had read is read on when no new one can be had. */
 function without(chunks) {
-  if (chunks.some((chunk) => chunk.read.length)) return "Some chunks went without new memories";
+  if (chunks.some((chunk) => chunk.read.length)) return t`Some chunks went without new memories`;
   const kept = Math.max(0, ...chunks.map((chunk) => chunk.kept));
-  return kept ? `Answered without new memories, with ${memories(kept)} from before` : "Answered from the weights alone";
+  return kept ? t`Answered without new memories, with ${memories(kept)} from before` : t`Answered from the weights alone`;
 }
 
 /** Which of the versions of a message this is, with the way to the others; nothing where it is the only one. */
@@ -120,8 +122,8 @@ function turner(conversation, at, turn) {
     made.disabled = all[to] === undefined;
     return made;
   };
-  return h("span", { class: "turner" }, step("left", "Version before", number - 1), `${number + 1}/${all.length}`,
-    step("right", "Next version", number + 1));
+  return h("span", { class: "turner" }, step("left", t`Version before`, number - 1), `${number + 1}/${all.length}`,
+    step("right", t`Next version`, number + 1));
 }
 
 /** Draw the branch of a conversation that is shown; returns the views of its answers: {answer: view}. */
@@ -132,16 +134,16 @@ export function draw(conversation, { select, retry, goOn, edit, turn }) {
     const message = conversation.messages[at];
     const turning = turner(conversation, at, turn);
     if (message.role === "user") {
-      const about = message.about ? h("small", { class: "dim" }, `About ${message.about.source}`) : null;
+      const about = message.about ? h("small", { class: "dim" }, t`About ${message.about.source}`) : null;
       return h("li", { class: "user" }, h("div", { class: "said" }, about, message.content),
-        h("div", { class: "tools" }, turning, button("pen", "Edit the question", () => edit(at))));
+        h("div", { class: "tools" }, turning, button("pen", t`Edit the question`, () => edit(at))));
     }
     const last = number === places.length - 1;
-    const columns = message.plain ? [[message.plain, "Without memory"], [message, "With memory"]] : [[message, ""]];
+    const columns = message.plain ? [[message.plain, t`Without memory`], [message, t`With memory`]] : [[message, ""]];
     const made = columns.map(([answer, label]) => {
       const again = last && answer === message;
-      const more = again && h("span", { class: "go-on" }, button("right", "Continue the answer", () => goOn(at), "Continue"));
-      const tools = answer === message ? [turning, more || null, again ? button("retry", "Answer again (r)", retry, "Again") : null] : [];
+      const more = again && h("span", { class: "go-on" }, button("right", t`Continue the answer`, () => goOn(at), t`Continue`));
+      const tools = answer === message ? [turning, more || null, again ? button("retry", t`Answer again (r)`, retry, t`Again`) : null] : [];
       const view = new AnswerView(answer, { label, select: () => select(answer), tools });
       views.set(answer, view);
       return view.element;
