@@ -22,7 +22,7 @@ from edge_client.local.folder import (
     to_write_anew,
     write_anew,
 )
-from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
+from edge_client.local.knowledge_base import EmptyKnowledgeBase, LocalKnowledgeBase, read_head
 from edge_client.local.store import LocalStore, check_name
 from edge_client.local.sync import FileSync
 from edge_client.local.writer import MemoryWriter
@@ -128,7 +128,12 @@ def remembered(
     store = EdgeSettings(**given).store
     if kb is None:
         for path in store.files():
-            with closing(LocalKnowledgeBase.any(path)) as base:
+            try:
+                base = LocalKnowledgeBase.any(path)
+            except EmptyKnowledgeBase as error:
+                say(str(error))
+                continue
+            with closing(base):
                 documents, references = len(base.files()), len(base)
                 model = store.model_of(path, base.head)
             size = f"{path.stat().st_size / 1e6:.1f} MB"

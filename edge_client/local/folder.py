@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_client.errors import StorageError
 from edge_client.local.database import disk_errors, merge_journal
-from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents, read_head
+from edge_client.local.knowledge_base import EmptyKnowledgeBase, LocalKnowledgeBase, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.store import SUFFIX, LocalStore, files_of
 from edge_client.local.writer import MemoryWriter
@@ -67,7 +67,8 @@ class LocalKnowledgeBases:
         self._unusable: dict[Path, _File] = {}  # reported once
         self._unavailable: set[Path] = set()  # reported once, and tried again
         for path in self._paths():
-            self._take_in(path)
+            with contextlib.suppress(EmptyKnowledgeBase):  # as if it were not there; `base` fills it
+                self._take_in(path)
 
     def __len__(self) -> int:
         """Knowledge bases of the device's own."""

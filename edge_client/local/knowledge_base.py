@@ -49,6 +49,12 @@ _ONE = "SELECT refs.id, document FROM refs JOIN documents ON documents.id = docu
 _PAYLOADS = "SELECT id, crc32c, payload FROM payloads WHERE id IN"
 
 
+class EmptyKnowledgeBase(MissingFile):
+    """A file holds nothing: the creation of its knowledge base was interrupted, or goes on."""
+
+    reason = MissingFile.reason
+
+
 class LocalKnowledgeBase:
     """One open file. Thread-safe; several processes may have it open, and see what others committed.
 
@@ -452,7 +458,7 @@ def read_head(path: Path) -> Head:
     with disk_errors(path), contextlib.closing(connected(path)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and knowledge_file.is_empty(connection):  # its creation was interrupted
-            raise MissingFile(f"{path} is empty: fill it with `edge-client remember`")
+            raise EmptyKnowledgeBase(f"{path} is empty: fill it with `edge-client remember`")
         try:
             return knowledge_file.read_head(connection)
         except CorruptFile as error:

@@ -18,6 +18,7 @@ from memory3.errors import CorruptFile
 from memory3.files.bundle import Bundle, replace_folder
 from memory3.text.tokenizer import read_backend
 from tests.disk_faults.programs import require_nothing_breaks
+from tests.edge_client.cli.conftest import run
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
@@ -49,6 +50,19 @@ def test_a_store_on_a_read_only_file_system_is_read_and_refuses_what_is_new(
         with pytest.raises(StorageError) as refused:
             model.remember("Colour: blue", key="b", title="Lid")
         assert refused.value.reason == "NOT_WRITABLE"
+
+
+def test_a_knowledge_base_without_room_for_its_beginning_is_filled_later(tiny: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "mine.memories").touch()  # what a full disk leaves
+    note, local = tmp_path / "note.txt", ["--local", tmp_path]
+    note.write_text("The safe opens with 4711.")
+    listed = run("remembered", *local)
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert "mine.memories is empty: fill it with `edge-client remember`" in listed.stderr
+    asked = run("ask", "Where is the key?", "--bundle", tiny.folder, "--max-tokens", 1, "--offline", *local)
+    assert asked.exit_code == 0, asked.output
+    stored = run("remember", note, "--bundle", tiny.folder, *local)
+    assert (stored.exit_code, stored.stdout) == (0, "1 document: 1 stored; 1 memory\n")
 
 
 def test_what_sqlite_calls_damage_is_none_where_a_check_finds_the_file_whole(tmp_path: Path) -> None:
