@@ -216,8 +216,12 @@ def _show(outcomes: Iterable[DocumentOutcome], total: int, report: Report | None
                     counts[one.outcome] += 1
                     references += one.references
                 written = references + (one.done if one.outcome == "writing" else 0)
-                what = f"{counts.total():,} of {counted(total, 'document')}, {counted(written, 'memory')}"
-                progress.update(task, completed=counts.total(), description=what)
+                read = counts.total() - counts["dropped"]
+                what = f"{read:,} of {counted(total, 'document')}, {counted(written, 'memory')}"
+                progress.update(task, completed=read, description=what)
+            read = counts.total() - counts["dropped"]  # fewer than were expected if pages have no text
+            what = f"{read:,} of {counted(read, 'document')}, {counted(references, 'memory')}"
+            progress.update(task, total=read, completed=read, description=what)
     except KeyboardInterrupt:
         say("interrupted; what was written is kept, run the same command again to go on")
         raise

@@ -209,5 +209,11 @@ class _Shown:
             if upload.outcome == "failed":
                 line = f"[red]failed[/] {plain(upload.where)}: {upload.reason}: {plain(upload.message)}"
                 self.progress.console.print(line, soft_wrap=True)
-            what = f"{self.how_far}, {counted(self.references, 'reference')}"
-            self.progress.update(self._task, advance=1, description=what)
+            self._update()
+        if not self.interrupted:
+            self.total = self.outcomes.total()  # fewer than were expected if pages have no text
+            self._update()
+
+    def _update(self) -> None:
+        what = f"{self.how_far}, {counted(self.references, 'reference')}"
+        self.progress.update(self._task, total=self.total, completed=self.outcomes.total(), description=what)

@@ -79,6 +79,7 @@ def test_what_left_a_folder_is_dropped_unless_it_shall_be_kept(tiny: Bundle, not
     result = run("remember", notes, "--bundle", tiny.folder)
     assert "2 dropped, 1 unchanged" in result.stdout
     assert f"dropped {notes}/rent.md" in result.stderr
+    assert "1 of 1 document," in result.stderr, "what is dropped is not counted as read"
     assert keys(tiny) == [str(notes / "lease.md"), str(outside)]
     (notes / "lease.md").unlink()
     assert "1 dropped" in remembered(tiny, notes)

@@ -57,6 +57,13 @@ def test_the_sources_of_an_answer_on_the_command_line_know_their_page(tiny: Bund
     assert "mine: manual.pdf, page 2 #0" in shown
 
 
+def test_a_page_without_text_is_reported_and_not_counted(tiny: Bundle, tmp_path: Path) -> None:
+    done = run("remember", pdf(tmp_path / "scan.pdf", PAGES[0], ""), "--bundle", tiny.folder)
+    assert (done.exit_code, done.stdout) == (0, "1 document: 1 stored; 1 memory\n")
+    assert "1 of 1 document, 1 memory" in done.stderr
+    assert "scan.pdf: no text on page 2 of 2" in done.stderr
+
+
 def test_a_long_pdf_that_is_asked_about_is_read_by_its_pages(tiny: Bundle, tmp_path: Path) -> None:
     canvas = Canvas(str(tmp_path / "manual.pdf"))
     for page in (1, 2):

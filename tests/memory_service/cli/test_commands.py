@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from reportlab.pdfgen.canvas import Canvas
 from typer.testing import CliRunner
 
 from memory_service.cli import app
@@ -68,6 +69,18 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")
     assert (again.exit_code, again.stdout) == (0, "1 document: 1 unchanged; 1 reference\n")
     assert "created" not in again.stderr
+
+
+def test_a_page_without_text_is_reported_and_not_counted(running: Service, tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "scan.pdf"))
+    canvas.drawString(72, 700, "The pump is red.")
+    canvas.showPage()
+    canvas.showPage()
+    canvas.save()
+    done = command(running, "ingest", tmp_path, "--kb", "scans")
+    assert (done.exit_code, done.stdout) == (0, "1 document: 1 stored; 1 reference\n")
+    assert "1 of 1 document done, 1 reference" in done.stderr
+    assert "scan.pdf: no text on page 2 of 2" in done.stderr
 
 
 def test_files_are_named_by_their_path_or_a_name_and_pruned_when_they_are_gone(
