@@ -1,8 +1,8 @@
 """`Scheduler`: owns a decoder's caches and runs what others request, through a queue to its thread.
 
 Steps that come together are run together: a step waits a few milliseconds for the other sequences that are decoding.
-A sequence that decodes alone makes its steps itself while it holds the caches: two changes of thread a token would cost
-up to a tenth of the decoding rate.
+A sequence that decodes alone reads and makes its steps itself while it holds the caches: two changes of thread a token
+would cost up to a tenth of the decoding rate, and what another core has read is not in this one's caches.
 Prompts are read in pieces between steps. On the CPU, what is read in the background has a thread of its own, at a low
 priority, and runs at the same time as the steps.
 """
@@ -128,7 +128,7 @@ class Scheduler:
         request = _Read(sequence, tokens, all_logits, draft)
         sequence.reading = True
         try:
-            if not self._step_alone(request):
+            if not self._read_alone(request):
                 self._queue.put(request)
             request.wait()
         finally:
@@ -155,9 +155,9 @@ class Scheduler:
             self._thread.join(STOP_S)
         self._background.shutdown(wait=False)
 
-    def _step_alone(self, request: _Read) -> bool:
-        """Make a step in the thread that requests it; False, and nothing is done, where others wait or decode too."""
-        if not request.steps or not self._owner.acquire(blocking=False):
+    def _read_alone(self, request: _Read) -> bool:
+        """Read in the thread that requests it; False, and nothing is done, where others wait or decode too."""
+        if not self._owner.acquire(blocking=False):
             return False
         try:
             if self._stopped:
@@ -166,16 +166,23 @@ class Scheduler:
                 return True
             if self._waiting or not self._queue.empty() or not self._alone(request.sequence):
                 return False
-            self._step([request])
+            if request.steps:
+                self._step([request])
+            else:
+                self._read(request)
             self._free_since = time.monotonic()
             return True
         finally:
             self._owner.release()
 
     def _alone(self, sequence: SequenceState) -> bool:
-        """Whether a sequence has a slot, reads in the foreground, and no other one decodes."""
+        """Whether a sequence reads in the foreground, no other one decodes, and it has a slot or gets one."""
         background = self._concurrent_steps and sequence.per_step is not None
-        return sequence.slot is not None and not background and not self._missing({sequence})
+        if background or self._missing({sequence}):
+            return False
+        if sequence.slot is None and (slot := self._slots.free({sequence})) is not None:
+            self._slots.give(slot, sequence)
+        return sequence.slot is not None
 
     # Everything below runs in the scheduler's thread, or in the thread that holds `_owner`.
 
