@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import time
@@ -16,6 +17,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from memory_model.models.folder import ModelFolder, packaged_models
 FOLDER = ROOT / "build" / "llama"
 HOW_TO_BUILD = "llama.cpp is not built, so it is not compared with: `make llama` builds it in a quarter of an hour"
 """For a packaged model; the base of another is not known."""
+NO_PROMPTS = "llama.cpp is not compared with: reading a prompt on this processor ends in an illegal instruction"
 TIMEOUT_S = 300.0
 ONCE_AS_JSON = ("-r", "1", "-o", "json")
 
@@ -54,6 +57,21 @@ class LlamaCpp:
             return None
         make_links(found[0].parent)
         return cls(found[0].parent, base)
+
+    @classmethod
+    def reading(cls, model: str = MODEL) -> tuple[LlamaCpp | None, str]:
+        """The build, where it reads prompts on this processor; else None and why."""
+        found = cls.find(model)
+        if found is None:
+            return None, HOW_TO_BUILD
+        return (found, "") if found.reads_prompts else (None, NO_PROMPTS)
+
+    @cached_property
+    def reads_prompts(self) -> bool:
+        """Whether it reads a prompt on this processor: with the AMX of some virtual machines it does not."""
+        command = [self.programs / "llama-bench", "-m", self.model, "-p", 64, "-n", 0, "-r", "1"]
+        done = subprocess.run([*map(str, command)], env=self._environment, capture_output=True, timeout=TIMEOUT_S)
+        return done.returncode != -signal.SIGILL
 
     def bench(self, *, prompt: int = 0, generate: int = 0, threads: int = 1, together: bool = False) -> float:
         """Seconds that llama-bench needs to read `prompt` and write `generate` tokens, once.

@@ -16,9 +16,25 @@ from edge_client import EdgeModel, Finished, Recalled
 from edge_client.retrieval import RetrievalResult
 from edge_client.stream import Statistics
 from edge_client.wire.client import MemoryClient
+from memory3.text.tokenizer import Tokenizer
 
 NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""
+
+
+class Endless:
+    """A `TokenConstraint` with which an answer ends neither by itself nor because it repeats itself."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._ends = list(tokenizer.stop_ids)
+
+    def allow(self, logits: np.ndarray) -> np.ndarray:
+        """All but the tokens that end an answer."""
+        logits[self._ends] = -np.inf
+        return logits
+
+    def took(self, token: int) -> None:
+        """Nothing depends on it."""
 
 
 class AnswerSettings(Settings):
@@ -89,14 +105,12 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int, *, citations: 
 
     recall: overlap, exact or off. The caches are made and the prefix is read before the clock starts.
     """
-    tokenizer = model.bundle.tokenizer
-    ends = set(tokenizer.stop_ids)
     session = model.session(memory=recall)
     recalls: list[Recalled] = []
     finished: Finished | None = None
     began = time.perf_counter()
-    bias = dict.fromkeys(ends, NEVER)
-    for event in session.send(text, max_tokens=tokens, logit_bias=bias, citations=citations):
+    endless = Endless(model.bundle.tokenizer)
+    for event in session.send(text, max_tokens=tokens, constraint=endless, citations=citations):
         if isinstance(event, Recalled):
             recalls.append(event)
         elif isinstance(event, Finished):

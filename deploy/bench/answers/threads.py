@@ -68,8 +68,9 @@ def _row(settings: AnswerSettings, tokens: int, threads: int, llama: LlamaCpp | 
             return answer(model, short[number], "off", generated).tokens_per_s
 
         variants: dict[str, Callable[[int], float]] = {PREFILL: prefill, DECODING: decoding}
-        if llama:
+        if llama and llama.reads_prompts:
             variants[PEER_PREFILL] = lambda _: tokens / llama.bench(prompt=tokens, threads=threads)
+        if llama:
             variants[PEER_DECODING] = lambda _: generated / llama.bench(generate=generated, threads=threads)
         answer(model, short[-1], "off", 2)  # llama-bench warms up by itself
         samples = interleave(variants, rounds, warm_up=0, label=f"{threads} threads")
@@ -79,9 +80,12 @@ def _row(settings: AnswerSettings, tokens: int, threads: int, llama: LlamaCpp | 
     }
     if llama:
         measured |= {
-            "llama_cpp_prefill_tokens_per_s": median_interval(samples[PEER_PREFILL]),
             "llama_cpp_tokens_per_s": median_interval(samples[PEER_DECODING]),
-            "ratio_prefill_vs_llama_cpp": ratio_interval(samples[PREFILL], samples[PEER_PREFILL]),
             "ratio_vs_llama_cpp": ratio_interval(samples[DECODING], samples[PEER_DECODING]),
+        }
+    if PEER_PREFILL in samples:
+        measured |= {
+            "llama_cpp_prefill_tokens_per_s": median_interval(samples[PEER_PREFILL]),
+            "ratio_prefill_vs_llama_cpp": ratio_interval(samples[PREFILL], samples[PEER_PREFILL]),
         }
     return with_intervals({"threads": threads}, **measured)

@@ -20,7 +20,7 @@ from pydantic import Field
 from deploy.bench.answers.answering import NEVER
 from deploy.bench.answers.knowledge import prompts, service_for
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
-from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
+from deploy.bench.llama import LlamaCpp
 from deploy.bench.scenario import (
     Keys,
     Scenario,
@@ -90,7 +90,7 @@ class Together:
 def measure(settings: LocalServerSettings) -> Keys:
     """Both modes and the peer in turn; every conversation of a round has a prompt of its own."""
     bundle = Bundle.open(settings.bundle)
-    llama = LlamaCpp.find(bundle.manifest.name) if settings.device == "cpu" else None
+    llama, why_not = LlamaCpp.reading(bundle.manifest.name) if settings.device == "cpu" else (None, "")
     at_once, answer_tokens = settings.conversations, settings.answer_tokens
     texts = prompts(bundle, at_once * (settings.rounds + settings.warm_up), settings.prompt_tokens)
     bias = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)
@@ -137,7 +137,7 @@ def measure(settings: LocalServerSettings) -> Keys:
     short = {n for n, found in samples.items() for t in found for s in t.streams if s.tokens != answer_tokens}
     if short:
         raise ScenarioFailed(f"answers of {', '.join(short)} have not {answer_tokens} tokens")
-    return _keys(bundle, settings, samples, llama)
+    return {**_keys(bundle, settings, samples, llama), "llama_cpp_missing": why_not}
 
 
 def _keys(
@@ -230,7 +230,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     note = (
         "Decoding counts the time in which all conversations decode. Ratios: with memory over without, all over one"
         " alone, without memory over llama.cpp's server, for provider cpu."
-        + ("" if llama or result["provider"] != "cpu" else f" {HOW_TO_BUILD}.")
+        + (f" {why_not}." if (why_not := result.get("llama_cpp_missing")) else "")
     )
     columns = (f"{result['conversations']} conversations", "tokens/s ↑", "end to end ↑", "first token, ms ↓", "ratio ↑")
     shown = [(label, *(figure(result, key) if key else "" for key in keys)) for label, *keys in rows]

@@ -9,7 +9,7 @@ from deploy.bench.answers.answering import AnswerSettings, answer, require_memor
 from deploy.bench.answers.knowledge import prompts, service_for
 from deploy.bench.answers.text_rag import TextRag
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
-from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
+from deploy.bench.llama import LlamaCpp
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
 from memory3.files.bundle import Bundle
 
@@ -25,7 +25,7 @@ class RagSettings(AnswerSettings):
 def measure(settings: AnswerSettings) -> Keys:
     """Seconds of a whole answer in four ways, in turn."""
     bundle = Bundle.open(settings.bundle)
-    llama = LlamaCpp.find(bundle.manifest.name)
+    llama, why_not = LlamaCpp.reading(bundle.manifest.name)
     questions = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
     answer_tokens = settings.answer_tokens
     with service_for(settings, bundle) as address, settings.open(address) as model:
@@ -71,7 +71,7 @@ def measure(settings: AnswerSettings) -> Keys:
         "ratio_every_chunk": ratio_interval(samples[RAG_EVERY_CHUNK], ours),
     }
     if not llama:
-        return with_intervals({**keys, "ratio_vs_llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}, **measured)
+        return with_intervals({**keys, "ratio_vs_llama_cpp": None, "llama_cpp_missing": why_not}, **measured)
     alone = samples[PEER]
     whole = [searched + read_and_answered for searched, read_and_answered in zip(samples[ASKING], alone, strict=True)]
     return with_intervals(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from deploy.bench.answers.answering import NEVER
+from deploy.bench.answers.answering import Endless
 from deploy.bench.answers.knowledge import fewer_of_large, portions
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
@@ -56,7 +56,7 @@ def measure(settings: RememberSettings) -> Keys:
     ):
         large = filled(Path(folder, "large.db"), head, settings.stored)
         writer = MemoryWriter(bundle, embedder=embedder, decoder=model.engine.decoder)
-        endless = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)
+        endless = Endless(bundle.tokenizer)
         pauses: dict[str, list[float]] = {"usual_pause_ms": [], "pause_ms": []}
 
         def remembering(number: int, ended: Callable[[], bool] = lambda: False) -> float:
@@ -72,7 +72,7 @@ def measure(settings: RememberSettings) -> Keys:
         def decoding(number: int, pause: str = "usual_pause_ms") -> float:
             """Tokens a second behind the first; of the same answer alone and while memories are written."""
             events = model.generate(
-                f"{number}: tell me a story.", memory="off", max_tokens=settings.answer_tokens, logit_bias=endless
+                f"{number}: tell me a story.", memory="off", max_tokens=settings.answer_tokens, constraint=endless
             )
             came = [time.perf_counter() for event in events if isinstance(event, Token)]
             pauses[pause].append(1e3 * max(b - a for a, b in pairwise(came)))
