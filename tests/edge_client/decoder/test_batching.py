@@ -104,8 +104,9 @@ class Conversation:
         return said
 
 
-def test_a_sequence_that_decodes_alone_makes_its_steps_in_its_own_thread(
-    graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tokens", [[6], [6, 7]], ids=["steps", "prompts"])
+def test_a_sequence_that_is_alone_reads_in_its_own_thread(
+    graph: DecoderBackend, tokens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = BatchingDecoder(graph, PREFIX, context=128, parallel=2)
     ran: list[int] = []
@@ -121,7 +122,7 @@ def test_a_sequence_that_decodes_alone_makes_its_steps_in_its_own_thread(
     one.begin([4, 5], memory=False)
     one.read([4, 5])
     for _ in range(40):  # until the scheduler's thread waits again
-        one.read([6])
+        one.read(tokens)
         if ran[-1] == threading.get_ident():
             break
         time.sleep(0.02)
