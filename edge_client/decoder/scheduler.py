@@ -112,6 +112,7 @@ class Scheduler:
         self._owner = threading.Lock()
         self._stopped = False
         self._waiting: list[_Read] = []
+        self._arrived: list[_Work | None] = []  # taken from the queue, before the thread has the caches
         self._free_since = 0.0
         self._prompt_next = True
         self._background = ThreadPoolExecutor(1, "memory3-background-read", initializer=_lower_priority)
@@ -164,8 +165,12 @@ class Scheduler:
                 return False
             if self._read_drafted(request):
                 return True
-            if self._waiting or not self._queue.empty() or not self._alone(request.sequence):
+            if self._waiting or self._arrived or not self._queue.empty() or not self._alone(request.sequence):
                 return False
+            if request.sequence.slot is None:
+                if (slot := self._slots.free({request.sequence})) is None:
+                    return False
+                self._slots.give(slot, request.sequence)
             if request.steps:
                 self._step([request])
             else:
@@ -176,20 +181,17 @@ class Scheduler:
             self._owner.release()
 
     def _alone(self, sequence: SequenceState) -> bool:
-        """Whether a sequence reads in the foreground, no other one decodes, and it has a slot or gets one."""
+        """Whether a sequence reads in the foreground, and no other one decodes."""
         background = self._concurrent_steps and sequence.per_step is not None
-        if background or self._missing({sequence}):
-            return False
-        if sequence.slot is None and (slot := self._slots.free({sequence})) is not None:
-            self._slots.give(slot, sequence)
-        return sequence.slot is not None
+        return not background and not self._missing({sequence})
 
     # Everything below runs in the scheduler's thread, or in the thread that holds `_owner`.
 
     def _serve(self) -> None:
         while not self._stopped:
-            arrived = self._await(self._patience())
+            self._arrived = self._await(self._patience())
             with self._owner:
+                arrived, self._arrived = self._arrived, []
                 self._take(*arrived)
                 arrived.clear()  # else the message is kept until the next one
                 try:

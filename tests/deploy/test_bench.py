@@ -89,6 +89,11 @@ def test_a_peer_is_found_only_with_the_file_of_a_packaged_model(tmp_path):
     assert LlamaCpp.find("my own model", tmp_path) is None
 
 
+def test_a_peer_that_cannot_read_prompts_on_this_processor_is_noticed(tmp_path):
+    assert not program(tmp_path, "kill -ILL $$").reads_prompts
+    assert program(tmp_path, "exit 1").reads_prompts, "other failures are told by the run itself"
+
+
 def test_perplexity_is_taken_from_llama_perplexity_if_it_is_built(tmp_path):
     llama = program(tmp_path, "")
     assert llama.perplexity(tmp_path / "text", 512, 2048, 1) is None

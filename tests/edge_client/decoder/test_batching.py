@@ -133,6 +133,35 @@ def test_a_sequence_that_is_alone_reads_in_its_own_thread(
     assert ran[-1] != threading.get_ident(), "another one decodes: their steps may be run together"
 
 
+def test_a_long_prompt_in_its_own_thread_lets_another_one_in_at_its_next_piece(
+    graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = BatchingDecoder(graph, PREFIX, context=128, parallel=2)
+    run, pieces = decoder.scheduler._runner.run, 40
+
+    def slow(*arguments: Any, **options: Any) -> np.ndarray:
+        time.sleep(0.01)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(decoder.scheduler._runner, "run", slow)
+    long, other = decoder.sequence(), decoder.sequence()
+    for sequence in (long, other):
+        sequence.begin([4, 5], memory=False)
+
+    def read_all() -> None:
+        for _ in range(pieces):
+            long.read([6, 7])
+
+    thread = threading.Thread(target=read_all)
+    thread.start()
+    while long.reads < 5:
+        time.sleep(0.001)
+    before = long.reads
+    other.read([7, 8])
+    assert long.reads - before <= 3
+    thread.join()
+
+
 @pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
 def test_eight_threads_answer_as_each_would_alone(graph: DecoderBackend, parallel: int, seed: int) -> None:
     """With pauses, cancellations, later turns, fewer places than conversations, and some in the background."""

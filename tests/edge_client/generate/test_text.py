@@ -69,6 +69,8 @@ def test_an_answer_that_says_the_same_again_and_again_has_an_end() -> None:
     table = [5, *[6, 7] * 12, 8]  # a ruled line
     assert length([*table, *sentence, *table, *range(300, 340), *table]) is None
     assert length([token for n in range(60) for token in (9, n + 10, 9, n + 500)]) is None
+    for before in range(4000, 4130, 13):  # the buffer of tokens begins anew within
+        assert length([*range(1000, 1000 + before), *sentence * 20]) == before + 18 * 5 + 6
 
 
 def test_tokens_that_end_one_character_and_begin_the_next_show_whole_ones() -> None:
