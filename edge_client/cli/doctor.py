@@ -201,7 +201,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
         number = len(answer.hits[0])
         detail = f"{settings.knowledge_base}: a search finds {'a' if number else 'no'} memory"
         advice = "" if number else f"memory-service ingest FILES --kb {settings.knowledge_base}"
-        yield Check("knowledge base", number > 0, detail, advice)
+        yield Check("knowledge base", True if number else None, detail, advice)  # a new one is empty
 
 
 @with_options("bundle", "service", "knowledge_base", "local", "provider", "model")

@@ -10,7 +10,8 @@ the query names no title, three quarters of the last number are added for those 
 turn ("What about a service?"): the newest turn that names one counts.
 
 What scores far below the best is not read: a small model that is given the same fact of five subjects takes any of
-them. Words are sent as hashes of their first letters; in scripts that put no spaces between words, of single characters
+them. A text that has all words of the named title is about the same subject, whatever its own title is: it is not left
+out for lacking that number. Words are sent as hashes of their first letters; in scripts that put no spaces between words, of single characters
 or of three at a time.
 """
 
@@ -145,15 +146,17 @@ def ranked(
 
     words: those of a query; QueryWords may have earlier turns and a ranking. titles: the words of each candidate's
     title, or nothing; a query, or an earlier turn, may name it by having all of them. drop: candidates that score lower
-    than the best by more are left out; None keeps all.
+    than the best by more are left out, a text that mentions a named title counting as one of that title; None keeps all.
     """
     query = QueryWords.of(words)
-    scores = np.asarray(cosines, dtype=np.float64) + query.ranking.word_weight * lexical_scores(query, candidates)
-    if titles:
-        scores = scores + _title_scores(query, titles)
+    untitled = np.asarray(cosines, dtype=np.float64) + query.ranking.word_weight * lexical_scores(query, candidates)
+    of_titles = _title_scores(query, titles) if titles else np.zeros(len(untitled))
+    scores = untitled + of_titles
     indices = np.argsort(-scores, kind="stable")
-    best = list(zip(indices.tolist(), scores[indices].tolist(), strict=True))
-    return best if drop is None else [one for one in best if one[1] >= best[0][1] - drop]
+    if drop is not None and len(indices):
+        near = untitled + _of_mentions(of_titles, titles, candidates) >= scores[indices[0]] - drop
+        indices = indices[near[indices]]
+    return list(zip(indices.tolist(), scores[indices].tolist(), strict=True))
 
 
 def _title_scores(query: QueryWords, titles: Sequence[Sequence[int]]) -> np.ndarray:
@@ -164,6 +167,21 @@ def _title_scores(query: QueryWords, titles: Sequence[Sequence[int]]) -> np.ndar
         if any(named := [bool(title) and requested.issuperset(title) for title in titles]):
             return (EARLIER_SHARE if turn else 1) * weight * np.asarray(named, np.float64)
     return np.zeros(len(titles))
+
+
+def _of_mentions(of_titles: np.ndarray, titles: Sequence[Sequence[int]], candidates: Sequence[np.ndarray]) -> np.ndarray:
+    """As `_title_scores` returns them, and as much for a text that has all words of a title that is named."""
+    most = of_titles.max(initial=0.0)
+    named = {tuple(titles[index]) for index in np.flatnonzero(of_titles)}
+    if not named or of_titles.all():
+        return of_titles
+    every = np.concatenate(candidates)
+    owners = np.repeat(np.arange(len(candidates)), [len(candidate) for candidate in candidates])
+    mentions = of_titles.copy()
+    for title in named:
+        holding = [np.bincount(owners[every == word], minlength=len(candidates)) > 0 for word in title]
+        mentions[np.logical_and.reduce(holding)] = most
+    return mentions
 
 
 def order_texts(

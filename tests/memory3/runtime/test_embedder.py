@@ -264,6 +264,23 @@ def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_
     assert ranked([], [], [], [], drop=0.1) == []
 
 
+def test_a_text_that_speaks_of_the_named_title_is_read_beside_the_document_of_that_title() -> None:
+    texts = [
+        "Bero\nname: Bero; room: 12; phone: 5513",
+        "Printers\nBERO has the address 10.0.0.7 and prints in colour",
+        "Printers\nVolta has the address 10.0.0.9 and prints in black",
+    ]
+    counts, titles = [text_words(t) for t in texts], [query_words(t.split("\n")[0]) for t in texts]
+
+    def found(question: str, earlier: tuple[str, ...] = ()) -> list[int]:
+        words = QueryWords(query_words(question), map(query_words, earlier))
+        return [n for n, _ in ranked(words, [0.6, 0.58, 0.58], counts, titles, 0.12)]
+
+    assert found("What is the address of Bero?") == [0, 1], "the other printer is left out"
+    assert found("And its address?", ("Which room has Bero?",)) == [0, 1]
+    assert found("What is the address of Volta?")[0] == 2, "a name that is no title counts as a word"
+
+
 def test_the_newest_turn_that_names_a_document_tells_which_one_a_follow_up_is_about() -> None:
     titles = ["Volta 3", "Renko Zed", "Opal City"]
     texts = [f"{title}\nOil change: 60\nWindscreen replacement: 410" for title in titles]
