@@ -11,8 +11,8 @@ turn ("What about a service?"): the newest turn that names one counts.
 
 What scores far below the best is not read: a small model that is given the same fact of five subjects takes any of
 them. A text that has all words of the named title is about the same subject, whatever its own title is: it is not left
-out for lacking that number. Words are sent as hashes of their first letters; in scripts that put no spaces between words, of single characters
-or of three at a time.
+out for lacking that number. Words are sent as hashes of their first letters; in scripts that put no spaces between
+words, of single characters or of three at a time.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def ranked(
 
     words: those of a query; QueryWords may have earlier turns and a ranking. titles: the words of each candidate's
     title, or nothing; a query, or an earlier turn, may name it by having all of them. drop: candidates that score lower
-    than the best by more are left out, a text that mentions a named title counting as one of that title; None keeps all.
+    than the best by more are left out, and a text that mentions a named title counts as one of it; None keeps all.
     """
     query = QueryWords.of(words)
     untitled = np.asarray(cosines, dtype=np.float64) + query.ranking.word_weight * lexical_scores(query, candidates)
@@ -169,10 +169,12 @@ def _title_scores(query: QueryWords, titles: Sequence[Sequence[int]]) -> np.ndar
     return np.zeros(len(titles))
 
 
-def _of_mentions(of_titles: np.ndarray, titles: Sequence[Sequence[int]], candidates: Sequence[np.ndarray]) -> np.ndarray:
+def _of_mentions(
+    of_titles: np.ndarray, titles: Sequence[Sequence[int]], candidates: Sequence[np.ndarray]
+) -> np.ndarray:
     """As `_title_scores` returns them, and as much for a text that has all words of a title that is named."""
     most = of_titles.max(initial=0.0)
-    named = {tuple(titles[index]) for index in np.flatnonzero(of_titles)}
+    named = {tuple(titles[index]) for index in np.flatnonzero(of_titles).tolist()}
     if not named or of_titles.all():
         return of_titles
     every = np.concatenate(candidates)
