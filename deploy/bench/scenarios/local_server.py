@@ -106,7 +106,6 @@ def measure(settings: LocalServerSettings) -> Keys:
             "stream": True,
             "max_tokens": answer_tokens,
             "logit_bias": bias,
-            "frequency_penalty": 0.5,  # an answer that repeats itself would end; it costs only us
             "memory": {"mode": mode},
             "stream_options": {"include_usage": True},
         }
