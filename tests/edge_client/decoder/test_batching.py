@@ -133,33 +133,31 @@ def test_a_sequence_that_is_alone_reads_in_its_own_thread(
     assert ran[-1] != threading.get_ident(), "another one decodes: their steps may be run together"
 
 
-def test_a_long_prompt_in_its_own_thread_lets_another_one_in_at_its_next_piece(
+def test_a_request_that_the_decoder_has_taken_is_read_before_the_next_piece_of_a_lone_one(
     graph: DecoderBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = BatchingDecoder(graph, PREFIX, context=128, parallel=2)
-    run, pieces = decoder.scheduler._runner.run, 40
+    decoder = BatchingDecoder(graph, PREFIX, context=64, parallel=2)
+    scheduler, slots = decoder.scheduler, []
+    run = scheduler._runner.run
 
-    def slow(*arguments: Any, **options: Any) -> np.ndarray:
-        time.sleep(0.01)
-        return run(*arguments, **options)
+    def recording(slot: int, *arguments: Any, **options: Any) -> np.ndarray:
+        slots.append(slot)
+        return run(slot, *arguments, **options)
 
-    monkeypatch.setattr(decoder.scheduler._runner, "run", slow)
-    long, other = decoder.sequence(), decoder.sequence()
-    for sequence in (long, other):
+    monkeypatch.setattr(scheduler._runner, "run", recording)
+    lone, other = decoder.sequence(), decoder.sequence()
+    for sequence in (lone, other):
         sequence.begin([4, 5], memory=False)
-
-    def read_all() -> None:
-        for _ in range(pieces):
-            long.read([6, 7])
-
-    thread = threading.Thread(target=read_all)
-    thread.start()
-    while long.reads < 5:
-        time.sleep(0.001)
-    before = long.reads
-    other.read([7, 8])
-    assert long.reads - before <= 3
+    lone.read([6, 7])
+    thread = threading.Thread(target=other.read, args=([7, 8],))
+    with scheduler._owner:
+        thread.start()
+        while not scheduler._arrived:
+            time.sleep(0.001)
+    lone.read([6, 7])
     thread.join()
+    assert slots[-1] == slots[0], "the other one's request came first"
+    assert set(slots) == {0, 1}
 
 
 @pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
