@@ -6,7 +6,8 @@ cpu_decoder has a decoder of the CPU's own operators
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from edge_client.decoder.providers import AUTO, PROVIDERS, check_name
@@ -31,6 +32,12 @@ class Variant:
     def half(self) -> bool:
         """Whether it computes in float16."""
         return self.precision.endswith(_HALF)
+
+    @property
+    def bits(self) -> int:
+        """Bits of most of its weights."""
+        found = re.match(r"[a-z]+(\d+)", self.precision)
+        return int(found[1]) if found else 0
 
 
 def offered(stub: models_pb2_grpc.ModelsStub, channel: ChannelSettings, timeout_s: float) -> list[Variant]:
@@ -59,6 +66,16 @@ def chosen(variants: Sequence[Variant], provider: str = AUTO, precision: str = "
         raise InvalidInput(f"the service offers no bundle of precision {precision!r}; it has {there}")
     half = computes_in_half(provider)
     return min(variants, key=lambda one: (one.half != half, not half and not one.cpu_decoder), default=None)
+
+
+def ladder(variants: Sequence[Variant], provider: str, refused: Collection[str]) -> list[Variant]:
+    """What is left to try where the provider refuses the graphs of these precisions: what suits it best, then few bits.
+
+    TensorRT's releases differ in the integer weights that they take; float16 it always takes.
+    """
+    half = computes_in_half(provider)
+    left = [one for one in variants if one.precision not in refused]
+    return sorted(left, key=lambda one: (one.half != half, one.bits))
 
 
 def computes_in_half(provider: str) -> bool:

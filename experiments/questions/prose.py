@@ -1,7 +1,8 @@
 """Questions about prose as training rows of the task `articles`: published sets and everyday notes, with refusals.
 
 A twin is a paragraph without the sentence that answers one of its questions: what remains answers the others. Where a
-text has one question only, the refused one is a question of another text that has most words in common with it.
+text has one question only, the refused one is a question of another text that has most words in common with it. Notes
+are few, so each listing of them has values of its own: what is learnt is to copy, not this one note.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _REVIEWS_A_PAGE = 9  # groups of reviews that are read next to each other
 _NOTES_TIMES = 24  # how often notes are listed, each time in other versions: there are few
 _TWIN = 0.5  # share of the notes that are listed as one of their twins
 _NEAR_ROWS = 60  # rows within which two passages may be read next to each other
+_VALUE = re.compile(r"(?<!\w)(?=[\w.:-]*\d)\w+(?:[.:-]\w+)*")  # a number, a time, a code
+_NAME = re.compile(r"(?<=\bMr |\bMs |\bDr )\w+|(?<=\bMrs )\w+")
+_SYLLABLES = "bran dor el fyn gal hu kos lin mar nes or pra quil ros sta tav ul vesk wi zan żół æl ñor øst şen"
+_MONTHS = "January February March April May June July August September October November December"
 _ADVICE = "docs/data.md says where published sets come from"
 
 
@@ -155,7 +160,8 @@ class _Rows:
             for notes in kinds:
                 for whole, *twins in self.random.sample(notes, len(notes)):
                     rows = self.random.choice(twins) if twins and self.random.random() < _TWIN else whole
-                    self.training += [row | {"article": f"Notes, listing {time + 1}"} for row in rows]
+                    listed = redrawn(rows, self.random) if time else rows
+                    self.training += [row | {"article": f"Notes, listing {time + 1}"} for row in listed]
 
 
 def _note_rows(note: str, own: Sequence[RowData]) -> list[list[RowData]]:
@@ -174,6 +180,60 @@ def _note_rows(note: str, own: Sequence[RowData]) -> list[list[RowData]]:
             rows = [_row(title, left, r["question"], [r["right_answer"], *r["answers"]]) for r in rest]
             found.append(rows + [_refused(title, left, r["question"], rest[0]["right_answer"]) for r in gone])
     return found
+
+
+def redrawn(rows: Sequence[RowData], random: random.Random) -> list[RowData]:
+    """Rows of one note with other numbers, codes and names in their answers, changed in the text too.
+
+    Values that a question names stay. So does a note with an answer that is reckoned: it would no longer be true.
+    """
+    text = f"{rows[0]['title']}\n{rows[0]['knowledge']}"
+    answers = [a for row in rows if row["answerable"] for a in (row["right_answer"], *row["answers"])]
+    reckoned = any(re.search(r"\d", row["right_answer"]) and not _holds(text, row) for row in rows)
+    kept = " ".join([row["question"] for row in rows] + [answer for answer in answers if answer not in text])
+    values = {value for answer in answers for pattern in (_VALUE, _NAME) for value in pattern.findall(answer)}
+    drawn = {v: _drawn(v, text, random) for v in sorted(values) if not re.search(_standing(v), kept)}
+    if reckoned or not drawn:
+        return list(rows)
+    found = re.compile("|".join(_standing(v) for v in sorted(drawn, key=len, reverse=True)))
+
+    def changed(field: Any) -> Any:
+        if isinstance(field, list):
+            return [changed(each) for each in field]
+        return found.sub(lambda match: drawn[match.group()], field) if isinstance(field, str) else field
+
+    new = [{name: changed(field) for name, field in row.items()} for row in rows]
+    for row in new:  # "3" beside "3.00" was not changed with it
+        row["answers"] = [a for a in row["answers"] if not re.search(r"\d", a) or a in row["knowledge"]]
+    return new
+
+
+def _standing(value: str) -> str:
+    """Pattern of a value that is not part of a longer one."""
+    return rf"(?<![\w.:-]){re.escape(value)}(?!\w|[.:-]\w)"
+
+
+def _drawn(value: str, text: str, random: random.Random) -> str:
+    """Another value of the same form: a time stays a time, a day of a month a day, a code a code."""
+    if not re.search(r"\d", value):
+        return "".join(random.sample(_SYLLABLES.split(), random.randint(2, 3))).capitalize()
+    if re.fullmatch(r"\d\d?:\d\d", value):
+        return f"{random.randint(6, 22)}:{random.choice('012345')}{random.choice('05')}"
+    if re.search(rf"{_standing(value)} (?:{_MONTHS.replace(' ', '|')})", text):
+        return str(random.randint(1, 28))
+    if re.fullmatch(r"(?:19|20)\d\d", value):
+        return value[:2] + "".join(random.choices("0123456789", k=2))
+    code = re.search(r"[^\W\d]", value) and not re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm|[a-z])", value)
+    return "".join(_like(character, number, bool(code), random) for number, character in enumerate(value))
+
+
+def _like(character: str, place: int, code: bool, random: random.Random) -> str:
+    if character.isdigit():
+        return random.choice("0123456789" if place else "123456789")
+    if code and character.isalpha():
+        letter = random.choice("abcdefghijklmnopqrstuvwxyz")
+        return letter.upper() if character.isupper() else letter
+    return character
 
 
 def sentences(text: str) -> list[str]:

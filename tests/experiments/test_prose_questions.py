@@ -1,6 +1,8 @@
 """Training questions about prose: twins lack what answers a refused question, and development articles are held out."""
 
 import json
+import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,48 @@ def test_a_twin_of_a_note_is_not_read_beside_the_note(folder: Path, tmp_path: Pa
     assert all(len(versions) == 1 for notes in listings.values() for versions in notes.values())
     versions = {text for notes in listings.values() for text in notes["Bus 14, weekdays"]}
     assert len(versions) > 1, "the listings differ"
+
+
+def test_a_listing_has_values_of_its_own_that_its_answers_share(folder: Path, tmp_path: Path) -> None:
+    training, _ = rows_of(folder, tmp_path / "out")
+    pump = [row for row in training if row["title"] == "Heat pump Aeris 8"]
+    pins = {
+        row["right_answer"] for row in pump if row["question"] == "What is the pin of the app?" and row["answerable"]
+    }
+    assert len(pins) > 5, "each listing draws another"
+    assert all(row["right_answer"] in row["knowledge"] for row in pump if row["right_answer"] in pins)
+    assert all(len(pin) == 4 for pin in pins)
+    hall = {
+        row["knowledge"] for row in training if row["title"] == "Climbing hall Krag" and "Courses" in row["knowledge"]
+    }
+    assert all("Day ticket 13, shoes 4" in text for text in hall if "Day ticket" in text), "17 is reckoned from them"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "form"),
+    [
+        ("The code is QX-4471b.", "QX-4471b", r"[A-Z]{2}-\d{4}[a-z]"),
+        ("It opens at 16:15.", "16:15", r"([6-9]|1\d|2[0-2]):[0-5][05]"),
+        ("We are back on 4 July.", "4 July", r"([1-9]|1\d|2[0-8]) July"),
+        ("Bought in 2024.", "2024", r"20\d\d"),
+        ("Call Mrs Vogt.", "Mrs Vogt", r"Mrs \w{4,}"),
+    ],
+)
+def test_a_value_is_redrawn_in_its_form(text: str, answer: str, form: str) -> None:
+    row = {"title": "Note", "knowledge": text, "question": "Which?", "right_answer": answer, "answers": []}
+    found = [prose.redrawn([row | {"answerable": True}], random.Random(seed))[0] for seed in range(20)]
+    assert all(re.fullmatch(form, one["right_answer"]) for one in found)
+    assert all(one["knowledge"] == text.replace(answer, one["right_answer"]) for one in found)
+    assert len({one["right_answer"] for one in found}) > 5
+
+
+def test_a_value_that_a_question_names_stays() -> None:
+    rows = [
+        {"title": "Bus 14", "knowledge": "Line 14 takes 14 minutes.", "question": q, "right_answer": a, "answers": []}
+        for q, a in (("How long does line 14 take?", "14 minutes"), ("Which line is it?", "14"))
+    ]
+    answerable = [row | {"answerable": True} for row in rows]
+    assert prose.redrawn(answerable, random.Random(0)) == answerable
 
 
 def test_the_same_files_give_the_same_rows(folder: Path, tmp_path: Path) -> None:

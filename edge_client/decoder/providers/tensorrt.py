@@ -65,13 +65,26 @@ class TensorrtProvider(OnnxProvider):
         cuda.preload_libraries()
         built, chain = engines.ready, [(EXECUTION_PROVIDER, engines.options()), *cuda.CHAIN]
         try:
-            return self.opened(decoder, chain, threads)
+            return self._with_engine(decoder, chain, threads, engines)
         except ProviderError as error:
             if not built or error.reason in ("OUT_OF_MEMORY", "NOT_INSTALLED"):
                 raise
             log.warning(f"engine_rebuilt folder={engines.folder} reason={str(error)!r}")
         engines.clear()
-        return self.opened(decoder, chain, threads)
+        return self._with_engine(decoder, chain, threads, engines)
+
+    def _with_engine(
+        self, decoder: Path, chain: ExecutionProviders, threads: int, engines: EngineCache
+    ) -> DecoderGraph:
+        """See `OnnxProvider.opened`; where TensorRT takes no part of a graph, the runtime does not say so."""
+        graph = self.opened(decoder, chain, threads)
+        if not engines.ready:
+            raise ProviderError(
+                f"provider {self.name}: TensorRT {nvidia.tensorrt_version()} takes no part of {decoder}, CUDA would run"
+                " it all: choose provider cuda, or `edge-client build --service` tries other weights",
+                reason="UNSUPPORTED_GRAPH",
+            )
+        return graph
 
 
 @dataclass(frozen=True)

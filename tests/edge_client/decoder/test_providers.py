@@ -112,6 +112,24 @@ def test_a_broken_engine_is_removed_and_built_again(
     assert attempts == [["broken.engine"], []]
 
 
+@pytest.mark.usefixtures("jetson")
+def test_a_graph_of_which_tensorrt_takes_no_part_is_refused(
+    tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ort.InferenceSession
+
+    def session(path: str, options: ort.SessionOptions, **_: object) -> object:
+        opened = real(path, options, providers=["CPUExecutionProvider"])
+        monkeypatch.setattr(opened, "get_providers", lambda: ["TensorrtExecutionProvider", "CUDAExecutionProvider"])
+        return opened
+
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    monkeypatch.setattr(EngineCache, "of", lambda *_: EngineCache(tmp_path, {"token_ids": ((1, 1),) * 3}))
+    with pytest.raises(ProviderError, match="takes no part of") as caught:
+        PROVIDERS["tensorrt"].open(tiny.decoder, OpenOptions(threads=1))
+    assert caught.value.reason == "UNSUPPORTED_GRAPH"
+
+
 def test_the_cache_of_a_read_only_bundle_lies_in_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

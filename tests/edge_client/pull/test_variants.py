@@ -1,17 +1,23 @@
 """A fleet of several kinds of devices: each fetches the bundle that it runs fastest, and all read the same memories."""
 
+import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from edge_client.decoder.providers import open_decoder
 from edge_client.pull.bundle import pull_bundle
-from edge_client.pull.variants import Variant, chosen
+from edge_client.pull.variants import Variant, chosen, ladder
 from memory3.channel import ChannelSettings
+from memory3.digest import file_sha256
 from memory3.errors import InvalidInput, ModelMismatch
-from memory3.files.bundle import Bundle
+from memory3.files.bundle import MANIFEST, Bundle
 from memory_service.api.models import check_bundles
 from memory_service.settings import Settings
 from testing.programs import ran
@@ -48,6 +54,14 @@ def test_a_device_takes_what_its_provider_runs_fastest(
 def test_a_precision_that_is_not_offered_is_refused(variants: Sequence[Variant]) -> None:
     with pytest.raises(InvalidInput, match=r"no bundle of precision 'int8'; it has (int4, int4-half|its default)"):
         chosen(variants, "cpu", "int8")
+
+
+def test_where_a_graph_is_refused_what_suits_the_provider_with_few_bits_is_tried_first() -> None:
+    int8, float16 = Variant("d", "int8-half", False), Variant("e", "float16-half", False)
+    every = (INT4, float16, HALF, int8)
+    assert ladder(every, "tensorrt", ["int4-half"]) == [int8, float16, INT4]
+    assert ladder(every, "cpu", ["int4"]) == [HALF, int8, float16]
+    assert ladder(every, "tensorrt", [one.precision for one in every]) == []
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +106,51 @@ def test_a_bundle_that_is_there_is_not_fetched_again_and_another_one_replaces_it
     (place / "codec.npz").write_bytes(b"changed")
     assert (pull(provider="cuda"), "codec.npz" in steps) == ("float16-half", True)
     assert Bundle.open(place).manifest.precision == "float16-half"
+
+
+@pytest.fixture
+def unsupported(tiny: Bundle, tmp_path: Path) -> Path:
+    """A bundle whose decoder has a matrix product in bfloat16, for which ONNX Runtime has no kernel on a CPU."""
+    a, b, c = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [2, 2]) for name in "abc")
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"])], "refused", [a, b], [c])
+    place = Path(shutil.copytree(tiny.folder, tmp_path / "device"))
+    (place / "decoder.cpu.onnx").unlink(missing_ok=True)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), place / "decoder.onnx"
+    )
+    manifest = json.loads((place / MANIFEST).read_text())
+    manifest["files"].pop("decoder.cpu.onnx", None)
+    written = place / "decoder.onnx"
+    manifest["files"]["decoder.onnx"] = {"sha256": file_sha256(written), "bytes": written.stat().st_size}
+    (place / MANIFEST).write_text(json.dumps(manifest | {"precision": "int4"}))
+    return place
+
+
+def test_build_takes_the_next_precision_where_the_device_refuses_the_graph(
+    fleet: tuple[str, Bundle], unsupported: Path
+) -> None:
+    built = subprocess.run(
+        [PROGRAM, "build", "--provider", "cpu", "--bundle", unsupported, "--service", fleet[0]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "UNSUPPORTED_GRAPH" in built.stderr
+    assert "fetching float32" in built.stderr
+    assert built.stdout.startswith("cpu, float32, ")
+    assert Bundle.open(unsupported).manifest.precision == "float32"
+    assert [path.name for path in unsupported.parent.iterdir()] == [unsupported.name]
+
+
+def test_build_leaves_the_bundle_where_no_service_is_named(unsupported: Path) -> None:
+    before = (unsupported / MANIFEST).read_bytes()
+    built = subprocess.run(
+        [PROGRAM, "build", "--provider", "cpu", "--bundle", unsupported], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 1
+    assert "UNSUPPORTED_GRAPH" in built.stderr
+    assert (unsupported / MANIFEST).read_bytes() == before
 
 
 def test_a_service_refuses_a_variant_of_another_model(tiny: Bundle, tmp_path: Path) -> None:
