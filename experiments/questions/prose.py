@@ -32,7 +32,7 @@ _DEVELOPMENT = 100  # rows of a development file
 _QUESTIONS = 6  # of a part of a paragraph
 _REFUSED = 4
 _REVIEWS_A_PAGE = 9  # groups of reviews that are read next to each other
-_NOTES_TIMES = 24  # how often notes are listed, each time in other versions: there are few
+_NOTES_TIMES = 16  # how often notes are listed, each time in other versions: there are few
 _TWIN = 0.5  # share of the notes that are listed as one of their twins
 _NEAR_ROWS = 60  # rows within which two passages may be read next to each other
 _VALUE = re.compile(r"(?<!\w)(?=[\w.:-]*\d)\w+(?:[.:-]\w+)*")  # a number, a time, a code
@@ -188,10 +188,13 @@ def redrawn(rows: Sequence[RowData], random: random.Random) -> list[RowData]:
     Values that a question names stay. So does a note with an answer that is reckoned: it would no longer be true.
     """
     text = f"{rows[0]['title']}\n{rows[0]['knowledge']}"
-    answers = [a for row in rows if row["answerable"] for a in (row["right_answer"], *row["answers"])]
-    reckoned = any(re.search(r"\d", row["right_answer"]) and not _holds(text, row) for row in rows)
-    kept = " ".join([row["question"] for row in rows] + [answer for answer in answers if answer not in text])
-    values = {value for answer in answers for pattern in (_VALUE, _NAME) for value in pattern.findall(answer)}
+    answers = [[row["right_answer"], *row["answers"]] for row in rows if row["answerable"]]
+    absent = [[answer for answer in own if not re.search(_standing(answer), text)] for own in answers]
+    reckoned = any(re.search(r"\d", own[0]) and own == gone for own, gone in zip(answers, absent, strict=True))
+    kept = " ".join([row["question"] for row in rows] + [answer for gone in absent for answer in gone])
+    values = {
+        value for own in answers for answer in own for pattern in (_VALUE, _NAME) for value in pattern.findall(answer)
+    }
     drawn = {v: _drawn(v, text, random) for v in sorted(values) if not re.search(_standing(v), kept)}
     if reckoned or not drawn:
         return list(rows)
@@ -204,7 +207,9 @@ def redrawn(rows: Sequence[RowData], random: random.Random) -> list[RowData]:
 
     new = [{name: changed(field) for name, field in row.items()} for row in rows]
     for row in new:  # "3" beside "3.00" was not changed with it
-        row["answers"] = [a for a in row["answers"] if not re.search(r"\d", a) or a in row["knowledge"]]
+        row["answers"] = [
+            a for a in row["answers"] if not re.search(r"\d", a) or re.search(_standing(a), row["knowledge"])
+        ]
     return new
 
 
