@@ -1,11 +1,10 @@
-"""Commands that set up this device: `doctor` checks it, `build` makes an engine ahead of time, `pull` downloads."""
+"""Commands that set up this device: `doctor` checks it, `pull` downloads."""
 
 from __future__ import annotations
 
 import contextlib
 import platform
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,38 +13,31 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
 from edge_client.cli.options import err, out, say, with_options
-from edge_client.decoder.providers import AUTO, PROVIDERS, check_name, nvidia, open_decoder
+from edge_client.decoder.providers import PROVIDERS, check_name, nvidia, open_decoder
 from edge_client.decoder.providers.provider import Threads
-from edge_client.decoder.runtime import cache_folder
 from edge_client.decoder.threads import physical_cores, step_ms
-from edge_client.errors import ProviderError, RetrievalError, StorageError, described
+from edge_client.errors import RetrievalError, StorageError, described
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.store import reads
 from edge_client.pull.bundle import pull_bundle
 from edge_client.pull.pack import pull_pack
-from edge_client.pull.transfer import CALL_S, staging_of
-from edge_client.pull.variants import ladder, offered
+from edge_client.pull.transfer import staging_of
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
-from memory3.channel import open_channel
 from memory3.codec.native.library import installed, why_missing
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, Memory3Error
-from memory3.files.bundle import MANIFEST, Bundle, Manifest, replace_folder
+from memory3.files.bundle import MANIFEST, Bundle, Manifest
 from memory3.printable import counted, printable
 from memory3.runtime.backend import DecoderBackend
 from memory3.runtime.onnx_runtime import ort
-from protos.memory.v1 import models_pb2_grpc
 
 TEGRA_RELEASE = Path("/etc/nv_tegra_release")
 DEVICE_MODEL = Path("/proc/device-tree/model")
-REFUSED = ("UNSUPPORTED_GRAPH", "LOAD_FAILED")
-"""Reasons of a provider's error for which a graph of other weights may do."""
 FULL_POWER = "MAXN"
 """Both MAXN and MAXN_SUPER: no limit. Other modes halve clocks and with them tokens a second."""
 _INDEX = "https://pypi.jetson-ai-lab.io"
@@ -159,14 +151,15 @@ def _local(manifest: Manifest, settings: EdgeSettings) -> Iterator[Check]:
 
 
 def _decoder(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
-    graph = _opened(bundle.decoder, settings, settings.provider)
+    graph = opened_decoder(bundle.decoder, settings, settings.provider)
     took_ms = step_ms(graph)
     speed = f"{took_ms:.1f} ms a token, {1e3 / took_ms:.0f} tokens/s"
     detail = f"{graph.provider}, {graph.threads} thread(s), {speed}"
     yield Check("decoder", not graph.warning, detail, advice=graph.warning)
 
 
-def _opened(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderBackend:
+def opened_decoder(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderBackend:
+    """The decoder, opened as these settings say, by a provider."""
     return open_decoder(
         decoder,
         threads=settings.threads,
@@ -223,69 +216,6 @@ def doctor(given: dict[str, Any]) -> None:
         failed = failed or result.ok is False
     if failed:
         raise typer.Exit(1)
-
-
-@with_options("bundle", "provider", "service")
-def build(given: dict[str, Any]) -> None:
-    """Build TensorRT's engine, or measure the best number of threads.
-
-    Building takes minutes. An engine fits one bundle, context, TensorRT version and GPU. It is stored in the bundle's
-    folder `cache`; delete that folder to build it again.
-
-    TensorRT's releases differ in the weights that they take. With --service, where the bundle's graph is refused, the
-    service's bundles of other precisions are fetched and tried, fewest bits first; the first that runs replaces it.
-    """
-    settings = EdgeSettings(**given)
-    wanted = settings.provider
-    if wanted == AUTO:
-        wanted = next((p.name for p in PROVIDERS.values() if p.builds_engine and not p.missing()), wanted)
-    bundle = Bundle.open(settings.bundle)
-    try:
-        graph, took_ms = _built(bundle, settings, wanted)
-    except ProviderError as error:
-        if error.reason not in REFUSED or "service" not in settings.model_fields_set:
-            raise
-        bundle, graph, took_ms = _other_rung(bundle, settings, wanted, error)
-    made = f"{bundle.manifest.precision}, {graph.threads} thread(s), {took_ms:.1f} ms a token"
-    out.print(f"{graph.provider}, {made}; kept in {cache_folder(bundle.decoder)}", soft_wrap=True)
-    if graph.warning:
-        say(graph.warning, "yellow")
-
-
-def _built(bundle: Bundle, settings: EdgeSettings, provider: str) -> tuple[DecoderBackend, float]:
-    """The bundle's decoder, opened, and its milliseconds a token."""
-    what = f"{provider}, {bundle.manifest.precision}"
-    with err.status(f"{what}: opening {escape(printable(str(bundle.decoder)))}, which builds what is missing"):
-        graph = _opened(bundle.decoder, settings, provider)
-        return graph, step_ms(graph)
-
-
-def _other_rung(
-    bundle: Bundle, settings: EdgeSettings, provider: str, error: ProviderError
-) -> tuple[Bundle, DecoderBackend, float]:
-    """The service's first bundle of another precision that the provider takes, now in the place of `bundle`.
-
-    What was tried stays away; `bundle` stays where none is taken. Raises ProviderError with every refusal.
-    """
-    place, refusals = bundle.folder.absolute(), {bundle.manifest.precision: error}
-    with open_channel(settings.channel) as channel:
-        found = offered(models_pb2_grpc.ModelsStub(channel), settings.channel, CALL_S)
-    for variant in ladder(found, provider, refusals):
-        say(f"{provider} refuses the last one ({described(error)}); fetching {variant.precision}", "yellow")
-        beside = place.with_name(f"{place.name}-{variant.precision}")
-        other = pull_bundle(settings.channel, beside, precision=variant.precision)
-        try:
-            graph, took_ms = _built(other, settings, provider)
-        except ProviderError as refused:
-            if refused.reason not in REFUSED:
-                raise
-            refusals[variant.precision] = error = refused
-            shutil.rmtree(beside)
-            continue
-        replace_folder(beside, place)
-        return Bundle.open(place), graph, took_ms
-    tried = "; ".join(f"{precision}: {described(one)}" for precision, one in refusals.items())
-    raise ProviderError(f"provider {provider} takes none of the service's bundles: {tried}", reason=error.reason)
 
 
 def _text(path: Path) -> str:

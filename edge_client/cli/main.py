@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.cli.build import build
 from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
-from edge_client.cli.doctor import build, doctor, pull
+from edge_client.cli.doctor import doctor, pull
 from edge_client.cli.options import (
     Memory,
     as_json,
