@@ -17,21 +17,19 @@ from memory_model.terminal import console
 def mean_of(adapters: Sequence[Adapter]) -> Adapter:
     """Every number the mean of the adapters', of which one was tuned from the other, or both from a third.
 
-    Raises InvalidInput for adapters of other bases, budgets or shapes.
+    The memory budget is the last one's. Raises InvalidInput for adapters of other bases or shapes.
     """
     first = adapters[0]
-    forms = [
-        (a.base_sha256, a.memory, a.scale, {n: (x.shape, y.shape) for n, (x, y) in a.factors.items()}) for a in adapters
-    ]
+    forms = [(a.base_sha256, a.scale, {n: (x.shape, y.shape) for n, (x, y) in a.factors.items()}) for a in adapters]
     if any(form != forms[0] for form in forms):
-        raise InvalidInput("adapters of different bases, memory budgets, layers, ranks or scales have no mean")
+        raise InvalidInput("adapters of different bases, layers, ranks or scales have no mean")
 
     def mean(name: str, side: int) -> torch.Tensor:
         return torch.stack([one.factors[name][side] for one in adapters]).mean(0)
 
     factors = {name: (mean(name, 0), mean(name, 1)) for name in first.factors}
     details = {"mean_of": [one.details for one in adapters]}
-    return Adapter(factors, first.scale, first.memory, first.base_sha256, details)
+    return Adapter(factors, first.scale, adapters[-1].memory, first.base_sha256, details)
 
 
 def mean_adapter(
