@@ -96,6 +96,22 @@ def run_cuts(
     return np.concatenate(rows)
 
 
+@pytest.mark.parametrize("precision", ["float32", "int4", "float16-half"])
+@pytest.mark.parametrize("budget", list(BUDGETS))
+def test_a_cache_is_read_by_the_node_that_writes_it_and_by_no_other(
+    budget: str, precision: str, tmp_path: Path
+) -> None:
+    # Devices bind input and output of a cache to the same memory. TensorRT promises nothing about that; where all other
+    # nodes read the output, the only thing that an engine can do to the input is to copy it onto itself.
+    config = config_of(budget)
+    standard(weights_of(random_model(config)), config, precision).save(tmp_path / "decoder.onnx")
+    graph = onnx.load(tmp_path / "decoder.onnx", load_external_data=False).graph
+    caches = {given.name for given in graph.input} & {made.name.removesuffix("_out") for made in graph.output}
+    assert caches
+    readers = {name: [(n.op_type, list(n.output)) for n in graph.node if name in n.input] for name in caches}
+    assert readers == {name: [("ScatterND", [f"{name}_out"])] for name in caches}
+
+
 @pytest.mark.parametrize("budget", [*BUDGETS, "none"])
 @pytest.mark.parametrize("count", [0, 5])
 @pytest.mark.parametrize("variant", [*OPERATORS, "torch"])
