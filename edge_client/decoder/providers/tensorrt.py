@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 class TensorrtProvider(OnnxProvider):
     """An NVIDIA GPU with TensorRT 10. Caches lie where CUDA's do, input and output at one address.
 
-    TensorRT promises nothing about such outputs. The exported graph reads each cache in the one node that writes it, so an
-    engine can at most copy it onto itself; `edge-client verify` compares the logits of many steps.
+    TensorRT promises nothing about such outputs. The exported graph reads each cache in the one node that writes it, so
+    an engine can at most copy it onto itself; `edge-client verify` compares the logits of many steps.
     """
 
     name = "tensorrt"
