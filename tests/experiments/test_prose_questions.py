@@ -22,11 +22,12 @@ def squad(articles: int, paragraphs: int = 3) -> dict[str, Any]:
     return {"data": [{"title": f"Mill_{n}", "paragraphs": [paragraph] * paragraphs} for n in range(articles)]}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small files under the names of the published ones."""
+    folder = tmp_path_factory.mktemp("published")
     for name in ("squadshifts_wiki", "squadshifts_amazon", "squad2_dev_12articles", "xquad_en"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(squad(12)))
+        (folder / f"{name}.json").write_text(json.dumps(squad(12)))
     natural = [
         {
             "title": f"River {n}",
@@ -37,18 +38,27 @@ def folder(tmp_path: Path) -> Path:
         }
         for n in range(1, 200)
     ]
-    (tmp_path / "nq_gold_train.json").write_text(json.dumps(natural))
-    return tmp_path
+    (folder / "nq_gold_train.json").write_text(json.dumps(natural))
+    return folder
 
 
-def rows_of(folder: Path, out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows]:
+    """Rows for training, and those of Wikipedia for development."""
+    return rows_of(folder, tmp_path_factory.mktemp("rows"))
+
+
+def rows_of(folder: Path, out: Path) -> tuple[Rows, Rows]:
     prose.prose_questions(folder, out, model=None)
     training = json.loads((out / "prose_training.json").read_text())
     return training, json.loads((out / "squadshifts_wiki_dev.json").read_text())
 
 
-def test_refused_questions_are_not_answered_by_their_text(folder: Path, tmp_path: Path) -> None:
-    training, _ = rows_of(folder, tmp_path / "out")
+def test_refused_questions_are_not_answered_by_their_text(made: tuple[Rows, Rows]) -> None:
+    training, _ = made
     answers = dict(QUESTIONS)
     twins = [r for r in training if not r["answerable"] and r["question"] in answers]
     assert len(twins) > 20
@@ -58,23 +68,23 @@ def test_refused_questions_are_not_answered_by_their_text(folder: Path, tmp_path
         assert row["plausible"] in row["knowledge"], "what seems to answer is there"
 
 
-def test_near_misses_are_of_other_passages(folder: Path, tmp_path: Path) -> None:
-    training, _ = rows_of(folder, tmp_path / "out")
+def test_near_misses_are_of_other_passages(made: tuple[Rows, Rows]) -> None:
+    training, _ = made
     rivers = [r for r in training if not r["answerable"] and r["question"].startswith("how long is river")]
     assert rivers
     assert not any(r["knowledge"].startswith(f"River number {r['question'].split()[-1]} ") for r in rivers)
 
 
-def test_held_articles_are_for_development_alone(folder: Path, tmp_path: Path) -> None:
-    training, development = rows_of(folder, tmp_path / "out")
+def test_held_articles_are_for_development_alone(made: tuple[Rows, Rows]) -> None:
+    training, development = made
     held = {row["title"] for row in development}
     assert held == {"Mill 0", "Mill 1", "Mill 2", "Mill 3"}
     wiki = training[: next(n for n, r in enumerate(training) if r["title"].startswith("Customer"))]
     assert not held & {r["title"].removesuffix(" (extract)") for r in wiki}
 
 
-def test_notes_are_listed_with_their_twins(folder: Path, tmp_path: Path) -> None:
-    training, _ = rows_of(folder, tmp_path / "out")
+def test_notes_are_listed_with_their_twins(made: tuple[Rows, Rows]) -> None:
+    training, _ = made
     bus = [r for r in training if r["title"] == "Bus 14, weekdays"]
     assert {r["answerable"] for r in bus} == {True, False}
     last = [r for r in bus if r["question"] == "When is the last 14 in the evening?" and not r["answerable"]]
@@ -82,8 +92,8 @@ def test_notes_are_listed_with_their_twins(folder: Path, tmp_path: Path) -> None
     assert "20:15" not in last[0]["knowledge"]
 
 
-def test_a_twin_of_a_note_is_not_read_beside_the_note(folder: Path, tmp_path: Path) -> None:
-    training, _ = rows_of(folder, tmp_path / "out")
+def test_a_twin_of_a_note_is_not_read_beside_the_note(made: tuple[Rows, Rows]) -> None:
+    training, _ = made
     listings: dict[str, dict[str, set[str]]] = {}
     for row in training:
         if row.get("article"):
@@ -94,8 +104,8 @@ def test_a_twin_of_a_note_is_not_read_beside_the_note(folder: Path, tmp_path: Pa
     assert len(versions) > 1, "the listings differ"
 
 
-def test_a_listing_has_values_of_its_own_that_its_answers_share(folder: Path, tmp_path: Path) -> None:
-    training, _ = rows_of(folder, tmp_path / "out")
+def test_a_listing_has_values_of_its_own_that_its_answers_share(made: tuple[Rows, Rows]) -> None:
+    training, _ = made
     pump = [row for row in training if row["title"] == "Heat pump Aeris 8"]
     pins = {
         row["right_answer"] for row in pump if row["question"] == "What is the pin of the app?" and row["answerable"]
@@ -136,5 +146,5 @@ def test_a_value_that_a_question_names_stays() -> None:
     assert prose.redrawn(answerable, random.Random(0)) == answerable
 
 
-def test_the_same_files_give_the_same_rows(folder: Path, tmp_path: Path) -> None:
-    assert rows_of(folder, tmp_path / "a") == rows_of(folder, tmp_path / "b")
+def test_the_same_files_give_the_same_rows(made: tuple[Rows, Rows], folder: Path, tmp_path: Path) -> None:
+    assert rows_of(folder, tmp_path) == made
