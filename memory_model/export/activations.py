@@ -70,7 +70,7 @@ def second_moments(
     found: dict[str, np.ndarray] = {}
     for sums, weight in ((questions.sums, 1.0), (plain.sums, PLAIN)):
         for name, total in sums.items():
-            part = total * np.float32(weight / total.trace())
+            part = (total * (weight / total.trace())).numpy()
             found[name] = found[name] + part if name in found else part
     return found
 
@@ -85,7 +85,7 @@ class _Moments:
     """Sums of x x^T of every linear layer's inputs x, by the exporter's names, over all texts added."""
 
     def __init__(self, loaded: LoadedModel) -> None:
-        self.loaded, self.sums = loaded, dict[str, np.ndarray]()
+        self.loaded, self.sums = loaded, dict[str, Tensor]()
         self.prefix = prefix_ids(loaded.tokenizer, loaded.config.memory)
 
     def add(self, texts: Sequence[Sequence[int]], memories: Sequence[Sequence[ExplicitMemory]]) -> None:
@@ -107,9 +107,11 @@ class _Moments:
         handles = []
 
         def add(name: str, inputs: Tensor, order: Tensor | None = None) -> None:
-            x = inputs.float()
-            own = (x if order is None else x[:, order]).numpy()
-            self.sums[name] = self.sums.get(name, np.float32(0)) + own.T @ own
+            x = (inputs if order is None else inputs[:, order]).float()
+            if name not in self.sums:
+                self.sums[name] = x.new_zeros((x.shape[1], x.shape[1]))
+            with torch.autocast("cpu", enabled=False):
+                self.sums[name].addmm_(x.T, x)
 
         def hear(module: nn.Module, name: str, order: Tensor | None = None) -> None:
             handles.append(module.register_forward_pre_hook(lambda _, inputs: add(name, inputs[0], order)))
