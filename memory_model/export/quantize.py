@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from memory3.errors import InvalidInput
 
@@ -76,9 +77,9 @@ def _calibrated(weight: np.ndarray, bits: int, block: int, moment: np.ndarray) -
     order = np.argsort(-activity, kind="stable")
     damped = moment.astype(np.float64)
     np.fill_diagonal(damped, activity)
-    inverse = np.linalg.inv(damped[np.ix_(order, order)])
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(torch.from_numpy(damped[np.ix_(order, order)])))
     # The upper Cholesky factor of the inverse moments, in the order of rounding: row i spreads the error of i.
-    factor = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
+    factor = torch.linalg.cholesky(inverse, upper=True).float().numpy()
     rest = np.array(weight[order], np.float32)
     codes = np.empty((inputs, outputs), np.int8)
     for start in range(0, inputs, INPUTS_AT_ONCE):
