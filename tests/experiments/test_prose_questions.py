@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.questions import prose
+from experiments.questions.values import redrawn
 from memory3.text.refusal import SENTENCE
 
 TEXT = "The mill was built in 1843. It burned down in 1871. A museum opened there in May 1990."
@@ -131,7 +132,7 @@ def test_a_listing_has_values_of_its_own_that_its_answers_share(made: tuple[Rows
 )
 def test_a_value_is_redrawn_in_its_form(text: str, answer: str, form: str) -> None:
     row = {"title": "Note", "knowledge": text, "question": "Which?", "right_answer": answer, "answers": []}
-    found = [prose.redrawn([row | {"answerable": True}], random.Random(seed))[0] for seed in range(20)]
+    found = [redrawn([row | {"answerable": True}], random.Random(seed))[0] for seed in range(20)]
     assert all(re.fullmatch(form, one["right_answer"]) for one in found)
     assert all(one["knowledge"] == text.replace(answer, one["right_answer"]) for one in found)
     assert len({one["right_answer"] for one in found}) > 5
@@ -143,7 +144,7 @@ def test_a_value_that_a_question_names_stays() -> None:
         for q, a in (("How long does line 14 take?", "14 minutes"), ("Which line is it?", "14"))
     ]
     answerable = [row | {"answerable": True} for row in rows]
-    assert prose.redrawn(answerable, random.Random(0)) == answerable
+    assert redrawn(answerable, random.Random(0)) == answerable
 
 
 def test_the_same_files_give_the_same_rows(made: tuple[Rows, Rows], folder: Path, tmp_path: Path) -> None:
