@@ -1,6 +1,6 @@
 """Values of notes drawn anew: numbers, times, codes and names that a question asks for.
 
-There are few notes, and a model that sees one often learns it by heart. Where its values change, only copying them helps.
+There are few notes, and a model that sees one often learns it by heart. Where its values change, copying alone helps.
 """
 
 from __future__ import annotations
