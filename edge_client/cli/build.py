@@ -67,7 +67,7 @@ def _other_rung(
 ) -> tuple[Bundle, DecoderBackend, float]:
     """The service's first bundle of another precision that the provider takes, now in the place of `bundle`.
 
-    What was tried stays away; `bundle` stays where none is taken. Raises ProviderError with every refusal.
+    What was refused is removed; `bundle` stays where none is taken. Raises ProviderError with every refusal.
     """
     place, refusals = bundle.folder.absolute(), {bundle.manifest.precision: error}
     with open_channel(settings.channel) as channel:
@@ -79,10 +79,10 @@ def _other_rung(
         try:
             graph, took_ms = _built(other, settings, provider)
         except ProviderError as refused:
+            shutil.rmtree(beside)
             if refused.reason not in REFUSED:
                 raise
             refusals[variant.precision] = error = refused
-            shutil.rmtree(beside)
             continue
         replace_folder(beside, place)
         return Bundle.open(place), graph, took_ms

@@ -147,5 +147,14 @@ def test_a_value_that_a_question_names_stays() -> None:
     assert redrawn(answerable, random.Random(0)) == answerable
 
 
+def test_a_note_with_a_reckoned_answer_keeps_all_its_values() -> None:
+    note = {"title": "Sold", "knowledge": "Cupboard 140, paid 40. Lamp: code 7719.", "answers": [], "answerable": True}
+    asked = (("What does it cost?", "140"), ("How much is left to pay?", "100"), ("What is the code?", "7719"))
+    rows = [note | {"question": question, "right_answer": answer} for question, answer in asked]
+    assert redrawn(rows, random.Random(0)) == rows
+    told = [row for row in rows if row["right_answer"] != "100"]
+    assert redrawn(told, random.Random(0)) != told
+
+
 def test_the_same_files_give_the_same_rows(made: tuple[Rows, Rows], folder: Path, tmp_path: Path) -> None:
     assert rows_of(folder, tmp_path) == made

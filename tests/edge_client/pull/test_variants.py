@@ -143,6 +143,24 @@ def test_build_takes_the_next_precision_where_the_device_refuses_the_graph(
     assert [path.name for path in unsupported.parent.iterdir()] == [unsupported.name]
 
 
+def test_build_leaves_the_bundle_where_every_precision_is_refused(unsupported: Path, tmp_path: Path) -> None:
+    offered = Path(shutil.copytree(unsupported, tmp_path / "service" / "bundle"))
+    manifest = json.loads((offered / MANIFEST).read_text())
+    (offered / MANIFEST).write_text(json.dumps(manifest | {"precision": "int8"}))
+    with service(tmp_path / "service", bundle=offered) as running:
+        built = subprocess.run(
+            [PROGRAM, "build", "--provider", "cpu", "--bundle", unsupported, "--service", running.address],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert built.returncode == 1
+    assert "takes none of the service's bundles: int4: UNSUPPORTED_GRAPH" in built.stderr
+    assert "int8: UNSUPPORTED_GRAPH" in built.stderr
+    assert Bundle.open(unsupported).manifest.precision == "int4"
+    assert not list(tmp_path.glob("device-*"))
+
+
 def test_build_leaves_the_bundle_where_no_service_is_named(unsupported: Path) -> None:
     before = (unsupported / MANIFEST).read_bytes()
     built = subprocess.run(
