@@ -57,6 +57,9 @@ EXIT_CODES = (
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
 
+PATIENCE_S = 10.0
+"""How long `ask` waits for memories: nobody watches its words come, and it has no later chunk to make up for them."""
+
 MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "offline")
 
 
@@ -117,7 +120,7 @@ def ask(
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
     documents = [] if file is None else _documents(file)
     compared, results = _memory(given) is Memory.compare, list[Result]()
-    with opened(given) as model:
+    with opened(given, deadline_s=PATIENCE_S) as model:
         if named := given.get("knowledge_base"):
             model.require_knowledge_bases(named)
         for mode in ["off", None] if compared else [None]:

@@ -73,9 +73,14 @@ def say(what: str, style: str = "dim") -> None:
     err.print(Text(printable(what), style=style), soft_wrap=True)
 
 
-def opened(given: dict[str, Any]) -> EdgeModel:
-    """The model of these settings; a terminal shows what is loading, which takes seconds."""
+def opened(given: dict[str, Any], *, deadline_s: float | None = None) -> EdgeModel:
+    """The model of these settings; a terminal shows what is loading, which takes seconds.
+
+    deadline_s: where neither the environment nor the command says how long a recall may take.
+    """
     settings = EdgeSettings(**given)
+    if deadline_s is not None and "deadline_s" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"deadline_s": deadline_s})
     with err.status(f"loading {escape(printable(str(settings.bundle)))}"):
         return EdgeModel.open(settings=settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edge_client.cli.options import err, out, say, with_options
+from edge_client.decoder.threads import physical_cores
 from edge_client.local.folder import (
     DEFAULT_NAME,
     DocumentOutcome,
@@ -35,6 +37,8 @@ from memory3.printable import counted, printable
 
 EVERY_S = 1.0
 """Seconds between two checks of the watched folders."""
+POLITENESS = 10
+"""How far `remember --watch`, which runs for days on every core, steps back behind other programs."""
 NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="Local knowledge base.")]
 
 
@@ -69,7 +73,10 @@ def remember(
         raise InvalidInput("name the files to remember, or give --anew alone")
     settings = EdgeSettings(**given)
     bundle = Bundle.open(settings.bundle)
-    writer = MemoryWriter(bundle, threads=settings.embedder_threads)
+    if watch:
+        with suppress(OSError, AttributeError):
+            os.nice(POLITENESS)
+    writer = MemoryWriter(bundle, threads=physical_cores())
     if anew:
         with closing(LocalKnowledgeBase.any(to_write_anew(settings.store, kb, bundle.manifest))) as base:
             total = len(base.files())

@@ -24,6 +24,8 @@ from memory3.text.chat import Prompt
 
 GRACE_S = 0.1
 """A wait lasts this much longer than the ticket, so that it is the worker who learns that the service is slow."""
+LOCAL_GRACE_S = 30.0
+"""The same where no service is called: what this device computes comes, later if other programs take its processors."""
 _BEHIND = "the recall of a chunk before is still under way: embedding takes longer than a chunk on this device"
 
 
@@ -199,7 +201,8 @@ class ChunkRecalls:
                 left.end()
 
         self._cancellation.add_done_callback(cancel)
-        limit_s = self._recaller.deadline_s(ticket.queries, self._policy.deadline_s) + GRACE_S
+        grace_s = LOCAL_GRACE_S if self._recaller.client is None else GRACE_S
+        limit_s = self._recaller.deadline_s(ticket.queries, self._policy.deadline_s) + grace_s
         try:
             return ticket.result(limit_s)
         except TimeoutError:

@@ -146,15 +146,19 @@ def ranked(
 
     words: those of a query; QueryWords may have earlier turns and a ranking. titles: the words of each candidate's
     title, or nothing; a query, or an earlier turn, may name it by having all of them. drop: candidates that score lower
-    than the best by more are left out, and a text that mentions a named title counts as one of it; None keeps all.
+    than the best by more are left out, and a text that mentions a named title counts as one of it, and is kept in any
+    case if its words answer the query's better than the best one's; None keeps all.
     """
     query = QueryWords.of(words)
-    untitled = np.asarray(cosines, dtype=np.float64) + query.ranking.word_weight * lexical_scores(query, candidates)
+    lexical = lexical_scores(query, candidates)
+    untitled = np.asarray(cosines, dtype=np.float64) + query.ranking.word_weight * lexical
     of_titles = _title_scores(query, titles) if titles else np.zeros(len(untitled))
     scores = untitled + of_titles
     indices = np.argsort(-scores, kind="stable")
     if drop is not None and len(indices):
-        near = untitled + _of_mentions(of_titles, titles, candidates) >= scores[indices[0]] - drop
+        of_mentions = _of_mentions(of_titles, titles, candidates)
+        near = untitled + of_mentions >= scores[indices[0]] - drop
+        near |= (of_mentions > of_titles) & (lexical > lexical[indices[0]])
         indices = indices[near[indices]]
     return list(zip(indices.tolist(), scores[indices].tolist(), strict=True))
 

@@ -36,6 +36,8 @@ from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
 
 PEER = "llama.cpp"
+FREQUENCY_PENALTY = 0.5
+"""Of both sides: a greedy answer that says the same again and again would be ended before its time."""
 TIMEOUT_S = 600.0
 FIGURES = ("tokens_per_s", "end_to_end_tokens_per_s", "first_token_ms")
 """Of `Together`."""
@@ -106,6 +108,7 @@ def measure(settings: LocalServerSettings) -> Keys:
             "stream": True,
             "max_tokens": answer_tokens,
             "logit_bias": bias,
+            "frequency_penalty": FREQUENCY_PENALTY,
             "memory": {"mode": mode},
             "stream_options": {"include_usage": True},
         }
@@ -113,7 +116,13 @@ def measure(settings: LocalServerSettings) -> Keys:
         return _together(app.port, "/v1/chat/completions", bodies, _of_ours)
 
     def by_llama(number: int) -> Together:
-        fixed = {"stream": True, "n_predict": answer_tokens, "ignore_eos": True, "temperature": 0}
+        fixed = {
+            "stream": True,
+            "n_predict": answer_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "frequency_penalty": FREQUENCY_PENALTY,
+        }
         bodies = [{"prompt": bundle.chat.prompt(messages).ids, **fixed} for messages in conversations(number)]
         return _together(peer_port, "/completion", bodies, _of_llama)
 

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
+from edge_client.retrieval import RetrievalResult
 from memory3.errors import InvalidInput, ModelMismatch
 from memory3.files.bundle import Bundle
 from testing.tcp_proxy import TcpProxy
@@ -74,6 +77,22 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert run("forget", "--all").exit_code == 1, "nobody said yes"
     assert run("forget", "--all", "--yes").stdout == "forgot mine with all its documents\n"
     assert run("remembered").stdout == ""
+
+
+def test_a_prompt_waits_for_memories_of_this_device_longer_than_for_a_service(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered(tiny, notes)
+    retrieve = LocalKnowledgeBase.retrieve
+
+    def delayed(*given: Any, **options: Any) -> RetrievalResult:
+        time.sleep(0.5)  # as where other programs take all processors
+        return retrieve(*given, **options)
+
+    monkeypatch.setattr(LocalKnowledgeBase, "retrieve", delayed)
+    with EdgeModel.open(tiny.folder, offline=True, deadline_s=0.05, minimum_score=-1) as model:
+        result = model.ask("Where is the key?", max_tokens=1)
+    assert len(result.memories) == 2, result.errors
 
 
 def test_what_is_unchanged_costs_nothing_and_what_changed_is_replaced(

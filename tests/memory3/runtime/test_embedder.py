@@ -272,11 +272,13 @@ def test_a_text_that_speaks_of_the_named_title_is_read_beside_the_document_of_th
     ]
     counts, titles = [text_words(t) for t in texts], [query_words(t.split("\n")[0]) for t in texts]
 
-    def found(question: str, earlier: tuple[str, ...] = ()) -> list[int]:
+    def found(question: str, earlier: tuple[str, ...] = (), best: float = 0.6) -> list[int]:
         words = QueryWords(query_words(question), map(query_words, earlier))
-        return [n for n, _ in ranked(words, [0.6, 0.58, 0.58], counts, titles, 0.12)]
+        return [n for n, _ in ranked(words, [best, 0.58, 0.58], counts, titles, 0.12)]
 
     assert found("What is the address of Bero?") == [0, 1], "the other printer is left out"
+    assert found("What is the address of Bero?", best=0.9) == [0, 1], "the titled row has no address"
+    assert found("What is the phone of Bero?", best=0.9) == [0], "the titled row has the words"
     assert found("And its address?", ("Which room has Bero?",)) == [0, 1]
     assert found("What is the address of Volta?")[0] == 2, "a name that is no title counts as a word"
 
