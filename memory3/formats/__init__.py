@@ -4,7 +4,9 @@
     pages        PDF: a document for each page; images by OCR
     markup       Markdown, HTML, LaTeX    structured   YAML, TOML, XML, JSON
     office       Word, PowerPoint, Excel, OpenDocument, RTF, EPUB
-    mail         EML, mbox                      code         text, source code, logs, notebooks
+    books        FictionBook
+    mail         EML, Outlook, mbox, web archives
+    code         text, source code, logs, notebooks
 
 A reader yields documents one at a time; what cannot be read comes as a failed one with its position, and nothing is
 raised for it. A `Report` has what was read, skipped and assumed. Some kinds need the extra `formats` or `ocr`.
@@ -21,7 +23,7 @@ from memory3.errors import InvalidInput, Memory3Error, MissingFile
 from memory3.formats.document import NO_TEXT
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
-from memory3.formats.readers import code, mail, markup, office, pages, records, structured
+from memory3.formats.readers import books, code, mail, markup, office, pages, records, structured
 from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, TOO_LARGE, UNSUPPORTED
 from memory3.formats.report import Report as Report  # what became of the files
 
@@ -59,24 +61,47 @@ KINDS = (
     Kind("PDF", (".pdf",), pages.read_pdf, "one for each page with text, its number as metadata `page`", "formats"),
     Kind(
         "Word",
-        (".docx", ".doc", ".dot"),
+        (".docx", ".doc", ".dot", ".docm", ".dotx", ".dotm"),
         office.read_office,
         "one, with headers, footers, notes and comments; of `.doc` the main text",
         "formats",
     ),
     Kind(
         "PowerPoint",
-        (".pptx", ".ppt", ".pps"),
+        (".pptx", ".ppt", ".pps", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm"),
         office.read_office,
         "one, with speaker notes; of `.ppt` the text of slides",
         "formats",
     ),
-    Kind("Excel", (".xlsx", ".xls", ".xlt"), office.read_office, "one, all sheets", "formats"),
-    Kind("OpenDocument", (".odt", ".ods"), office.read_office, "one", "formats"),
+    Kind(
+        "Excel",
+        (".xlsx", ".xls", ".xlt", ".xlsm", ".xltx", ".xltm", ".xlsb"),
+        office.read_office,
+        "one, all sheets, with comments and text boxes; of `.xls` and `.xlsb` the cells",
+        "formats",
+    ),
+    Kind(
+        "OpenDocument",
+        (".odt", ".ods", ".odp", ".odg", ".ott", ".ots", ".otp", ".otg"),
+        office.read_office,
+        "one, with headers, footers, comments and speaker notes",
+        "formats",
+    ),
     Kind("RTF", (".rtf",), office.read_office, "one", "formats"),
     Kind("EPUB", (".epub",), office.read_office, "one, all chapters", "formats"),
+    Kind("FictionBook", (".fb2",), books.read_fictionbook, "one, with its description, tables and notes"),
     Kind("mail", (".eml",), mail.read_mail, "one: headers, text, and the attachments that can be read"),
+    Kind(
+        "Outlook", (".msg", ".oft"), mail.read_outlook, "one, as mail; of appointments and contacts the text", "formats"
+    ),
     Kind("mailbox", (".mbox",), mail.read_mailbox, "one for each mail"),
+    Kind(
+        "web archive",
+        (".mhtml", ".mht"),
+        mail.read_web_archive,
+        "one: the main part of the page and its frames, its address as metadata `url`",
+        "formats",
+    ),
     Kind("LaTeX", (".tex", ".latex"), markup.read_latex, "one", "formats"),
     Kind("notebook", (".ipynb",), code.read_notebook, "one: text, code and printed outputs"),
     Kind("YAML", (".yaml", ".yml"), structured.read_yaml, "one, a line `path: value` for each value"),

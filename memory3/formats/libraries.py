@@ -7,7 +7,13 @@ from typing import Any
 
 from memory3.errors import MissingFile
 
-_PACKAGES = {"pypdf": "pypdf", "pyarrow": "pyarrow", "rapidocr_onnxruntime": "rapidocr-onnxruntime", "yaml": "pyyaml"}
+_PACKAGES = {
+    "compressed_rtf": "compressed-rtf",
+    "pypdf": "pypdf",
+    "pyarrow": "pyarrow",
+    "rapidocr_onnxruntime": "rapidocr-onnxruntime",
+    "yaml": "pyyaml",
+}
 
 
 def imported(module: str, extra: str = "formats") -> Any:

@@ -1,4 +1,4 @@
-"""Mail: EML files and mailboxes, with headers, text and the attachments that can be read."""
+"""Mail: EML files, mailboxes and Outlook's messages, with the attachments that can be read; and saved web pages."""
 
 from __future__ import annotations
 
@@ -6,20 +6,62 @@ import email
 import email.policy
 import mailbox
 from collections.abc import Iterator
+from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
-from memory3.formats.document import FileDocument, title_of
-from memory3.formats.encoding import decode
+from memory3.formats.document import NO_TEXT, FileDocument, title_of
+from memory3.formats.encoding import decode, looks_like_text
+from memory3.formats.readers import outlook
+from memory3.formats.readers.code import read_text
 from memory3.formats.readers.markup import html_text, words
+from memory3.printable import counted
 
-_HEADERS = ("From", "To", "Cc", "Date")
+_HEADERS = ("From", "To", "Cc", "Bcc", "Date")
 
 
 def read_mail(source: Path) -> Iterator[FileDocument]:
     """The subject is the title; sender, receivers and date are lines and metadata; attachments follow the text."""
-    yield _document(source, source.read_bytes(), str(source))
+    yield _document(source, _internet_mail(source.read_bytes()), str(source))
+
+
+def read_outlook(source: Path) -> Iterator[FileDocument]:
+    """A message of Outlook, as other mail; other files have its suffix as well, and are read if they are text."""
+    data = source.read_bytes()
+    if not data.startswith(outlook.MARK) and looks_like_text(data[:8192]):
+        yield from read_text(source)
+        return
+    try:
+        mail = _outlook_mail(outlook.message_of(data))
+    except (ValueError, RecursionError) as error:
+        yield FileDocument.failed(source, f"it is no readable MSG file: {error}")
+        return
+    yield _document(source, mail, str(source))
+
+
+def read_web_archive(source: Path) -> Iterator[FileDocument]:
+    """A page that a browser saved as one file, and the frames in it."""
+    message = _parsed(source.read_bytes())
+    parts = [part for part in message.walk() if isinstance(part, EmailMessage) and not part.is_multipart()]
+    pages = [part for part in parts if part.get_content_type() in ("text/html", "application/xhtml+xml")]
+    if not pages:
+        yield FileDocument.failed(source, "it is no web archive: it has no page")
+        return
+    texts, titles, notes = [], [], []
+    for page in pages:
+        read = decode(_content(page), str(page.get_content_charset() or ""))
+        title, text = html_text(read.text)
+        texts.append(text)
+        titles.append(title)
+        notes.append(read.note)
+    title = next(filter(None, titles), "") or words(str(message["Subject"] or "")) or title_of(source)
+    if pictures := sum(part.get_content_maintype() == "image" for part in parts):
+        notes.append(f"{counted(pictures, 'picture')} in it not read")
+    url = words(str(message["Snapshot-Content-Location"] or pages[0]["Content-Location"] or ""))
+    metadata = {"url": url} if 0 < len(url.encode()) < 1000 else {}
+    text = "\n\n".join(filter(None, texts))
+    yield FileDocument(str(source), str(source), title, text, metadata).noted(*dict.fromkeys(notes))
 
 
 def read_mailbox(source: Path) -> Iterator[FileDocument]:
@@ -29,7 +71,7 @@ def read_mailbox(source: Path) -> Iterator[FileDocument]:
         if not box.keys():
             yield FileDocument.failed(source, "it is no mailbox: no line begins with `From `")
         for number, key in enumerate(box.keys(), 1):
-            yield _document(source, box.get_bytes(key), f"{source}#mail={number}", f"mail {number}")
+            yield _document(source, _internet_mail(box.get_bytes(key)), f"{source}#mail={number}", f"mail {number}")
     finally:
         box.close()
 
@@ -40,57 +82,112 @@ def count_mails(source: Path) -> int:
         return sum(line.startswith(b"From ") for line in file)
 
 
-def _document(source: Path, raw: bytes, key: str, position: str = "") -> FileDocument:
+@dataclass
+class _Mail:
+    """A mail as its document needs it. attached: names and texts of attachments that could be read."""
+
+    headers: dict[str, str]
+    subject: str
+    text: str
+    attached: list[tuple[str, str]]
+    notes: list[str]
+
+    def whole(self) -> str:
+        """Headers, text and attachments."""
+        lines = "\n".join(f"{name}: {value}" for name, value in self.headers.items())
+        attached = (f"Attachment {name}:\n{text}" for name, text in self.attached if text)
+        return "\n\n".join(part for part in (lines, self.text.strip(), *attached) if part)
+
+
+def _document(source: Path, mail: _Mail, key: str, position: str = "") -> FileDocument:
+    if not mail.headers and not mail.subject:
+        return FileDocument.failed(source, "it is no mail: it has no header", position)
+    title = mail.subject or title_of(source)
+    metadata = {name.lower(): value for name, value in mail.headers.items() if len(value.encode()) < 1000}
+    return FileDocument(str(source), key, title, mail.whole(), metadata, position).noted(*mail.notes)
+
+
+def _parsed(raw: bytes) -> EmailMessage:
     message = email.message_from_bytes(raw, policy=email.policy.default)
     assert isinstance(message, EmailMessage)
+    return message
+
+
+def _internet_mail(raw: bytes) -> _Mail:
+    message = _parsed(raw)
     headers = {name: words(str(message[name])) for name in _HEADERS if message[name]}
-    lines = [f"{name}: {value}" for name, value in headers.items()]
-    notes: list[str] = []
+    mail = _Mail(headers, words(str(message["Subject"] or "")), "", [], [])
     body = message.get_body(("plain", "html"))
-    text = ""
     if body is not None and isinstance(body, EmailMessage):
-        text, note = _text_of(body)
-        notes.append(note)
+        mail.text, note = _text_of(body)
+        mail.notes.append(note)
     for part in message.iter_attachments():
         name = part.get_filename() or part.get_content_type()
         assert isinstance(part, EmailMessage)
-        attached, note = _attachment(part, name)
-        notes.append(note)
-        if attached:
-            text += f"\n\nAttachment {name}:\n{attached}"
-    title = words(str(message["Subject"] or "")) or title_of(source)
-    metadata = {name.lower(): value for name, value in headers.items() if len(value.encode()) < 1000}
-    whole = "\n\n".join(part for part in ("\n".join(lines), text.strip()) if part)
-    if not headers and not message["Subject"]:
-        return FileDocument.failed(source, "it is no mail: it has no header", position)
-    return FileDocument(str(source), key, title, whole, metadata, position).noted(*notes)
+        if part.get_content_type() == "message/rfc822":
+            content = part.get_content()
+            content, file = content.as_bytes() if isinstance(content, EmailMessage) else b"", "message.eml"
+        else:
+            content, file = _content(part), name
+        _attach(mail, name, content, file)
+    return mail
+
+
+def _outlook_mail(message: outlook.Message) -> _Mail:
+    headers = {name: words(value) for name, value in message.headers.items()}
+    mail = _Mail(headers, headers.pop("Subject", ""), message.plain.replace("\r\n", "\n"), [], list(message.notes))
+    if message.html:
+        mail.text = html_text(message.html)[1]
+    elif message.rtf:
+        mail.text, why = _text_in(message.rtf, "body.rtf")
+        mail.notes.append(f"the text was not read: {why}" if why and why != NO_TEXT else "")
+    for attachment in message.attachments:
+        if isinstance(attachment.content, outlook.Message):
+            inner = _outlook_mail(attachment.content)
+            mail.attached.append((attachment.name, "\n".join(filter(None, (inner.subject, inner.whole())))))
+            mail.notes += inner.notes
+        elif attachment.kind == "multipart/signed":  # the whole mail again, with its attachments
+            signed = _internet_mail(attachment.content)
+            mail.text = mail.text if mail.text.strip() else signed.text
+            mail.attached += signed.attached
+            mail.notes += signed.notes
+        else:
+            _attach(mail, attachment.name, attachment.content, attachment.name)
+    return mail
 
 
 def _text_of(part: EmailMessage) -> tuple[str, str]:
     """The text of a part, and what was assumed."""
-    raw = part.get_payload(decode=True)
-    read = decode(raw if isinstance(raw, bytes) else b"", str(part.get_content_charset() or ""))
+    read = decode(_content(part), str(part.get_content_charset() or ""))
     if part.get_content_type() == "text/html":
         return html_text(read.text)[1], read.note
     return read.text.replace("\r\n", "\n"), read.note
 
 
-def _attachment(part: EmailMessage, name: str) -> tuple[str, str]:
-    """The text of an attachment, as the reader of its kind has it, and a note where it is not read."""
+def _content(part: EmailMessage) -> bytes:
+    payload = part.get_payload(decode=True)
+    return payload if isinstance(payload, bytes) else b""
+
+
+def _attach(mail: _Mail, name: str, content: bytes, file: str) -> None:
+    """Adds the text of an attachment, or a note where it is not read. file: a name whose suffix tells its kind."""
+    text, why = _text_in(content, file)
+    if why is None:
+        mail.notes.append(f"attachment {name} was not read")
+    else:
+        mail.attached.append((name, text))
+        mail.notes.append(f"attachment {name} was not read: {why}" if why else "")
+
+
+def _text_in(content: bytes, file: str) -> tuple[str, str | None]:
+    """The text of a file as the reader of its kind has it, and why not all is read; None: there is no reader."""
     from memory3.formats import read_documents, reads
 
-    if part.get_content_type() == "message/rfc822":
-        content = part.get_content()
-        raw, name = content.as_bytes() if isinstance(content, EmailMessage) else b"", "message.eml"
-    else:
-        payload = part.get_payload(decode=True)
-        raw = payload if isinstance(payload, bytes) else b""
     with TemporaryDirectory() as folder:
-        file = Path(folder) / f"attachment{PurePath(name).suffix.lower()}"
-        file.write_bytes(raw)
-        if not reads(file):
-            return "", f"attachment {name} was not read"
-        found = list(read_documents(file))
-    notes = [document.unreadable for document in found if document.unreadable]
+        path = Path(folder) / f"attachment{PurePath(file).suffix.lower()}"
+        path.write_bytes(content)
+        if not reads(path):
+            return "", None
+        found = list(read_documents(path))
     texts = [f"{d.title}\n{d.text}" if d.title not in ("", "attachment") else d.text for d in found if not d.unreadable]
-    return "\n".join(texts).strip(), f"attachment {name} was not read: {notes[0]}" if notes else ""
+    return "\n".join(texts).strip(), next((document.unreadable for document in found if document.unreadable), "")

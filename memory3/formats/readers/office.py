@@ -14,10 +14,25 @@ from xml.etree import ElementTree
 
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
-from memory3.formats.readers import office97
+from memory3.formats.readers import office97, opendocument
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
 from memory3.printable import counted
 
+VARIANTS = {
+    variant: base
+    for base, variants in {
+        ".docx": ".docm .dotx .dotm",
+        ".pptx": ".pptm .ppsx .ppsm .potx .potm",
+        ".xlsx": ".xlsm .xltx .xltm",
+        ".odt": ".ott",
+        ".ods": ".ots",
+        ".odp": ".otp",
+        ".odg": ".otg",
+    }.items()
+    for variant in variants.split()
+}
+"""Templates, shows and files with macros, which have the content of another kind, by suffix."""
+_TEXT_BOX = (r"xl/(drawings/drawing|diagrams/data)\d+\.xml", "Text box")
 _FURTHER = {
     ".docx": (
         (r"word/header\d*\.xml", "Header"),
@@ -25,24 +40,30 @@ _FURTHER = {
         (r"word/comments\.xml", "Comment"),
     ),
     ".pptx": ((r"ppt/notesSlides/notesSlide\d+\.xml", "Notes"), (r"ppt/comments/.*\.xml", "Comment")),
-    ".xlsx": ((r"xl/(threaded)?[cC]omments.*\.xml", "Comment"),),
+    ".xlsx": ((r"xl/(threaded)?[cC]omments.*\.xml", "Comment"), _TEXT_BOX),
+    ".xlsb": (_TEXT_BOX,),
 }
 """Parts of a file that the converter leaves out, by suffix, with the label of their text."""
 _PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
+_EMBEDDED = re.compile(r"(word|ppt|xl)/embeddings/.|Object [^/]+/content\.xml", re.IGNORECASE)
+_BINARY_COMMENTS = re.compile(r"xl/comments\d*\.bin")
 _MIDNIGHT = re.compile(r"(?<=\d{4}-\d\d-\d\d) 00:00:00\b")
 _FOOTNOTE = re.compile(r"\[\^\w+\](?!:)")
-_SHEETS = (".xlsx", ".ods", ".xls", ".xlt")
+_SHEETS = (".xlsx", ".xlsb", ".ods", ".xls", ".xlt")
+_LABELLED = re.compile(r"\w[^.!?:]{0,60}: \S")
 _FORMULA = re.compile(rb"<c\b[^>]*><f\b[^>]*>[^<]*</f>(?:<v\s*/>|<v></v>)?</c>")
 _PARAGRAPHS = ("p", "text")
+_PANIC = "PanicException"
+"""A fault of the converter that is no Exception; its class cannot be imported."""
 
 
 def read_office(source: Path) -> Iterator[FileDocument]:
     """Word, PowerPoint, Excel, OpenDocument, RTF and EPUB: headings, lists, tables, notes."""
-    kreuzberg = imported("kreuzberg")
-    suffix = source.suffix.lower()
+    imported("kreuzberg")  # what is missing is not the file's fault
+    suffix = VARIANTS.get(source.suffix.lower(), source.suffix.lower())
     old = suffix in office97.SUFFIXES
     try:
-        mime = office97.real_type(source) if old else None
+        mime = office97.real_type(source) if old else office97.MIME_OF.get(suffix)
         if mime == office97.HTML:  # as many programs export tables
             yield from read_html(source)
             return
@@ -52,23 +73,36 @@ def read_office(source: Path) -> Iterator[FileDocument]:
         if head.encrypted:
             raise ValueError(office97.ENCRYPTED)
         further, notes = _further(source, suffix)
-        settings = kreuzberg.ExtractionConfig(output_format="plain" if word else "markdown", use_cache=False)
-        found = kreuzberg.extract_file_sync(str(source), mime, settings)
-        if word:
-            heading, text = "", office97.word_text(str(found.content))
-            notes = head.notes(str(found.content))
+        if suffix in opendocument.SLIDES:
+            with zipfile.ZipFile(source) as archive:
+                named, heading, text = opendocument.slides_text(archive)
         else:
-            heading, text = markdown_text(_plain(str(found.content)), headed=None)
-    except Exception as error:  # a broken file shows itself by any error; it must not end the reading of others
+            named, text = _converted(source, mime, "plain" if word else "markdown")
+            if word:
+                notes = head.notes(text)
+            heading, text = ("", office97.word_text(text)) if word else markdown_text(_plain(text), headed=None)
+    except BaseException as error:  # a broken file shows itself by any error; it must not end the reading of others
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         yield FileDocument.failed(source, f"it is no readable {source.suffix[1:].upper()} file: {_short(error)}")
         return
-    named = useful_title(dict(found.metadata).get("title"))
     sheets = suffix in _SHEETS  # whose headings are the names of sheets
     title = named or ("" if sheets else useful_title(heading)) or title_of(source)
     if heading and heading != title and not (sheets and not useful_title(heading)):
         text = f"{sentence(heading)}\n\n{text}"
     text = "\n\n".join(part for part in (text.strip(), "\n".join(further)) if part)
     yield FileDocument(str(source), str(source), title, text).noted(*notes)
+
+
+def _converted(source: Path, mime: str | None, form: str) -> tuple[str, str]:
+    """The title and the text that the converter finds, as "plain" text or "markdown"."""
+    kreuzberg = imported("kreuzberg")
+    settings = kreuzberg.ExtractionConfig(output_format=form, use_cache=False)
+    if mime:  # it refuses some types of templates, which it reads as the kind that they are templates of
+        found = kreuzberg.extract_bytes_sync(source.read_bytes(), mime, settings)
+    else:
+        found = kreuzberg.extract_file_sync(str(source), None, settings)
+    return useful_title(dict(found.metadata).get("title")), str(found.content)
 
 
 def _plain(markdown: str) -> str:
@@ -81,22 +115,32 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
     """Lines of the parts that the converter leaves out, and notes of what is not read. suffix: of its kind."""
     if not zipfile.is_zipfile(source):
         return [], []
-    lines: list[str] = []
     with zipfile.ZipFile(source) as archive:
         names = archive.namelist()
-        for pattern, label in _FURTHER.get(suffix, ()):
-            for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number):
-                text = _part_text(archive.read(name))
-                line = f"{label}: {text}" if not re.match(r"\w[^.!?:]{0,60}: \S", text) or label == "Comment" else text
-                if text and line not in lines:
-                    lines.append(line)
+        texts = [
+            (label, _part_text(archive.read(name)))
+            for pattern, label in _FURTHER.get(suffix, ())
+            for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number)
+        ]
+        if suffix in opendocument.SUFFIXES:
+            texts += opendocument.left_out(archive, suffix)
         formulas = sum(len(_FORMULA.findall(archive.read(n))) for n in names if n.startswith("xl/worksheets/sheet"))
+    lines: list[str] = []
+    for label, text in texts:
+        line = f"{label}: {text}" if not _LABELLED.match(text) or label == "Comment" else text
+        if text and line not in lines:
+            lines.append(line)
     pictures = sum(1 for name in names if _PICTURES.match(name) and not name.endswith("/"))
+    embedded = sum(1 for name in names if _EMBEDDED.match(name))
     notes = []
+    if any(map(_BINARY_COMMENTS.fullmatch, names)):
+        notes.append("comments not read: save it as .xlsx")
     if formulas:
         notes.append(f"{counted(formulas, 'formula')} without a stored value: open the file in Excel and save it")
     if pictures:
         notes.append(f"{counted(pictures, 'picture')} in it not read")
+    if embedded:
+        notes.append(f"{counted(embedded, 'embedded file')} in it not read")
     return lines, notes
 
 
@@ -121,5 +165,5 @@ def _tag(element: Any) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _short(error: Exception) -> str:
+def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]

@@ -22,10 +22,17 @@ _ZIPPED = (
     ("xl/", f"{_OFFICE}.spreadsheetml.sheet"),
     ("ppt/", f"{_OFFICE}.presentationml.presentation"),
 )
-SUFFIX_OF = {mime: f".{suffix}" for (_, mime), suffix in zip(_ZIPPED, ("docx", "xlsx", "pptx"), strict=True)}
-"""Of today's kinds, which an old name may hide, by MIME type."""
 HTML, RTF = "text/html", "application/rtf"
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
+MIME_OF = {
+    **{f".{suffix}": mime for (_, mime), suffix in zip(_ZIPPED, ("docx", "xlsx", "pptx"), strict=True)},
+    ".odt": f"{_OPEN_DOCUMENT}.text",
+    ".ods": f"{_OPEN_DOCUMENT}.spreadsheet",
+    ".odp": f"{_OPEN_DOCUMENT}.presentation",
+    ".odg": f"{_OPEN_DOCUMENT}.graphics",
+}
+"""Of today's kinds, which an old name may hide."""
+SUFFIX_OF = {mime: suffix for suffix, mime in MIME_OF.items()}
 _SECTOR = 512
 _FIB = b"\xec\xa5"
 _CHARACTERS = 76
@@ -62,7 +69,7 @@ def real_type(source: Path) -> str | None:
         names = archive.namelist()
         declared = archive.read("mimetype").decode("ascii", "replace") if "mimetype" in names else ""
     if declared.startswith(_OPEN_DOCUMENT):
-        return declared
+        return declared.strip().removesuffix("-template")
     return next((mime for folder, mime in _ZIPPED if any(name.startswith(folder) for name in names)), None)
 
 

@@ -1,5 +1,6 @@
 """Small files of office programs, as their standards have them."""
 
+import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,40 @@ def write_pptx(path: Path, *slides: tuple[str, str, str]) -> Path:
     return _archive(path, "ppt/presentation.xml", kind, parts)
 
 
+def write_xlsb(path: Path, rows: Rows, sheet: str = "rId1") -> Path:
+    """A binary sheet "Sheet1" of texts and numbers. sheet: the relationship by which the workbook names it."""
+
+    def record(kind: int, body: bytes = b"") -> bytes:
+        head = bytes([kind]) if kind < 128 else bytes([kind & 127 | 128, kind >> 7])
+        return head + bytes([len(body)]) + body
+
+    def text(value: str) -> bytes:
+        return struct.pack("<I", len(value)) + value.encode("utf-16-le")
+
+    cells = b""
+    for number, row in enumerate(rows):
+        cells += record(0, struct.pack("<I", number) + bytes(13))
+        for column, value in enumerate(row):
+            place = struct.pack("<II", column, 0)
+            cells += (
+                record(6, place + text(value))
+                if isinstance(value, str)
+                else record(5, place + struct.pack("<d", value))
+            )
+    size = record(148, struct.pack("<4I", 0, len(rows) - 1, 0, len(rows[0]) - 1))
+    book = (
+        record(131) + record(143) + record(156, struct.pack("<II", 0, 1) + text(sheet) + text("Sheet1")) + record(144)
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("_rels/.rels", _relationships(("rId1", "officeDocument", "xl/workbook.bin")))
+        archive.writestr("xl/_rels/workbook.bin.rels", _relationships(("rId1", "worksheet", "worksheets/sheet1.bin")))
+        archive.writestr("xl/workbook.bin", book + record(132))
+        archive.writestr(
+            "xl/worksheets/sheet1.bin", record(129) + size + record(145) + cells + record(146) + record(130)
+        )
+    return path
+
+
 def _slide(kind: str, shapes: str) -> str:
     return f"{_HEAD}<p:{kind} {_P}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:{kind}>"
 
@@ -115,6 +150,20 @@ def write_odt(path: Path, heading: str, paragraph: str, rows: Rows) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("mimetype", "application/vnd.oasis.opendocument.text")
         archive.writestr("content.xml", _HEAD + content)
+    return path
+
+
+def write_opendocument(path: Path, kind: str, body: str, **further: str) -> Path:
+    """kind: the end of its MIME type. body: of the content. further: master pages as `styles`, fields as `meta`."""
+    parts = {"text": "text", "table": "table", "draw": "drawing", "presentation": "presentation", "style": "style"}
+    names = "".join(f' xmlns:{prefix}="{_OD}:{name}:1.0"' for prefix, name in {**parts, "office": "office"}.items())
+    names += ' xmlns:dc="http://purl.org/dc/elements/1.1/"'
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("mimetype", f"application/vnd.oasis.opendocument.{kind}")
+        manifest = '<manifest:manifest xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"/>'
+        archive.writestr("META-INF/manifest.xml", manifest)
+        for name, part in {"content": body, **further}.items():
+            archive.writestr(f"{name}.xml", f"{_HEAD}<office:document{names}>{part}</office:document>")
     return path
 
 

@@ -3,6 +3,8 @@
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from memory3.formats import FileDocument, read_documents
 from tests.memory3.formats import office97_files, office_files
 
@@ -116,3 +118,121 @@ def test_a_file_with_the_name_of_an_old_kind_is_read_as_what_it_is(tmp_path: Pat
         (tmp_path / name).write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600))
         (document,) = read_documents(tmp_path / name)
         assert f"no readable {name[-3:].upper()} file" in document.unreadable
+
+
+@pytest.mark.parametrize("suffix", [".docm", ".dotx", ".dotm"])
+def test_variants_of_word_are_read_as_word(tmp_path: Path, suffix: str) -> None:
+    parts = {"header1": "Contract number: K-4711", "footer1": "Valid until: 2031", "comments": "ask Ida"}
+    base, variant = (
+        read(office_files.write_docx(tmp_path / f"a{kind}", "Rent: 700 euro", TABLE, **parts))
+        for kind in (".docx", suffix)
+    )
+    assert variant.text == base.text
+    assert variant.text.endswith("Contract number: K-4711\nValid until: 2031\nComment: ask Ida")
+
+
+@pytest.mark.parametrize("suffix", [".pptm", ".ppsx", ".ppsm", ".potx", ".potm"])
+def test_variants_of_powerpoint_are_read_as_powerpoint(tmp_path: Path, suffix: str) -> None:
+    slides = ("Quarter plan", "Launch date: 14 May", "Say: Zora"), ("Sites", "Kiruna", "Wait here")
+    base, variant = (read(office_files.write_pptx(tmp_path / f"a{kind}", *slides)) for kind in (".pptx", suffix))
+    assert (variant.title, variant.text) == (base.title, base.text)
+    assert variant.text.endswith("Say: Zora\nNotes: Wait here")
+
+
+@pytest.mark.parametrize("suffix", [".xlsm", ".xltx", ".xltm"])
+def test_variants_of_excel_are_read_as_excel(tmp_path: Path, suffix: str) -> None:
+    sheets = {"Printers": TABLE, "Sums": [("Name", "Value"), ("Sum", "=B3")]}
+    base, variant = (read(office_files.write_xlsx(tmp_path / f"a{kind}", sheets)) for kind in (".xlsx", suffix))
+    assert (variant.title, variant.text, variant.notes) == (base.title, base.text, base.notes)
+    assert BERO in variant.text.split("\n")
+    assert variant.notes == ("1 formula without a stored value: open the file in Excel and save it",)
+
+
+def test_a_binary_sheet_has_its_rows_and_says_that_comments_are_not_read(tmp_path: Path) -> None:
+    file = office_files.write_xlsb(tmp_path / "rooms.xlsb", TABLE)
+    assert (read(file).title, BERO in read(file).text.split("\n")) == ("rooms", True)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("xl/comments1.bin", b"x")
+    assert read(file).notes == ("comments not read: save it as .xlsx",)
+
+
+def test_a_file_that_the_converter_panics_at_fails_alone(tmp_path: Path) -> None:
+    (document,) = read_documents(office_files.write_xlsb(tmp_path / "a.xlsb", TABLE, sheet="rId9"))
+    assert "no readable XLSB file" in document.unreadable
+
+
+def test_text_boxes_of_sheets_are_read_and_embedded_files_are_counted(tmp_path: Path) -> None:
+    file = office_files.write_xlsx(tmp_path / "a.xlsx", {"Printers": TABLE})
+    with zipfile.ZipFile(file, "a") as archive:
+        box = "<d><a:p xmlns:a='a'><a:r><a:t>Key below</a:t></a:r><a:r><a:t> the mat</a:t></a:r></a:p></d>"
+        archive.writestr("xl/drawings/drawing1.xml", box)
+        archive.writestr("xl/embeddings/object1.docx", b"x")
+    assert read(file).text.split("\n")[-1] == "Text box: Key below the mat"
+    assert read(file).notes == ("1 embedded file in it not read",)
+
+
+COMMENT = "<office:annotation><dc:creator>Ida</dc:creator><text:p>ask again</text:p></office:annotation>"
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".odt", "text"), (".ott", "text-template")])
+def test_opendocument_text_has_its_headers_footers_and_comments(tmp_path: Path, suffix: str, kind: str) -> None:
+    edges = "<style:header><text:p>Contract: K-4711</text:p></style:header>"
+    page = "<text:page-number>3</text:page-number>"
+    edges += f"<style:footer-first><text:p>Kiruna<text:s/>{page}</text:p></style:footer-first>"
+    styles = f"<office:master-styles><style:master-page>{edges}</style:master-page></office:master-styles>"
+    body = f"<office:body><office:text><text:p>Rent {COMMENT}700</text:p></office:text></office:body>"
+    document = read(office_files.write_opendocument(tmp_path / f"a{suffix}", kind, body, styles=styles))
+    assert document.text == "Rent 700\n\nComment: ask again\nContract: K-4711\nFooter: Kiruna"
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".ods", "spreadsheet"), (".ots", "spreadsheet-template")])
+def test_opendocument_sheets_have_their_dates_and_comments(tmp_path: Path, suffix: str, kind: str) -> None:
+    cell = f'<table:table-cell office:value-type="string">{COMMENT}<text:p>Due</text:p></table:table-cell>'
+    cell += '<table:table-cell office:value-type="date" office:date-value="2031-02-03"/>'
+    sheet = f'<table:table table:name="Rooms"><table:table-row>{cell}</table:table-row></table:table>'
+    body = f"<office:body><office:spreadsheet>{sheet}</office:spreadsheet></office:body>"
+    document = read(office_files.write_opendocument(tmp_path / f"a{suffix}", kind, body))
+    assert document.text.split("\n\n") == ["Rooms.", "Due: 2031-02-03", "Comment: ask again"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [(".odp", "presentation"), (".otp", "presentation-template"), (".odg", "graphics"), (".otg", "graphics-template")],
+)
+def test_opendocument_slides_have_titles_tables_notes_and_comments(tmp_path: Path, suffix: str, kind: str) -> None:
+    def frame(content: str, name: str = "outline") -> str:
+        return f'<draw:frame presentation:class="{name}"><draw:text-box>{content}</draw:text-box></draw:frame>'
+
+    rows = "".join(
+        f"<table:table-row>{''.join(f'<table:table-cell><text:p>{cell}</text:p></table:table-cell>' for cell in row)}"
+        "</table:table-row>"
+        for row in TABLE
+    )
+    item = "<text:p>Kiruna<text:s/><text:span>station</text:span></text:p>"
+    item = f"<text:list><text:list-item>{item}</text:list-item></text:list>"
+    notes = f"<presentation:notes>{frame('<text:p>Wait here</text:p>', 'notes')}</presentation:notes>"
+    pages = [
+        frame("<text:p>Launch: 14 May</text:p>") + frame("<text:p>Quarter plan</text:p>", "title") + COMMENT,
+        frame("<text:p>Sites</text:p>", "title") + frame(item) + notes,
+        f"<draw:g><draw:custom-shape><text:p>Gate: 7</text:p></draw:custom-shape></draw:g>{frame('<text:p/>', 'title')}"
+        f"<draw:frame><table:table>{rows}</table:table></draw:frame>",
+    ]
+    body = "".join(f"<draw:page>{page}</draw:page>" for page in pages)
+    body = f"<presentation:footer-decl>Club 2031</presentation:footer-decl>{body}"
+    master = frame("<text:p>Inside only</text:p>", "footer") + frame("<text:p>Click to add text</text:p>")
+    master = f"<style:master-page>{master}</style:master-page>"
+    file = tmp_path / f"a{suffix}"
+    office_files.write_opendocument(file, kind, f"<office:body>{body}</office:body>", styles=master)
+    document = read(file)
+    assert document.title == "Quarter plan"
+    parts = document.text.split("\n\n")
+    assert parts[:2] == ["Launch: 14 May", "Sites.\nKiruna station\nNotes: Wait here"]
+    assert parts[2].split("\n")[0] == "Gate: 7"
+    assert BERO in parts[2].split("\n")
+    assert parts[3:] == ["Footer: Club 2031\nComment: ask again\nFooter: Inside only"]
+    meta = "<office:meta><dc:title>The plan</dc:title></office:meta>"
+    office_files.write_opendocument(file, kind, f"<office:body>{body}</office:body>", meta=meta)
+    assert (read(file).title, read(file).text.split("\n")[0]) == ("The plan", "Quarter plan.")
+    file.write_bytes(b"PK\x03\x04 cut")
+    (broken,) = read_documents(file)
+    assert f"no readable {suffix[1:].upper()} file" in broken.unreadable
