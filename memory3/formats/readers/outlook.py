@@ -1,4 +1,4 @@
-"""Outlook's messages (.msg): what the properties in a compound file say. MS-OXMSG 2; their numbers: MS-OXPROPS 2."""
+"""Outlook's messages (.msg): what the properties in a compound file say (MS-OXMSG 2)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,48 @@ import io
 import re
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 
 from memory3.formats.encoding import decode
 from memory3.formats.libraries import imported
+
+
+class _P(IntEnum):
+    """Numbers of properties (MS-OXPROPS 2)."""
+
+    MESSAGE_CLASS = 0x001A
+    SUBJECT = 0x0037
+    SUBMITTED = 0x0039
+    SENT_FOR_NAME = 0x0042
+    SENT_FOR_ADDRESS = 0x0065
+    CONVERSATION_TOPIC = 0x0070
+    TRANSPORT_HEADERS = 0x007D
+    RECIPIENT_TYPE = 0x0C15
+    SENDER_NAME = 0x0C1A
+    SENDER_ADDRESS = 0x0C1F
+    DISPLAY_BCC = 0x0E02
+    DISPLAY_CC = 0x0E03
+    DISPLAY_TO = 0x0E04
+    DELIVERED = 0x0E06
+    NORMALIZED_SUBJECT = 0x0E1D
+    BODY = 0x1000
+    RTF = 0x1009
+    HTML = 0x1013
+    DISPLAY_NAME = 0x3001
+    ADDRESS = 0x3003
+    CREATED = 0x3007
+    DATA = 0x3701
+    FILE_NAME = 0x3704
+    LONG_FILE_NAME = 0x3707
+    PATH = 0x3708
+    LONG_PATH = 0x370D
+    MIME_TAG = 0x370E
+    SMTP_ADDRESS = 0x39FE
+    INTERNET_CODE_PAGE = 0x3FDE
+    MESSAGE_CODE_PAGE = 0x3FFD
+    SENDER_SMTP = 0x5D01
+    SENT_FOR_SMTP = 0x5D02
+
 
 MARK = bytes.fromhex("d0cf11e0a1b11ae1")
 """The first bytes of a compound file."""
@@ -21,7 +60,7 @@ _TABLE, _STREAM = "__properties_version1.0", "__substg1.0_"
 _INTEGER, _TIME = 0x03, 0x40
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 _RECEIVERS = {1: "To", 2: "Cc", 3: "Bcc"}
-_SHOWN = {"To": 0x0E04, "Cc": 0x0E03, "Bcc": 0x0E02}
+_SHOWN = {"To": _P.DISPLAY_TO, "Cc": _P.DISPLAY_CC, "Bcc": _P.DISPLAY_BCC}
 _MAIL = re.compile(r"(IPM\.(Note|Post|StickyNote)|REPORT)\b|\Z", re.IGNORECASE)
 _EPOCH = datetime.datetime(1601, 1, 1, tzinfo=datetime.timezone.utc)
 _CODE_PAGES = {20127: "ascii", 20866: "koi8-r", 21866: "koi8-u", 51932: "euc-jp", 51949: "euc-kr", 54936: "gb18030"}
@@ -74,7 +113,7 @@ class _Properties:
         table = streams.get(folder + _TABLE, b"")[head:]
         rows = struct.iter_unpack("<HHI8s", table[: len(table) // 16 * 16])
         self.fixed = {(number, kind): raw for kind, number, _, raw in rows}
-        self.code_page = _codec(self.integer(0x3FFD)) or code_page
+        self.code_page = _codec(self.integer(_P.MESSAGE_CODE_PAGE)) or code_page
         self.notes: list[str] = []
 
     def folders(self, name: str) -> list[_Properties]:
@@ -127,17 +166,17 @@ def _codec(code_page: int) -> str:
 
 def _message(found: _Properties) -> Message:
     headers = _headers(found)
-    sent = email.parser.HeaderParser(policy=email.policy.default).parsestr(found.string(0x007D))
+    sent = email.parser.HeaderParser(policy=email.policy.default).parsestr(found.string(_P.TRANSPORT_HEADERS))
     headers |= {name: value for name in _HEADERS if name != "Subject" and (value := _value(sent, name))}
-    plain, html, rtf = found.string(0x1000), "", b""
+    plain, html, rtf = found.string(_P.BODY), "", b""
     if not plain.strip():
-        html = found.read(found.binary(0x1013), _codec(found.integer(0x3FDE))) or found.string(0x1013)
-    if not plain.strip() and not html.strip() and (packed := found.binary(0x1009)):
+        html = found.read(found.binary(_P.HTML), _codec(found.integer(_P.INTERNET_CODE_PAGE))) or found.string(_P.HTML)
+    if not plain.strip() and not html.strip() and (packed := found.binary(_P.RTF)):
         try:
             rtf = imported("compressed_rtf").decompress(packed)
         except Exception as error:  # the library's own are of no other class
             found.notes.append(f"the text was not read: {error}")
-    if not _MAIL.match(kind := found.string(0x001A)):
+    if not _MAIL.match(kind := found.string(_P.MESSAGE_CLASS)):
         found.notes.append(f"an item {kind} of Outlook: only its subject, text and attachments are read")
     attachments = []
     for one in found.folders("__attach_version1.0"):
@@ -154,17 +193,20 @@ def _headers(found: _Properties) -> dict[str, str]:
     """As the properties have them."""
     receivers: dict[str, list[str]] = {}
     for one in found.folders("__recip_version1.0"):
-        address = _address(one.string(0x3001), one.string(0x39FE, 0x3003))
-        receivers.setdefault(_RECEIVERS.get(one.integer(0x0C15) & 0xF, "To"), []).append(address)
+        address = _address(one.string(_P.DISPLAY_NAME), one.string(_P.SMTP_ADDRESS, _P.ADDRESS))
+        receivers.setdefault(_RECEIVERS.get(one.integer(_P.RECIPIENT_TYPE) & 0xF, "To"), []).append(address)
         found.notes += one.notes
     return {
-        "From": _address(found.string(0x0C1A, 0x0042), found.string(0x5D01, 0x5D02, 0x0C1F, 0x0065)),
+        "From": _address(
+            found.string(_P.SENDER_NAME, _P.SENT_FOR_NAME),
+            found.string(_P.SENDER_SMTP, _P.SENT_FOR_SMTP, _P.SENDER_ADDRESS, _P.SENT_FOR_ADDRESS),
+        ),
         **{
             name: ", ".join(dict.fromkeys(filter(None, receivers.get(name, [])))) or found.string(number)
             for name, number in _SHOWN.items()
         },
-        "Date": found.time(0x0039, 0x0E06, 0x3007),
-        "Subject": found.string(0x0037, 0x0070, 0x0E1D),
+        "Date": found.time(_P.SUBMITTED, _P.DELIVERED, _P.CREATED),
+        "Subject": found.string(_P.SUBJECT, _P.CONVERSATION_TOPIC, _P.NORMALIZED_SUBJECT),
     }
 
 
@@ -184,12 +226,12 @@ def _value(sent: email.message.Message, name: str) -> str:
 
 
 def _attachment(found: _Properties) -> Attachment:
-    name = found.string(0x3707, 0x3704, 0x3001).strip()
-    inner = f"{found.folder}{_STREAM}3701000d/"
+    name = found.string(_P.LONG_FILE_NAME, _P.FILE_NAME, _P.DISPLAY_NAME).strip()
+    inner = f"{found.folder}{_STREAM}{_P.DATA:04x}000d/"
     if inner + _TABLE in found.streams:
         return Attachment(name or "message", _message(_Properties(found.streams, inner, 24, found.code_page)))
     if any(path.startswith(inner) for path in found.streams):
         raise ValueError(f"attachment {name or 'without a name'} was not read: it is embedded by another program")
-    if not found.binary(0x3701) and (place := found.string(0x370D, 0x3708)):
+    if not found.binary(_P.DATA) and (place := found.string(_P.LONG_PATH, _P.PATH)):
         raise ValueError(f"attachment {name or place} was not read: the message only has its place")
-    return Attachment(name or "without a name", found.binary(0x3701), found.string(0x370E).lower())
+    return Attachment(name or "without a name", found.binary(_P.DATA), found.string(_P.MIME_TAG).lower())
