@@ -11,7 +11,7 @@ set -eu
 
 MODEL=${MODEL:-qwen2.5-coder-0.5b}
 DEVICE=${DEVICE:-cpu}
-STEPS=${STEPS:-200}
+STEPS=${STEPS:-150}
 MINUTES=${MINUTES:-0} # time limit of each tuning run: then it is saved, the recipe stops, and goes on when started again
 DRY=${DRY:-}
 OUT=build/adapt-small
@@ -37,3 +37,11 @@ run python -m memory_model.cli adapt --model "$MODEL" --corpus "$CORPUS" --devic
 # 2. The codec of what it writes, and steps through it.
 run python -m memory_model.cli fit-codec --model "$MODEL" --adapter "$OUT/first/adapter.safetensors" \
     --corpus "$CORPUS" --references 300 --points 30000 --factory tokens:312x8x4 --out "$OUT/codec.npz"
+run python -m memory_model.cli adapt --model "$MODEL" --corpus "$CORPUS" --device "$DEVICE" --minutes "$MINUTES" \
+    --questions build/questions/prose_training.json --refused 0.2 --refused-articles 0.22 --all-as-text 0.08 \
+    --distilled 0.15 --conversations 12 --references 6 --ramp 0 \
+    --mixture articles:8,facts:0.6,hard:0.6,questions:0.4,keeping:0.4 --codec "$OUT/codec.npz" \
+    --start "$OUT/first/adapter.safetensors" --learning-rate 3e-4 --decay 0.8 --pass-tokens 700 --seed 5 \
+    --steps $((STEPS * 7 / 15)) --out "$OUT/second"
+run python -m experiments mean-adapter "$OUT/first/adapter.safetensors" "$OUT/second/adapter.safetensors" \
+    --out "$OUT/adapter.safetensors"
