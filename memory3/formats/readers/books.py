@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from memory3.formats.document import FileDocument, title_of
+from memory3.formats.readers.elements import attribute_of, tag_of
 from memory3.formats.readers.markup import sentence, words
 from memory3.formats.readers.tables import table_lines
 from memory3.printable import counted
@@ -25,39 +26,39 @@ def read_fictionbook(source: Path) -> Iterator[FileDocument]:
     """The title is the description's; its authors, series and publisher are lines before the text."""
     try:
         root = ElementTree.fromstring(source.read_bytes())
-        if _tag(root) != "FictionBook":
-            raise ValueError(f"its root is {_tag(root)}")
+        if tag_of(root) != "FictionBook":
+            raise ValueError(f"its root is {tag_of(root)}")
         title, text = _read(root)
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
         yield FileDocument.failed(source, f"it is no readable FB2 file: {error}")
         return
-    pictures = sum(_tag(part) == "binary" for part in root)
+    pictures = sum(tag_of(part) == "binary" for part in root)
     note = f"{counted(pictures, 'picture')} in it not read" if pictures else ""
     yield FileDocument(str(source), str(source), title or title_of(source), text).noted(note)
 
 
 def _read(root: Element) -> tuple[str, str]:
     """The title and the text."""
-    infos = [info for part in root if _tag(part) == "description" for info in part if _tag(info) in _ORIGINS]
-    titles = (words(_text(field)) for info in infos for field in info if _tag(field) == "book-title")
+    infos = [info for part in root if tag_of(part) == "description" for info in part if tag_of(info) in _ORIGINS]
+    titles = (words(_text(field)) for info in infos for field in info if tag_of(field) == "book-title")
     described = [line for info in infos for field in info for line in _described(field)]
-    bodies = [part for part in root if _tag(part) == "body"]
-    texts = [_note_lines(body) if _attribute(body, "name") else _lines(body) for body in bodies]
+    bodies = [part for part in root if tag_of(part) == "body"]
+    texts = [_note_lines(body) if attribute_of(body, "name") else _lines(body) for body in bodies]
     return next(filter(None, titles), ""), "\n\n".join("\n".join(lines) for lines in (described, *texts) if lines)
 
 
 def _described(field: Element) -> list[str]:
     """Lines of a field of the description."""
-    name = _tag(field)
+    name = tag_of(field)
     if name == "annotation":
         return _lines(field)
     if name not in _DESCRIBED:
         return []
     value = words(_text(field))
     if name in ("author", "translator"):
-        value = " ".join(words(_text(part)) for part in field if _tag(part) in _NAMES)
+        value = " ".join(words(_text(part)) for part in field if tag_of(part) in _NAMES)
     elif name == "sequence":
-        name, value = "series", words(f"{_attribute(field, 'name')} {_attribute(field, 'number')}")
+        name, value = "series", words(f"{attribute_of(field, 'name')} {attribute_of(field, 'number')}")
     label = "ISBN" if name == "isbn" else name.capitalize()
     return [f"{label}: {value}"] if value else []
 
@@ -65,17 +66,17 @@ def _described(field: Element) -> list[str]:
 def _lines(element: Element) -> list[str]:
     lines: list[str] = []
     for child in element:
-        name = _tag(child)
+        name = tag_of(child)
         if name == "title":
             lines.append(sentence(words(" ".join(_lines(child)))))
         elif name in _LINES:
             lines.append(words(_text(child)))
         elif name == "table":
-            rows = [row for row in child.iter() if _tag(row) == "tr"]
-            headed = bool(rows) and {_tag(cell) for cell in rows[0]} == {"th"} and len(rows) > 1
+            rows = [row for row in child.iter() if tag_of(row) == "tr"]
+            headed = bool(rows) and {tag_of(cell) for cell in rows[0]} == {"th"} and len(rows) > 1
             lines += table_lines([[_text(cell) for cell in row] for row in rows], headed=headed or None)
         elif name == "image":
-            lines.append(words(_attribute(child, "alt") or _attribute(child, "title")))
+            lines.append(words(attribute_of(child, "alt") or attribute_of(child, "title")))
         elif (child.text or "").strip():  # words outside of a paragraph
             lines.append(words(_text(child)))
         else:
@@ -87,8 +88,8 @@ def _note_lines(body: Element) -> list[str]:
     """Notes, each with its mark: "Note 3: the text"."""
     lines: list[str] = []
     for child in body:
-        found = [sentence(" ".join(_lines(child)))] if _tag(child) == "title" else _lines(child)
-        if _tag(child) == "section" and len(found) > 1 and _tag(child[0]) == "title":
+        found = [sentence(" ".join(_lines(child)))] if tag_of(child) == "title" else _lines(child)
+        if tag_of(child) == "section" and len(found) > 1 and tag_of(child[0]) == "title":
             found[:2] = [f"Note {found[0].rstrip('.')}: {found[1]}"]
         lines += found
     return lines
@@ -98,17 +99,9 @@ def _text(element: Element) -> str:
     """The words of a paragraph, without the marks of notes."""
     text = element.text or ""
     for child in element:
-        if _tag(child) == "image":
-            text += _attribute(child, "alt")
-        elif not (_tag(child) == "a" and _attribute(child, "type") == "note"):
+        if tag_of(child) == "image":
+            text += attribute_of(child, "alt")
+        elif not (tag_of(child) == "a" and attribute_of(child, "type") == "note"):
             text += _text(child)
         text += child.tail or ""
     return text
-
-
-def _attribute(element: Element, name: str) -> str:
-    return next((value for key, value in element.attrib.items() if key.rpartition("}")[2] == name), "")
-
-
-def _tag(element: Element) -> str:
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

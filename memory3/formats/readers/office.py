@@ -9,12 +9,12 @@ import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
 from memory3.formats.readers import office97, opendocument
+from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
 from memory3.printable import counted
 
@@ -153,16 +153,12 @@ def _part_text(xml: bytes) -> str:
     """The words of a part; the field of a slide's or a page's number does not count."""
     paragraphs: list[str] = []
     for element in ElementTree.fromstring(xml).iter():
-        if _tag(element) in _PARAGRAPHS:
-            runs = [run.text or "" for run in element.iter() if _tag(run) == "t" and run is not element]
+        if tag_of(element) in _PARAGRAPHS:
+            runs = [run.text or "" for run in element.iter() if tag_of(run) == "t" and run is not element]
             text = words("".join(runs) if runs else element.text or "")
             if text and not text.isdigit() and text not in paragraphs:
                 paragraphs.append(text)
     return "\n".join(paragraphs)
-
-
-def _tag(element: Any) -> str:
-    return str(element.tag).rpartition("}")[2]
 
 
 def _short(error: BaseException) -> str:

@@ -8,6 +8,9 @@ import grpc
 import pytest
 
 from edge_client.generate import loop
+from edge_client.model import EdgeModel
+from edge_client.settings import EdgeSettings
+from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
@@ -46,6 +49,24 @@ def test_ask_shows_what_the_answer_was_read_from_when_requested(places: list[obj
     assert {one["memory_id"] for one in data["contributions"]} == ids
     assert {one["memory_id"] for one in data["spans"]} <= ids
     assert " contributed " in run(*asked).stderr
+
+
+@pytest.mark.parametrize(("given", "waits_s"), [("", 10.0), ("3", 3.0)], ids=["not given", "given"])
+def test_ask_waits_longer_for_memories_than_a_conversation_unless_it_is_told(
+    tiny: Bundle, monkeypatch: pytest.MonkeyPatch, given: str, waits_s: float
+) -> None:
+    monkeypatch.delenv("EDGE_CLIENT_DEADLINE_S", raising=False)
+    if given:
+        monkeypatch.setenv("EDGE_CLIENT_DEADLINE_S", given)
+    seen = []
+
+    def noted(*, settings: EdgeSettings) -> EdgeModel:
+        seen.append(settings.deadline_s)
+        raise InvalidInput("enough is known")
+
+    monkeypatch.setattr(EdgeModel, "open", noted)
+    assert run("ask", QUESTION, "--bundle", tiny.folder).exit_code == 1
+    assert seen == [waits_s]
 
 
 def test_ask_says_what_an_answer_rests_on(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

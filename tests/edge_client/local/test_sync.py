@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.cli.remember import POLITENESS
 from edge_client.local.folder import LocalKnowledgeBases, remember
 from edge_client.local.writer import MemoryWriter
 from edge_client.model import EdgeModel
@@ -140,6 +141,8 @@ def test_a_folder_is_watched_until_it_is_interrupted(tiny: Bundle, notes: Path) 
         seen = ""
         while "watching" not in seen:
             seen += process.stderr.readline()
+        others = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, others + POLITENESS), "it steps back"
         (notes / "new.txt").write_text("A new one.")
         (notes / "rent.md").unlink()
         while not ("stored" in seen and "dropped" in seen):
