@@ -30,18 +30,19 @@ _SPACED = 0x2E80
 class AttentionLog:
     """The shares of one answer's tokens. One thread at a time, that of the answer.
 
-    reading: returns what was recalled into the slots, in their order, refused memories among it.
+    reading: returns what was recalled into the slots, in their order, refused memories among it. record: the queries of
+    tokens whose shares are not computed yet.
     """
 
     def __init__(self, sequence: CachedSequence, reading: Callable[[], Sequence[MemoryRead]]) -> None:
-        self._sequence, self._reading, self._record = sequence, reading, QueryRecord()
+        self._sequence, self._reading, self.record = sequence, reading, QueryRecord()
         self._rows: list[int] = []  # of the tokens after which the next tokens were chosen
         self._parts: list[tuple[tuple[MemoryRead, ...], AttentionShares]] = []
 
     def begin(self) -> None:
         """Record from now on; the sequence has begun."""
         if self._sequence.memory:
-            self._sequence.record, self._sequence.on_change = self._record, self._flush
+            self._sequence.record, self._sequence.on_change = self.record, self._flush
 
     def generated(self) -> None:
         """A token was chosen by the logits of the last run."""
@@ -62,7 +63,7 @@ class AttentionLog:
         if not self._rows:
             return
         rows, self._rows = self._rows, []
-        shares = self._sequence.shares(self._record.take(rows), rows)
+        shares = self._sequence.shares(self.record.take(rows), rows)
         read = tuple(memory for memory in self._reading() if not memory.refused)
         if len(read) != shares.memories.shape[1]:  # from an earlier answer, which knew them
             shares, read = AttentionShares(shares.memories[:, :0], shares.tokens[:, :0]), ()

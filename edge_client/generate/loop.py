@@ -49,6 +49,7 @@ from edge_client.stream import (
     TokenLogprob,
 )
 from memory3.errors import InvalidInput
+from memory3.runtime.attention import QueryRecord
 from memory3.text.chat import Message, Prompt
 from memory3.text.refusal import is_refusal
 from memory3.text.verdict import Verdict
@@ -95,6 +96,8 @@ class Answer:
         self._ends = set(tokenizer.stop_ids)
         self._refusal = engine.bundle.manifest.refusal
         self._refuses = self._refusal.first_token(tokenizer)
+        self._probe = engine.bundle.probe if engine.decoder.backend.records_queries else None
+        self._asked = self._attention.record if self._attention is not None else QueryRecord()
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel
         self._reason = ""
@@ -118,6 +121,8 @@ class Answer:
                 reused = 0
             if self._attention is not None:
                 self._attention.begin()
+            elif self._probe is not None and sequence.memory:
+                sequence.record = self._asked
             for event in self._tokens(reused):
                 if self._sampling.only_documents and isinstance(event, Token):
                     withheld.append(event)
@@ -130,6 +135,7 @@ class Answer:
         finally:
             if self._attention is not None:
                 self._attention.end()
+            sequence.record = None
             self._recalls.end()
             self._sequence.end()
         yield from self._pending_events()
@@ -174,8 +180,7 @@ class Answer:
             self._generated, self._texts, self._reason = [self._refuses], [""], "end"
             return
         for number in count(1):
-            first = number == 1 and not self._prompt.begun  # an answer that goes on has its first token behind it
-            bias = self._refusal.bias_for(len(self._sequence.memories)) if first else 0.0
+            bias = self._refusal_bias() if number == 1 else 0.0
             picked = self._sampler.pick(logits[-1], (self._refuses, bias) if bias else None)
             self._cancellation.check()
             self._first_token_s = self._first_token_s or self._seconds()
@@ -193,6 +198,17 @@ class Answer:
             recalls.generated(picked.id, number)
             self._cancellation.check()
             logits = self._sequence.read([picked.id], draft=self._draft(picked.id, number))
+
+    def _refusal_bias(self) -> float:
+        """What the refusal's first token gets as first token of the answer; nothing where an answer goes on."""
+        sequence, probe = self._sequence, self._probe
+        if self._attention is None:
+            sequence.record = None  # the queries of the prompt's last token are all that a probe reads
+        if self._prompt.begun or not sequence.memories:
+            return 0.0
+        bias = self._refusal.bias_for(len(sequence.memories))
+        queries = self._asked.at(sequence.length - 1) if probe is not None else None
+        return bias + float(probe.biases(queries)) if probe is not None and queries is not None else bias
 
     def _draft(self, token: int, number: int) -> list[int]:
         """What probably follows token `number` of the answer, up to its chunk's end: the next chunk reads others."""

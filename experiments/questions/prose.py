@@ -1,5 +1,8 @@
 """Questions about prose as training rows of the task `articles`: published sets and everyday notes, with refusals.
 
+Some of them are rows by themselves, with the references that are read next to each: `memory-model fit-refusal` takes
+those, of which half are unanswerable.
+
 A twin is a paragraph without the sentence that answers one of its questions: what remains answers the others. Where a
 text has one question only, the refused one is a question of another text that has most words in common with it. Notes
 are few, so each listing of them has values of its own: what is learnt is to copy, not this one note.
@@ -36,6 +39,9 @@ _REVIEWS_A_PAGE = 9  # groups of reviews that are read next to each other
 _NOTES_TIMES = 16  # how often notes are listed, each time in other versions: there are few
 _TWIN = 0.5  # share of the notes that are listed as one of their twins
 _NEAR_ROWS = 60  # rows within which two passages may be read next to each other
+_ASKED = 400  # rows with neighbours, half of them refused
+_NEIGHBOURS = 4
+_NEAR_TEXTS = 8  # texts before and after one that its neighbours are drawn from
 _ADVICE = "docs/data.md says where published sets come from"
 
 
@@ -179,6 +185,30 @@ def _note_rows(note: str, own: Sequence[RowData]) -> list[list[RowData]]:
     return found
 
 
+def with_neighbours(rows: Sequence[RowData], count: int, rng: random.Random) -> list[RowData]:
+    """Rows, half of them refused, each with texts that stand near its own as distractors.
+
+    Of a refused one none of these answers its question, nor is it another version of the row's text.
+    """
+    texts = list(dict.fromkeys((row["title"], row["knowledge"]) for row in rows))
+    number = {text: n for n, text in enumerate(texts)}
+    answering: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row["answerable"]:
+            answering[row["question"]].add(row["knowledge"])
+    kinds = [[row for row in rows if row["answerable"] is answerable] for answerable in (True, False)]
+    found = []
+    for row in (one for kind in kinds for one in rng.sample(kind, min(count // 2, len(kind)))):
+        own, at = set(sentences(row["knowledge"])), number[row["title"], row["knowledge"]]
+        near = [t for t in texts[max(0, at - _NEAR_TEXTS) : at + _NEAR_TEXTS + 1] if own.isdisjoint(sentences(t[1]))]
+        near = [(title, text) for title, text in near if text not in answering[row["question"]]]
+        if len(near) >= _NEIGHBOURS:
+            others = [f"{title}\n{text}" for title, text in rng.sample(near, _NEIGHBOURS)]
+            whole = {"title": "", "knowledge": f"{row['title']}\n{row['knowledge']}", "distractors": others}
+            found.append({**row, **whole})
+    return found
+
+
 def sentences(text: str) -> list[str]:
     """Sentences and lines of a text."""
     return [s for s in re.split(r"(?<=[.!?;])\s+|\n", text) if s.strip()]
@@ -223,6 +253,7 @@ def prose_questions(
     rows.add_natural_questions(folder / "nq_gold_train.json")
     rows.add_notes(notes)
     sets = {"prose_training": rows.training}
+    sets["refusal_training"] = with_neighbours(rows.training, _ASKED, random.Random(4))
     for name, held in rows.development.items():
         random.Random(3).shuffle(held)
         sets[f"{name}_dev"] = held[:_DEVELOPMENT]

@@ -6,6 +6,7 @@
     writer.onnx               writes memories on the device, over the same weights file
     embedder.onnx(.data), embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
+    answerability.npz         optional: what tells that nothing which is read answers
     cache/                    made by the device for itself, in no manifest: TensorRT's engine, number of threads
 
 Torch-free. How the files are made is `memory_model.export.bundle`'s business.
@@ -28,6 +29,7 @@ from memory3.codec.payload import Identity, MemoryFormat
 from memory3.config import ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import CodecMismatch, CorruptFile, EmbedderMismatch, FormatMismatch, InvalidInput, MissingFile
+from memory3.runtime.answerability import PROBE_FILE, AnswerabilityProbe
 from memory3.runtime.embedder import CONFIG, CPU, Embedder, EmbedderConfig, ExecutionProviders
 from memory3.text.chat import ChatTemplate
 from memory3.text.refusal import Refusal
@@ -144,12 +146,14 @@ class Bundle:
                 raise CorruptFile(f"{name} has {path.stat().st_size} bytes, not {entry.bytes}: {remedy}")
         if self.manifest.memory_format_id != self.manifest.config.memory_format_id:
             raise FormatMismatch(self.manifest.memory_format_id, self.manifest.config.memory_format_id, remedy)
-        small = (CONFIG, "codec.npz")  # ids are compared before anything large is read
+        small = tuple(
+            n for n in (CONFIG, "codec.npz", PROBE_FILE) if n in files
+        )  # ids are compared before anything large is read
         self._compare_sums(small, remedy)
         embedder_id = EmbedderConfig.read(self.folder / CONFIG).embedder_id
         if embedder_id != self.manifest.embedder_id:
             raise EmbedderMismatch(embedder_id, self.manifest.embedder_id, remedy, subject=f"{CONFIG} is of")
-        _ = self.memory_format
+        _ = self.memory_format, self.probe
         self._compare_sums([name for name in files if name not in small], remedy)
 
     def _compare_sums(self, names: Iterable[str], remedy: str) -> None:
@@ -195,6 +199,13 @@ class Bundle:
         if codec.codec_id != self.manifest.codec_id:
             raise CodecMismatch(codec.codec_id, self.manifest.codec_id, "export it again", subject="codec.npz is")
         return MemoryFormat(self.config, self.manifest.model_id, codec)
+
+    @cached_property
+    def probe(self) -> AnswerabilityProbe | None:
+        """What biases refusals by queries, where the model has it; raises ModelMismatch or CorruptFile."""
+        if PROBE_FILE not in self.manifest.files:
+            return None
+        return AnswerabilityProbe.load(self.folder / PROBE_FILE, self.config, self.manifest.model_id)
 
     def embedder(self, *, threads: int = 1, execution_providers: ExecutionProviders = CPU) -> Embedder:
         """A new embedder session."""

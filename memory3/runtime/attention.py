@@ -31,6 +31,10 @@ class QueryRecord:
         for row, own in enumerate(queries, first_row):
             self._by_row[row] = own
 
+    def at(self, row: int) -> np.ndarray | None:
+        """The queries [width] of a row; None where there are none."""
+        return self._by_row.get(row)
+
     def take(self, rows: Sequence[int]) -> np.ndarray:
         """The queries of these rows, float32 [rows, width]; all are forgotten. KeyError for a row without logits."""
         found = np.stack([self._by_row[row] for row in rows]).astype(np.float32, copy=False)

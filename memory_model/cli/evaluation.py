@@ -18,6 +18,8 @@ from memory_model.terminal import PrecisionOption, count, progress_bar, use_thre
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 _WITHOUT_CODEC = "none,memory_exact,rag,rag_five"
+_ALONE_EVERY = 3
+"""Of the rows that a probe is fitted on, how often one is read without distractors, too."""
 
 
 def evaluate(
@@ -76,6 +78,65 @@ def evaluate(
     took = {"seconds": round(time.monotonic() - started, 1), "date": time.strftime("%Y-%m-%d")}
     write_json(out, {**about, **took, **result})
     show(result["conditions"], f"{counted(len(rows), 'question')}, {counted(distractors, 'distractor')}")
+
+
+def fit_refusal(
+    data: Annotated[list[Path], typer.Option(help="JSON list of questions for training; may be repeated.")],
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File to write. Default: answerability.npz of the model folder.")
+    ] = None,
+    limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,
+    model: terminal.ModelOption = None,
+    adapter: terminal.AdapterOption = None,
+    codec: terminal.CodecOption = None,
+    precision: PrecisionOption = "auto",
+    device: terminal.DeviceOption = "cpu",
+    threads: terminal.ThreadsOption = 0,
+) -> None:
+    """Fit what tells a model that nothing it reads answers: a linear probe of its memory heads' queries.
+
+    The probe moves the logit of "I don't know." before an answer's first token. No weight is trained, and memories stay
+    as they are. Give questions as people ask them, with the memories that a search finds for them (`distractors`), a
+    few hundred with an answer and as many with `"answerable": false`; a third are read without distractors,
+    too. Afterwards `calibrate` sets the bias on development questions.
+    """
+    import numpy as np
+
+    from memory3.errors import InvalidInput
+    from memory3.runtime.answerability import PROBE_FILE
+    from memory_model.data.rows import open_rows
+    from memory_model.eval.conditions import Evaluation
+    from memory_model.eval.probe_fit import Separation, cross_validated, fit_probe
+    from memory_model.eval.refusing import Signals, signals
+    from memory_model.eval.subject import Subject
+    from memory_model.eval.written import WrittenMemories
+    from memory_model.models.folder import ModelFolder
+
+    use_threads(threads)
+    folder = ModelFolder.open(model)
+    if out is None and folder.packaged:
+        raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, or give --out")
+    sets = [open_rows(path, limit) for path in data]
+    subject = Subject.open(model, adapter, codec, device=device)
+    subject.bank.written = WrittenMemories(subject.loaded)
+    asked, found = [], []
+    parts = [(rows[::step], distractors) for rows in sets for step, distractors in ((1, 4), (_ALONE_EVERY, 0))]
+    with subject.computing(precision), progress_bar("questions", sum(len(rows) for rows, _ in parts)) as advance:
+        for rows, distractors in parts:
+            found.append(signals(Evaluation(subject, rows, ["memory"], distractors=distractors), advance))
+            asked += rows
+    together = Signals(*map(np.concatenate, zip(*found, strict=True)))
+    probe = fit_probe(subject.loaded.model_id, together)
+    probe.save(path := out or folder.path / PROBE_FILE)
+    table = Table(
+        "refused by", "area under ROC", "refused rightly, 0.05 wrongly", title=counted(len(asked), "question")
+    )
+    scores = {"its logit alone": together.margins, "with the probe, cross-validated": cross_validated(together, asked)}
+    for name, score in scores.items():
+        separation = Separation.of(score, together.answerable)
+        table.add_row(name, f"{separation.area:.3f}", f"{separation.refused:.3f}")
+    Console().print(table)
+    terminal.console.print(f"probe of {len(probe.weights):,} queries in [bold]{path}[/bold]; `calibrate` sets its bias")
 
 
 def calibrate(

@@ -28,7 +28,7 @@ from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean, Paired, contained, exact_match, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.decoder import MemoryBatch
-from memory_model.nn.generate import greedy_and_nll
+from memory_model.nn.generate import FirstBias, greedy_and_nll
 
 EVALUATOR = 3
 """Raised whenever prompts, conditions or scores change: results of another version do not compare."""
@@ -218,7 +218,8 @@ class Evaluation:
         model, tokenizer, prefix = self.loaded.model, self.loaded.tokenizer, self.subject.prefix
         refusal = self.subject.refusal
         counts = memories.valid.any(-1).sum((1, 2)).tolist() if memories else []
-        bias = (refusal.first_token(tokenizer), [refusal.bias_for(n) for n in counts]) if memories else None
+        biases = [refusal.bias_for(n) for n in counts]
+        bias = FirstBias(refusal.first_token(tokenizer), biases, self.subject.probe) if memories else None
         right = [[*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
         answers, nll = greedy_and_nll(model, prompts, right, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):

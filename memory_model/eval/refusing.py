@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.scores import Mean
-from memory_model.nn.generate import prefilled
+from memory_model.nn.generate import last_queries, prefilled
 
 BIASES = [n / 20 for n in range(-60, 161)]
 
@@ -35,19 +36,39 @@ class Point:
     wrongly: Mapping[str, Mean]
 
 
+class Signals(NamedTuple):
+    """What a model shows of n questions before their answers' first tokens.
+
+    margins: float32 [n] of the refusal, without any bias. queries: float32 [n, width] of the prompts' last tokens, of
+    the memory heads. answerable: bool [n].
+    """
+
+    margins: np.ndarray
+    queries: np.ndarray
+    answerable: np.ndarray
+
+
 @torch.inference_mode()
-def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> list[Margin]:
+def signals(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> Signals:
     """Of every row of an evaluation, under `memory`."""
-    subject, found = run.subject, []
+    subject, gaps, queries = run.subject, [], []
     token = subject.refusal.first_token(run.loaded.tokenizer)
     for rows, prompts, memories in run.batches("memory"):
-        _, logits = prefilled(run.loaded.model, prompts, subject.prefix, memories)
+        engine, logits = prefilled(run.loaded.model, prompts, subject.prefix, memories, records=True)
         own = logits[:, token].clone()
         logits[:, token] = -torch.inf
-        gaps = (own - logits.max(-1).values).tolist()
-        found += [Margin(gap, row.answerable) for gap, row in zip(gaps, rows, strict=True)]
+        gaps.append((own - logits.max(-1).values).cpu().numpy())
+        queries.append(last_queries(engine))
         progress(len(rows))
-    return found
+    answerable = np.array([row.answerable for row in run.rows])
+    return Signals(np.concatenate(gaps), np.concatenate(queries), answerable)
+
+
+def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> list[Margin]:
+    """Of every row of an evaluation, under `memory`, with what the model's probe adds."""
+    found, probe = signals(run, progress), run.subject.probe
+    biased = found.margins + (probe.biases(found.queries) if probe is not None else 0)
+    return [Margin(float(gap), bool(row)) for gap, row in zip(biased, found.answerable, strict=True)]
 
 
 def curve(questions: Mapping[str, Sequence[Margin]]) -> list[Point]:

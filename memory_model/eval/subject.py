@@ -13,6 +13,7 @@ import torch
 
 from memory3.codec.codec import ExactCodec, MemoryCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
+from memory3.runtime.answerability import AnswerabilityProbe
 from memory3.text.refusal import Refusal
 from memory_model.eval.written import WrittenMemories
 from memory_model.models.folder import ModelFolder
@@ -71,12 +72,13 @@ class Subject:
     bank: MemoryBank
     prefix: tuple[int, ...]
     refusal: Refusal = field(default_factory=Refusal)
+    probe: AnswerabilityProbe | None = None
 
     @classmethod
     def of(cls, loaded: LoadedModel, codec: MemoryCodec | None = None) -> Subject:
         """A model that reads memories; without a codec they are as they were written."""
         memory_format = MemoryFormat(loaded.config, loaded.model_id, codec or ExactCodec(loaded.config.head_dim))
-        return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), loaded.folder.refusal)
+        return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), loaded.folder.refusal, loaded.probe)
 
     @classmethod
     def open(
@@ -138,4 +140,5 @@ class Subject:
             "memory_bytes": self.bank.format.full_bytes,
             "reads_memory": bool(self.prefix),
             "refusal": asdict(self.refusal),
+            "probe": self.probe.digest if self.probe else None,
         }

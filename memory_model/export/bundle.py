@@ -11,6 +11,7 @@ from memory3.codec.codec import MemoryCodec
 from memory3.codec.payload import MemoryFormat
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory3.printable import Bars
+from memory3.runtime.answerability import PROBE_FILE
 from memory3.text.words import DEFAULT_RANKING
 from memory_model.data.factbook import read_jsonl
 from memory_model.defaults import PRECISION
@@ -77,6 +78,8 @@ def export_bundle(
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
             memory_codec.save(staging / "codec.npz")
+            if loaded.probe is not None:
+                loaded.probe.save(staging / PROBE_FILE)
             manifest = Manifest(
                 loaded.config.name,
                 loaded.model_id,

@@ -24,6 +24,7 @@ from typing import Any
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
+from memory3.runtime.answerability import PROBE_FILE
 from memory3.text.refusal import Refusal
 from memory3.text.verdict import Grounding
 from memory3.text.words import DEFAULT_RANKING, Ranking
@@ -186,6 +187,11 @@ class ModelFolder:
     def calibration(self) -> Path | None:
         """Questions that int4 weights are rounded for."""
         return self._file("calibration.jsonl")
+
+    @property
+    def probe(self) -> Path | None:
+        """`answerability.npz`, where one was fitted."""
+        return self._file(PROBE_FILE)
 
     def need_codec(self) -> Path:
         """`codec.npz`; raises MissingFile with the command that makes it."""

@@ -22,6 +22,7 @@ from memory3.codec.payload import MemoryFormat
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, InvalidInput
+from memory3.runtime.answerability import AnswerabilityProbe
 from memory3.text.chat import ChatTemplate
 from memory3.text.tokenizer import Tokenizer
 from memory_model.models import tensor_files
@@ -70,6 +71,17 @@ class LoadedModel:
     def writer(self) -> MemoryWriter:
         """Writes this model's memories."""
         return MemoryWriter(self.model, self.tokenizer)
+
+    @cached_property
+    def probe(self) -> AnswerabilityProbe | None:
+        """The folder's; None where it has none, and with another adapter than the folder's own.
+
+        Raises CorruptFile, and ModelMismatch for one that was fitted for other weights.
+        """
+        folder = self.folder
+        if folder.probe is None or self.model_id != model_id_of(folder, folder.config(), folder.adapter):
+            return None
+        return AnswerabilityProbe.load(folder.probe, self.config, self.model_id)
 
 
 def open_adapter(folder: ModelFolder, path: Path | str | None = None) -> Adapter | None:

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory3.runtime.answerability import AnswerabilityProbe
 from memory3.text.chat import text_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import pad_ids
+
+
+class FirstBias(NamedTuple):
+    """What the logit of a token gets as first token of each answer: a number, and a probe's where there is one."""
+
+    token: int
+    values: Sequence[float]
+    probe: AnswerabilityProbe | None = None
+
+    def added(self, logits: Tensor, engine: BatchedDecoder) -> Tensor:
+        """Other logits [B, V]. engine: as `prefilled` left it."""
+        bias = np.asarray(self.values, np.float32)
+        if self.probe is not None:
+            bias = bias + self.probe.biases(last_queries(engine))
+        logits = logits.clone()
+        logits[:, self.token] += logits.new_tensor(bias)
+        return logits
 
 
 def read(
@@ -37,13 +57,10 @@ def greedy(
     memory: MemoryBatch | None,
     stop_ids: Sequence[int],
     longest: int = 48,
-    first_bias: tuple[int, Sequence[float]] | None = None,
+    first_bias: FirstBias | None = None,
 ) -> list[list[int]]:
-    """Token ids of greedy answers, without the stop token.
-
-    memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token of each.
-    """
-    engine, logits = prefilled(model, prompts, prefix, memory, longest)
+    """Token ids of greedy answers, without the stop token. memory: leading dimensions [B, 1, m] or None."""
+    engine, logits = prefilled(model, prompts, prefix, memory, longest, records=_probes(first_bias))
     return _continued(engine, logits, stop_ids, longest, first_bias)
 
 
@@ -56,10 +73,11 @@ def greedy_and_nll(
     memory: MemoryBatch | None,
     stop_ids: Sequence[int],
     longest: int = 48,
-    first_bias: tuple[int, Sequence[float]] | None = None,
+    first_bias: FirstBias | None = None,
 ) -> tuple[list[list[int]], list[float]]:
     """What `greedy` and `answer_nll` give, from prompts that are read once."""
-    engine, logits = prefilled(model, prompts, prefix, memory, max(longest, *map(len, answers)))
+    most, records = max(longest, *map(len, answers)), _probes(first_bias)
+    engine, logits = prefilled(model, prompts, prefix, memory, most, records)
     first, starts = logits.log_softmax(-1), engine.length.tolist()
     greedily = _continued(engine, logits, stop_ids, longest, first_bias)
     ids = pad_ids(answers)[0]
@@ -73,16 +91,11 @@ def greedy_and_nll(
 
 
 def _continued(
-    engine: BatchedDecoder,
-    logits: Tensor,
-    stop_ids: Sequence[int],
-    longest: int,
-    first_bias: tuple[int, Sequence[float]] | None,
+    engine: BatchedDecoder, logits: Tensor, stop_ids: Sequence[int], longest: int, first_bias: FirstBias | None
 ) -> list[list[int]]:
     """Greedy answers of all sequences of an engine, from the logits behind their prompts."""
     if first_bias is not None:
-        logits = logits.clone()
-        logits[:, first_bias[0]] += logits.new_tensor(first_bias[1])
+        logits = first_bias.added(logits, engine)
     answers: list[list[int]] = [[] for _ in logits]
     tokens = [0] * len(logits)
     for _ in range(longest):
@@ -98,14 +111,31 @@ def _continued(
 
 @torch.inference_mode()
 def prefilled(
-    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None, more: int = 0
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    more: int = 0,
+    records: bool = False,
 ) -> tuple[BatchedDecoder, Tensor]:
-    """A sequence for each prompt, with room for `more` tokens, and the logits [B, V] behind it."""
+    """A sequence for each prompt, with room for `more` tokens, and the logits [B, V] behind it.
+
+    records: leave what `last_queries` takes.
+    """
     everyone = list(range(len(prompts)))
     engine = BatchedDecoder(model, prefix, len(prompts), len(prefix) + max(map(len, prompts)) + more)
     if memory is not None:
         engine.inject(everyone, memory)
-    return engine, engine.prefill(everyone, prompts)
+    return engine, engine.prefill(everyone, prompts, records)
+
+
+def last_queries(engine: BatchedDecoder) -> np.ndarray:
+    """Queries float32 [B, width] of the last tokens that `prefilled` read with `records`."""
+    return np.asarray(torch.cat([layer[:, 0] for layer in engine.queries], dim=1).float().cpu().numpy())
+
+
+def _probes(first_bias: FirstBias | None) -> bool:
+    return first_bias is not None and first_bias.probe is not None
 
 
 @torch.inference_mode()

@@ -138,10 +138,11 @@ class BatchedDecoder:
             slots[chosen] = float("-inf")
 
     @torch.inference_mode()
-    def prefill(self, sequences: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
+    def prefill(self, sequences: Sequence[int], texts: Sequence[Sequence[int]], records: bool = False) -> Tensor:
         """Append a text to each of these different sequences; float32 logits [n, V] behind its last token.
 
-        Raises InvalidInput for an empty text or one that does not fit; then nothing was appended.
+        records: leave `queries` of the last tokens, [n, 1, h G d] of each layer. Raises InvalidInput for an empty
+        text or one that does not fit; then nothing was appended.
         """
         chosen = self._numbers(sequences)
         start = self.length[chosen]
@@ -153,10 +154,12 @@ class BatchedDecoder:
         # Padding writes rows that later tokens write again, or the spare row.
         rows = (start[:, None] + step).clamp_max(len(self._row) - 1)
         everyone = list(sequences) == list(range(self.sequences))
-        hidden = self._hidden(ids, rows, slice(None) if everyone else chosen, self._seen(max(ends)))
+        hidden = self._hidden(ids, rows, slice(None) if everyone else chosen, self._seen(max(ends)), records)
+        last = torch.arange(len(texts), device=self.device), lengths - 1
+        self.queries = [layer[last][:, None] for layer in self.queries]
         self.length[chosen] = start + lengths
         self._longest = max(self._longest, *ends)
-        return self.model.head(hidden[torch.arange(len(texts), device=self.device), lengths - 1]).float()
+        return self.model.head(hidden[last]).float()
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int] | Tensor) -> Tensor:

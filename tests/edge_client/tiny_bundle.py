@@ -12,6 +12,7 @@ from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.config import MemoryConfig, MemoryHead, ModelConfig
 from memory3.files.bundle import MANIFEST, Bundle
+from memory3.runtime.answerability import AnswerabilityProbe, query_width
 from memory3.text.tokenizer import Tokenizer as LlmTokenizer
 from memory_model.export.bundle import export_bundle
 from memory_model.models.folder import ModelFolder
@@ -55,6 +56,15 @@ def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel
     model_id = f"{seed:02x}" * 32
     folder = ModelFolder(Path("tiny"), "tiny", "", model_id, {}, config.memory, licence="Apache-2.0")
     return LoadedModel(tiny.random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, folder)
+
+
+def probed(offset: float, weights: np.ndarray | None = None) -> LoadedModel:
+    """The tiny model with a probe."""
+    loaded = tiny_loaded()
+    width = query_width(loaded.config)
+    probe = AnswerabilityProbe(loaded.model_id, np.zeros(width, np.float32) if weights is None else weights, offset)
+    vars(loaded)["probe"] = probe
+    return loaded
 
 
 def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Path:
@@ -105,10 +115,16 @@ def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Pa
     return folder
 
 
-def tiny_bundle(folder: Path, seed: int = 0, precision: str = "float32", embedder_precision: str = "float32") -> Bundle:
+def tiny_bundle(
+    folder: Path,
+    seed: int = 0,
+    precision: str = "float32",
+    embedder_precision: str = "float32",
+    loaded: LoadedModel | None = None,
+) -> Bundle:
     """Export it all to `folder`/bundle."""
     codec = folder / "codec.npz"
-    loaded = tiny_loaded(seed)
+    loaded = loaded or tiny_loaded(seed)
     ExactCodec(loaded.config.head_dim).save(codec)
     bert = tiny_bert(folder / "bert")
     return export_bundle(

@@ -1,0 +1,73 @@
+"""`AnswerabilityProbe`: how much a model's queries lean to a refusal where nothing that it reads answers.
+
+Before its first token of an answer, a model has compared the question with its memories. The queries of its memory
+heads at the last token of the prompt show what it found better than its logits do; this is a linear readout of them
+(a linear probe), which moves the logit of the refusal's first token. `memory_model.eval.probe_fit` fits one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from memory3.config import ModelConfig
+from memory3.errors import CorruptFile, ModelMismatch
+from memory3.runtime.attention import memory_tensors
+
+PROBE_FILE = "answerability.npz"
+LARGEST_BIAS = 100.0
+
+
+@dataclass(frozen=True)
+class AnswerabilityProbe:
+    """A bias of the refusal that is linear in queries.
+
+    model_id: whose queries it reads; a tuned model needs another probe. weights: float32 [width] of queries as
+    `QueryRecord` keeps them, of all heads with memory; offset: what is added to their product.
+    """
+
+    model_id: str
+    weights: np.ndarray
+    offset: float
+
+    def biases(self, queries: np.ndarray) -> np.ndarray:
+        """Logits [n] that the refusal's first token gets after prompts with these queries [n, width]."""
+        found = queries.astype(np.float32, copy=False) @ self.weights + self.offset
+        return np.asarray(np.clip(found, -LARGEST_BIAS, LARGEST_BIAS))
+
+    @property
+    def digest(self) -> str:
+        """What results with this probe are told from others by."""
+        return hashlib.sha256(
+            self.weights.astype(np.float16).tobytes() + np.float32(self.offset).tobytes()
+        ).hexdigest()[:12]
+
+    def save(self, path: str | Path) -> None:
+        """Write `answerability.npz`; the weights with half precision."""
+        weights = self.weights.astype(np.float16)
+        np.savez(path, model_id=self.model_id, weights=weights, offset=np.float32(self.offset))
+
+    @classmethod
+    def load(cls, path: str | Path, config: ModelConfig, model_id: str) -> AnswerabilityProbe:
+        """Inverse of `save`, for a model; raises CorruptFile, and ModelMismatch for a probe of another model."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                own, weights, offset = str(file["model_id"]), file["weights"].astype(np.float32), float(file["offset"])
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise CorruptFile(f"{path} is no probe of answerability: {error}") from error
+        if own != model_id:
+            remedy = "fit another one with `memory-model fit-refusal`, or remove the file"
+            raise ModelMismatch(own, model_id, remedy, subject=f"{Path(path).name} is of")
+        width = query_width(config)
+        if weights.shape != (width,) or not (np.isfinite(weights).all() and np.isfinite(offset)):
+            raise CorruptFile(f"{path} has weights {list(weights.shape)}, not {width} finite ones")
+        return cls(own, weights, offset)
+
+
+def query_width(config: ModelConfig) -> int:
+    """Numbers of all queries that a decoder records of a token."""
+    return sum(len(t.heads) for t in memory_tensors(config)) * config.group * config.head_dim

@@ -1,0 +1,100 @@
+"""Fit an `AnswerabilityProbe`: logistic regression of whether a question has an answer on the queries that ask it.
+
+The refusal's margin and the queries of all memory heads are the inputs; the queries' weights are penalised, because
+there are more of them than questions. The margin's weight turns the odds of having no answer into logits that are added
+to the refusal's: an answer is refused where they are even, up to a constant that `calibrate` sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memory3.errors import InvalidInput
+from memory3.runtime.answerability import LARGEST_BIAS, AnswerabilityProbe
+from memory_model.data.rows import QuestionRow
+from memory_model.eval.refusing import Signals
+
+PENALTY = 1000.0
+"""On squared weights of queries of unit variance, beside a loss that is summed over the questions."""
+FOLDS = 5
+LEAST_QUESTIONS = 20
+"""Of each kind, with an answer and without."""
+_LEAST_WEIGHT = 0.05
+_STEPS = 50
+_SMALL = 1e-6
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How well a score tells questions without an answer from others.
+
+    area: under the ROC curve, 0.5 for chance. refused: share of the unanswerable ones above the score that a share of
+    0.05 of the answerable ones exceeds.
+    """
+
+    area: float
+    refused: float
+
+    @classmethod
+    def of(cls, scores: np.ndarray, answerable: np.ndarray) -> Separation:
+        """Of scores [n] that are higher where nothing answers."""
+        without, others = scores[~answerable], scores[answerable]
+        above = (without[:, None] > others).mean() + 0.5 * (without[:, None] == others).mean()
+        return cls(float(above), float((without > np.quantile(others, 0.95)).mean()))
+
+
+def fit_probe(model_id: str, signals: Signals, penalty: float = PENALTY) -> AnswerabilityProbe:
+    """Fit the probe of a model. Raises InvalidInput for too few questions of a kind, or useless ones."""
+    least = min(np.count_nonzero(signals.answerable), np.count_nonzero(~signals.answerable))
+    if least < LEAST_QUESTIONS:
+        raise InvalidInput(
+            f"{least} questions of a kind are too few to fit on: give {LEAST_QUESTIONS} with an answer in what is read,"
+            ' and as many with `"answerable": false`'
+        )
+    queries = signals.queries.astype(np.float64)
+    mean, deviation = queries.mean(0), queries.std(0) + _SMALL
+    scaled = (queries - mean) / deviation
+    # There are fewer questions than queries, so weights are sums of the questions' own: n unknowns instead of `width`.
+    values, vectors = np.linalg.eigh(scaled @ scaled.T)
+    kept = values > _SMALL * values[-1]
+    size = np.sqrt(values[kept])
+    rows = len(scaled)
+    inputs = np.column_stack([vectors[:, kept] * size, signals.margins, np.ones(rows)])
+    penalties = np.r_[np.full(len(size), penalty), _SMALL, _SMALL]
+    found = _logistic(inputs, ~signals.answerable, penalties)
+    if found[-2] < _LEAST_WEIGHT:
+        raise InvalidInput("the refusal's logit tells nothing about these questions: tune the model to refuse first")
+    weights = scaled.T @ (vectors[:, kept] @ (found[:-2] / size)) / deviation / found[-2]
+    offset = found[-1] / found[-2] - float(weights @ mean)
+    return AnswerabilityProbe(model_id, weights.astype(np.float32), float(offset))
+
+
+def cross_validated(signals: Signals, rows: Sequence[QuestionRow], penalty: float = PENALTY) -> np.ndarray:
+    """Of every question the margin with the bias of a probe that was fitted without its text, float32 [n]."""
+    fold = np.array([int(hashlib.sha256(row.knowledge.encode()).hexdigest(), 16) % FOLDS for row in rows])
+    found = signals.margins.astype(np.float32)
+    for number in range(FOLDS):
+        own = fold == number
+        if own.any():
+            probe = fit_probe("", Signals(*(part[~own] for part in signals)), penalty)
+            found[own] += probe.biases(signals.queries[own])
+    return found
+
+
+def _logistic(inputs: np.ndarray, refused: np.ndarray, penalties: np.ndarray) -> np.ndarray:
+    """Weights [columns] by Newton's method; both kinds of rows count alike."""
+    weight = np.where(refused, 0.5 / refused.sum(), 0.5 / (~refused).sum()) * len(refused)
+    found = np.zeros(inputs.shape[1])
+    for _ in range(_STEPS):
+        odds = 1 / (1 + np.exp(-np.clip(inputs @ found, -LARGEST_BIAS, LARGEST_BIAS)))
+        slope = inputs.T @ (weight * (odds - refused)) + penalties * found
+        curvature = (inputs * (weight * odds * (1 - odds))[:, None]).T @ inputs + np.diag(penalties)
+        step = np.linalg.solve(curvature, slope)
+        found -= step
+        if np.abs(step).max() < _SMALL:
+            break
+    return found
