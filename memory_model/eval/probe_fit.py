@@ -23,7 +23,8 @@ PENALTY = 1000.0
 FOLDS = 5
 LEAST_QUESTIONS = 20
 """Of each kind, with an answer and without."""
-_LEAST_WEIGHT = 0.05
+LEAST_WEIGHT = 0.2
+"""Of the margin beside the odds: a model whose margin says nothing refuses by its queries alone."""
 _STEPS = 50
 _SMALL = 1e-6
 
@@ -63,14 +64,15 @@ def fit_probe(model_id: str, signals: Signals, penalty: float = PENALTY) -> Answ
     kept = values > _SMALL * values[-1]
     size = np.sqrt(values[kept])
     rows = len(scaled)
-    inputs = np.column_stack([vectors[:, kept] * size, signals.margins, np.ones(rows)])
+    inputs = np.column_stack([vectors[:, kept] * size, np.ones(rows), signals.margins])
     penalties = np.r_[np.full(len(size), penalty), _SMALL, _SMALL]
     found = _logistic(inputs, ~signals.answerable, penalties)
-    if found[-2] < _LEAST_WEIGHT:
-        raise InvalidInput("the refusal's logit tells nothing about these questions: tune the model to refuse first")
-    weights = scaled.T @ (vectors[:, kept] @ (found[:-2] / size)) / deviation / found[-2]
-    offset = found[-1] / found[-2] - float(weights @ mean)
-    return AnswerabilityProbe(model_id, weights.astype(np.float32), float(offset))
+    if (of_margin := float(found[-1])) < LEAST_WEIGHT:
+        of_margin = LEAST_WEIGHT
+        found = _logistic(inputs[:, :-1], ~signals.answerable, penalties[:-1], of_margin * signals.margins)
+    found = found[: len(size) + 1] / of_margin
+    weights = scaled.T @ (vectors[:, kept] @ (found[:-1] / size)) / deviation
+    return AnswerabilityProbe(model_id, weights.astype(np.float32), float(found[-1] - weights @ mean))
 
 
 def cross_validated(signals: Signals, rows: Sequence[QuestionRow], penalty: float = PENALTY) -> np.ndarray:
@@ -85,12 +87,14 @@ def cross_validated(signals: Signals, rows: Sequence[QuestionRow], penalty: floa
     return found
 
 
-def _logistic(inputs: np.ndarray, refused: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """Weights [columns] by Newton's method; both kinds of rows count alike."""
+def _logistic(
+    inputs: np.ndarray, refused: np.ndarray, penalties: np.ndarray, fixed: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """Weights [columns] by Newton's method; both kinds of rows count alike. fixed: what is added to the odds."""
     weight = np.where(refused, 0.5 / refused.sum(), 0.5 / (~refused).sum()) * len(refused)
     found = np.zeros(inputs.shape[1])
     for _ in range(_STEPS):
-        odds = 1 / (1 + np.exp(-np.clip(inputs @ found, -LARGEST_BIAS, LARGEST_BIAS)))
+        odds = 1 / (1 + np.exp(-np.clip(inputs @ found + fixed, -LARGEST_BIAS, LARGEST_BIAS)))
         slope = inputs.T @ (weight * (odds - refused)) + penalties * found
         curvature = (inputs * (weight * odds * (1 - odds))[:, None]).T @ inputs + np.diag(penalties)
         step = np.linalg.solve(curvature, slope)

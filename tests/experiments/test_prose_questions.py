@@ -158,3 +158,17 @@ def test_a_note_with_a_reckoned_answer_keeps_all_its_values() -> None:
 
 def test_the_same_files_give_the_same_rows(made: tuple[Rows, Rows], folder: Path, tmp_path: Path) -> None:
     assert rows_of(folder, tmp_path) == made
+
+
+def test_rows_with_neighbours_are_refused_where_nothing_that_is_read_answers(folder: Path, tmp_path: Path) -> None:
+    rows_of(folder, tmp_path)
+    training = json.loads((tmp_path / "prose_training.json").read_text())
+    rows = json.loads((tmp_path / "refusal_training.json").read_text())
+    assert {row["answerable"] for row in rows} == {True, False}
+    answering = {(r["question"], f"{r['title']}\n{r['knowledge']}") for r in training if r["answerable"]}
+    for row in rows:
+        read = [row["knowledge"], *row["distractors"]]
+        assert len(set(read)) == 5
+        assert row["answerable"] is any((row["question"], text) in answering for text in read), row
+        own = set(prose.sentences(row["knowledge"].partition("\n")[2]))
+        assert not any(own & set(prose.sentences(text)) for text in row["distractors"])

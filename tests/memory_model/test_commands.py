@@ -5,15 +5,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from experiments.__main__ import app as experiments
 from memory3.codec.codec import ExactCodec
 from memory3.config import parse_budget
+from memory3.errors import ModelMismatch
+from memory3.runtime.answerability import AnswerabilityProbe, query_width
 from memory_model.cli import app
 from memory_model.models.folder import ModelFolder
-from memory_model.models.load import load_base
+from memory_model.models.load import load_base, load_model
 from memory_model.nn.adapter import attach, collect
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
@@ -169,6 +172,33 @@ def test_calibrating_saves_a_bias_for_one_memory_and_one_for_several(
     done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
     found, saved = json.loads(Path("c.json").read_text()), ModelFolder.open("calibrated").refusal
     assert (found["bias"]["chosen"], found["bias_alone"]["chosen"]) == (saved.bias, saved.bias_alone), done.output
+
+
+def test_a_probe_is_fitted_into_the_folder_and_changes_what_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    shutil.copytree("m", "probed")
+    rows = [ROW | {"knowledge": f"Town {n} is in France.", "answerable": n % 2 == 0} for n in range(50)]
+    Path("asked.json").write_text(json.dumps(rows))
+    line = "fit-refusal --model probed --data asked.json --precision float32"
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "area under ROC" in done.output
+    with_probe, without = (load_model(ModelFolder.open(name)).probe for name in ("probed", "m"))
+    assert with_probe is not None
+    assert without is None
+    other = load_model(ModelFolder.open("probed"), "rank2.safetensors")
+    assert other.probe is None, "another adapter has other queries"
+
+
+def test_a_probe_of_other_weights_is_refused_by_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    shutil.copytree("m", "changed")
+    loaded = load_model(ModelFolder.open("changed"))
+    AnswerabilityProbe("0" * 64, np.zeros(query_width(loaded.config), np.float32), 0).save("changed/answerability.npz")
+    with pytest.raises(ModelMismatch, match=r"answerability.npz is of model 0000.*fit-refusal"):
+        _ = load_model(ModelFolder.open("changed")).probe
 
 
 @pytest.mark.usefixtures("no_weights")

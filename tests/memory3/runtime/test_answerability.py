@@ -66,6 +66,13 @@ def test_a_fit_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose(found.margins + probe.biases(found.queries), expected, atol=2e-3)
 
 
+def test_a_margin_that_says_the_opposite_does_not_turn_the_probe_round() -> None:
+    found = synthetic()
+    wrong = found._replace(margins=-found.margins)
+    scores = wrong.margins + fit_probe("", wrong, 100.0).biases(found.queries)
+    assert Separation.of(scores, found.answerable).area > 0.9
+
+
 def test_a_probe_separates_new_questions_better_than_the_logit() -> None:
     probe, new = fit_probe("", synthetic(), 100.0), synthetic(1)
     alone = Separation.of(new.margins, new.answerable).area
