@@ -134,7 +134,7 @@ def run_walk(bundle: Path, model: str, *, full: bool) -> tuple[Walk, list[dict[s
         with step("ingest", f"{walk.documents.name} over gRPC to {service.address}"):
             run("memory-service", "ingest", walk.documents, "--address", service.address)
         with step("device", "opens the bundle, once for all questions"):
-            device = EdgeModel.open(bundle, service.address)
+            device = EdgeModel.open(bundle, service.address, local=WORK / "local")  # not what the user remembers
         with device:
             results = [ask_both_ways(device, question) for question in walk.questions]
         console.print("[bold]stop[/]: SIGTERM: the service finishes what is under way and closes the store")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -25,7 +26,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream
 from edge_client.wire.client import MemoryClient
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.files.bundle import Bundle
+from memory3.files.bundle import Bundle, Manifest
 
 log = logging.getLogger("edge_client.local")
 REMEMBER_AT = 0.75
@@ -143,19 +144,7 @@ class Engine:
 
         Returns the names of all that there are; none where the service is not called or does not answer.
         """
-        client = self.recaller.client
-        requested = names_of(names)
-        if client is None or self.recaller.closed():
-            return frozenset()
-        try:
-            known = frozenset({*(base.name for base in client.knowledge_bases()), *self.local.documents()})
-        except RetrievalError:
-            return frozenset()
-        if unknown := [name for name in requested if name not in known]:
-            raise InvalidInput(
-                f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(sorted(known)) or 'none'}"
-            )
-        return known
+        return _known_knowledge_bases(names, None if self.recaller.closed() else self.recaller.client, self.local)
 
     @property
     def local(self) -> LocalKnowledgeBases:
@@ -209,6 +198,40 @@ class Engine:
         self.background.shutdown(cancel_futures=True)
         self.worker.close()
         self.recaller.close()
+
+
+def check_names(settings: EdgeSettings, *, knowledge_bases: str = "", document: str = "") -> None:
+    """Raise InvalidInput for names that `require_knowledge_bases` or a question about a document would refuse later.
+
+    It needs the manifest alone, so it takes no time, other than opening a model. Empty names are not checked.
+    """
+    if not (knowledge_bases or document):
+        return
+    bundle = Bundle(settings.bundle, Manifest.read(settings.bundle))
+    with contextlib.ExitStack() as opened:
+        local = opened.enter_context(contextlib.closing(_local(bundle, settings)))
+        if document:
+            local.document(document)
+        if knowledge_bases and not settings.offline:
+            ids = bundle.identity, bundle.manifest.embedder_id
+            client = MemoryClient(settings.channel, knowledge_bases, *ids, deadline_s=settings.deadline_s)
+            _known_knowledge_bases(knowledge_bases, opened.enter_context(contextlib.closing(client)), local)
+
+
+def _known_knowledge_bases(names: str, client: MemoryClient | None, local: LocalKnowledgeBases) -> frozenset[str]:
+    """See `Engine.require_knowledge_bases`. client: None where the service is not to be called."""
+    requested = names_of(names)
+    if client is None:
+        return frozenset()
+    try:
+        known = frozenset({*(base.name for base in client.knowledge_bases()), *local.documents()})
+    except RetrievalError:
+        return frozenset()
+    if unknown := [name for name in requested if name not in known]:
+        raise InvalidInput(
+            f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(sorted(known)) or 'none'}"
+        )
+    return known
 
 
 def _local(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBases:

@@ -43,7 +43,8 @@ class Hit:
     """One memory that was found.
 
     payload: its bytes; empty if held, by us or by an earlier hit of the same answer. knowledge_base: named where
-    several were searched, or where it is one of this device.
+    several were searched, or where it is one of this device. file: key of the file that the document is a record of,
+    where it is known.
     """
 
     memory_id: int
@@ -56,6 +57,7 @@ class Hit:
     crc32c: int
     held: bool = False
     knowledge_base: str = ""
+    file: str = ""
 
     def check(self) -> None:
         """Raise RetrievalError (DAMAGED_MEMORY) if the payload's checksum is not the one made at writing."""
@@ -95,8 +97,8 @@ def names_of(text: str) -> tuple[str, ...]:
 def merged(answers: Sequence[RetrievalResult], k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
     """The k best hits of every query from the answers of several knowledge bases.
 
-    Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once.
-    The time is that of the slowest, because all were called at the same time.
+    Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once,
+    as the first one's. The time is that of the slowest, because all were called at the same time.
     """
     if len(answers) == 1:
         return answers[0]

@@ -232,6 +232,16 @@ class Finished:
     contributions: tuple[Contribution, ...] = ()
     verdict: Verdict | None = None
 
+    @property
+    def cited(self) -> tuple[MemoryRead, ...]:
+        """The memories that the spans were read from, each once, those that gave most of the text first."""
+        given: dict[int, float] = {}
+        for span in self.spans:
+            got = given.get(span.memory.memory_id, 0.0)
+            given[span.memory.memory_id] = got + span.score * (span.end - span.start)
+        memories = {span.memory.memory_id: span.memory for span in self.spans}
+        return tuple(memories[memory_id] for memory_id in sorted(given, key=lambda one: -given[one]))
+
 
 Event = Recalled | Remembered | Token | Finished
 """What an answer is iterated as."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -255,3 +256,20 @@ def call_details(call: Any) -> ErrorDetails:
         value = dict(call.trailing_metadata() or ()).get(DETAILS_KEY, b"")
         return details_of(status_pb2.Status.FromString(value))
     return ErrorDetails()
+
+
+_CAUSES = (
+    ("Connection refused|No such file", "nothing listens there"),
+    ("Socket closed|Connection reset", "it closes the connection"),
+    ("errors resolving|address lookup failed|Domain name not found", "its name is not known"),
+    ("timed out|timeout|Deadline Exceeded", "it does not answer in time"),
+    ("unreachable|No route to host", "the network has no way to it"),
+)
+"""Pattern in the text of gRPC for a service that cannot be reached, and what it means."""
+
+
+def unreachable_cause(details: str) -> str:
+    """Why a service cannot be reached, for people: gRPC's details without its own state and the addresses it tried."""
+    last = details.rpartition("last error: ")[2]
+    known = (meaning for pattern, meaning in _CAUSES if re.search(pattern, last, re.IGNORECASE))
+    return next(known, re.sub(r"^[A-Z_]+: ((ipv4|ipv6|unix):\S+: )?", "", last))

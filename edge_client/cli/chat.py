@@ -22,7 +22,16 @@ from prompt_toolkit.output import Output
 from rich.table import Table
 from rich.text import Text
 
-from edge_client.cli.options import Memory, err, memories_table, say, sources_of, statistics_table, verdict_of
+from edge_client.cli.options import (
+    Memory,
+    attentive,
+    err,
+    memories_table,
+    say,
+    sources_of,
+    statistics_table,
+    verdict_of,
+)
 from edge_client.errors import described
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
@@ -110,17 +119,21 @@ class TerminalChat:
     def _mode(self) -> str | None:
         return None if self._memory in (None, Memory.compare) else str(self._memory.value)
 
+    @property
+    def _sampling(self) -> SamplingOptions:
+        return attentive(self._model, self._options)
+
     def _answer(self, text: str) -> None:
         mode = self._memory
         if mode is Memory.compare:
             err.rule("without memory", align="left")
             aside = self._model.session(messages=self._session.messages, memory="off")
-            if self._follow(aside, aside.send(text, **self._options)).reason == "cancelled":
+            if self._follow(aside, aside.send(text, **self._sampling)).reason == "cancelled":
                 self._unanswered = text
                 return
             err.rule("with memory", align="left")
         before = len(self._session.messages)
-        self._last = self._follow(self._session, self._session.send(text, memory=self._mode, **self._options))
+        self._last = self._follow(self._session, self._session.send(text, memory=self._mode, **self._sampling))
         self._unanswered = text if len(self._session.messages) == before else ""
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
         if self._tables or self._last.without_memory or refused:
@@ -142,7 +155,7 @@ class TerminalChat:
         result = stream.result()
         if result.reason == "cancelled":
             say("(stopped)")
-        for line in (verdict_of(result), *sources_of(result)):
+        for line in (verdict_of(result), *sources_of(result, citations=self._options.get("citations", False))):
             if line:
                 err.print(line)
         return result
@@ -180,7 +193,7 @@ class TerminalChat:
         self._answer(question)
 
     def _do_continue(self, _: str) -> None:
-        self._last = self._follow(self._session, self._session.go_on(memory=self._mode, **self._options))
+        self._last = self._follow(self._session, self._session.go_on(memory=self._mode, **self._sampling))
 
     def _do_system(self, text: str) -> None:
         self._new(self._model.session(_given("/system TEXT", text)))

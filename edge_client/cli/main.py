@@ -18,6 +18,7 @@ from edge_client.cli.doctor import doctor, pull
 from edge_client.cli.options import (
     Memory,
     as_json,
+    attentive,
     err,
     memories_table,
     opened,
@@ -102,7 +103,8 @@ def ask(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file", help="Text, Markdown, HTML, PDF or table to ask about; a long one becomes memories first."
+            "--file",
+            help="File to ask about (text, PDF, Office, mail, tables, code and more); a long one becomes memories.",
         ),
     ] = None,
     about: Annotated[
@@ -120,9 +122,7 @@ def ask(
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
     documents = [] if file is None else _documents(file)
     compared, results = _memory(given) is Memory.compare, list[Result]()
-    with opened(given, deadline_s=PATIENCE_S) as model:
-        if named := given.get("knowledge_base"):
-            model.require_knowledge_bases(named)
+    with opened(given, drawn, document=about, deadline_s=PATIENCE_S) as model:
         for mode in ["off", None] if compared else [None]:
             if compared and not json_output:
                 out.rule("without memory" if mode == "off" else "with memory", align="left")
@@ -132,14 +132,14 @@ def ask(
                     memory=mode,
                     document=documents,
                     about="" if mode == "off" else about,
-                    **drawn,
+                    **(drawn if json_output else attentive(model, drawn)),
                     progress=lambda done, of: status.update(f"remembering {file}: {done} of {of} references"),
                 )
             if not json_output:
                 with Wrapped(sys.stdout) as shown_text:
                     for delta in stream.deltas:
                         shown_text.write(delta)
-                _around(stream.result())
+                _around(stream.result(), citations=drawn.get("citations", False))
             results.append(stream.result())
     if json_output:
         shown = [as_json(result) for result in results]
@@ -169,7 +169,7 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
     """
     memory, at_terminal = _memory(given), sys.stdin.isatty() and sys.stdout.isatty()
     typed = typed_at_terminal(state_folder() / "chat-history") if at_terminal else typed_lines
-    conversation = TerminalChat(opened(given), drawn, memory, tables=at_terminal)
+    conversation = TerminalChat(opened(given, drawn), drawn, memory, tables=at_terminal)
     try:
         conversation.run(typed)
     finally:
@@ -272,14 +272,14 @@ def _memory(given: dict[str, Any]) -> Memory | None:
     return memory
 
 
-def _around(result: Result) -> None:
-    """Print warnings, memories and statistics to standard error."""
+def _around(result: Result, *, citations: bool) -> None:
+    """Print warnings, memories and statistics to standard error. citations: each part of the answer with its source."""
     if line := verdict_of(result):
         err.print(line)
     if result.without_memory:  # the reasons are the lines that follow
         which = "without the memories of some chunks" if result.memories else "without memory"
         say(f"answered {which}; why:", "yellow")
-    for line in sources_of(result):
+    for line in sources_of(result, citations=citations):
         err.print(line)
     if result.recalls:
         err.print(memories_table(result.recalls))

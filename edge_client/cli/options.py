@@ -10,13 +10,15 @@ from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from edge_client.decoder.providers import provider_names
-from edge_client.generate.sampling import Sampling
+from edge_client.engine import check_names
+from edge_client.generate.sampling import Sampling, SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
@@ -61,7 +63,9 @@ TYPES = {"memory": Memory, "stop": list[str]}
 MOST_SOURCES = 3
 """Documents that a line names."""
 NARROW = 70
-"""Terminal columns below which tables are shown as lines."""
+"""Terminal columns below which the times of an answer are one line."""
+LEAST_TEXT = 30
+"""Characters that a table must leave a line of a memory's text; otherwise lines take its place."""
 Command = Callable[..., None]
 
 out = Console(highlight=False)
@@ -73,14 +77,19 @@ def say(what: str, style: str = "dim") -> None:
     err.print(Text(printable(what), style=style), soft_wrap=True)
 
 
-def opened(given: dict[str, Any], *, deadline_s: float | None = None) -> EdgeModel:
+def opened(
+    given: dict[str, Any], drawn: SamplingOptions, *, document: str = "", deadline_s: float | None = None
+) -> EdgeModel:
     """The model of these settings; a terminal shows what is loading, which takes seconds.
 
-    deadline_s: where neither the environment nor the command says how long a recall may take.
+    What is wrong with the options of an answer, the knowledge bases that `given` names and the document of a question
+    is raised before that. deadline_s: where neither the environment nor the command says how long a recall may take.
     """
     settings = EdgeSettings(**given)
     if deadline_s is not None and "deadline_s" not in settings.model_fields_set:
         settings = settings.model_copy(update={"deadline_s": deadline_s})
+    Sampling.of(drawn)
+    check_names(settings, knowledge_bases=given.get("knowledge_base", ""), document=document)
     with err.status(f"loading {escape(printable(str(settings.bundle)))}"):
         return EdgeModel.open(settings=settings)
 
@@ -132,8 +141,7 @@ def _option(name: str, help: str, kind: Any, default: Any) -> inspect.Parameter:
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:
     """Table of the memories read per chunk: document, score, text; and errors of recalls."""
-    if err.width < NARROW:
-        return _memories_list(recalls, texts)
+    rows = [("chunk", "document", "score", "state")]
     table = Table(title="Memories read", title_justify="left", expand=texts)
     table.add_column("chunk", justify="right", no_wrap=True)
     table.add_column("document", overflow="fold")
@@ -156,16 +164,20 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
             notes.setdefault(note, []).append(label)
         for memory in recalled.recall.read:
             text = f"refused: {memory.refused}" if memory.refused else memory.text or ""
-            row = [label, memory.name, f"{memory.score:.3f}", recalled.state, *([text] if texts else [])]
+            rows.append((label, printable(memory.name), f"{memory.score:.3f}", recalled.state))
+            row = (*rows[-1], *([printable(text)] if texts else []))
             # Text: a title is no markup
-            table.add_row(*(Text(printable(each)) for each in row), style="red" if memory.refused else None)
+            table.add_row(*map(Text, row), style="red" if memory.refused else None)
             label = ""
+    taken = sum(max(map(cell_len, column)) for column in zip(*rows, strict=True)) + 3 * len(table.columns) + 1
+    if taken + (LEAST_TEXT if texts else 0) > err.width:
+        return _memories_list(recalls, texts)
     below = [Text(printable(f"chunk {', '.join(of)}: {note}"), style="yellow") for note, of in notes.items()]
     return Group(*([table] if table.row_count else []), *below)
 
 
 def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:
-    """`memories_table` for a terminal too narrow for columns: each document once."""
+    """`memories_table` as lines, where its columns leave too little room for the text: each reference once."""
     lines, named = [Text("Memories read", style="italic")], set[str]()
     for recalled in recalls:
         for memory in recalled.recall.read:
@@ -180,10 +192,15 @@ def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:
     return Group(*(lines if len(lines) > 1 else []), *(Text(printable(note), style="yellow") for note in notes))
 
 
-def sources_of(result: Result) -> list[Text]:
-    """What the answer's parts were read from, and what each memory contributed, a line each; none if not requested."""
+def attentive(model: EdgeModel, drawn: SamplingOptions) -> SamplingOptions:
+    """The options of an answer with citations wherever the decoder has them, which the line below it names."""
+    return {**drawn, "citations": drawn.get("citations", False) or model.engine.decoder.backend.records_queries}
+
+
+def sources_of(result: Result, *, citations: bool) -> list[Text]:
+    """What each memory contributed, a line each, and with `citations` what the answer's parts were read from."""
     lines = []
-    for span in result.spans:
+    for span in result.spans if citations else ():
         passage = span.memory.text[slice(*span.passage)] if span.memory.text and span.passage else ""
         quoted = f": {' '.join(passage.split())}" if passage else ""
         text = " ".join(result.text[span.start : span.end].split())
@@ -194,13 +211,20 @@ def sources_of(result: Result) -> list[Text]:
 
 
 def verdict_of(result: Result) -> Text:
-    """What the answer rests on and what to do next, in one line."""
-    sources = list(dict.fromkeys(memory.source for memory in result.memories))
+    """What the answer rests on and what to do next, in one line.
+
+    It names the documents that spans were read from. Without a span it names what was retrieved, and says so unless
+    that is one document.
+    """
+    sources = list(dict.fromkeys(memory.source for memory in result.cited or result.memories))
     if len(sources) > MOST_SOURCES:
         sources[MOST_SOURCES:] = [f"{len(sources) - MOST_SOURCES} more"]
-    named = ", ".join(sources)
+    named = "; ".join(sources)  # a name may hold a comma
+    certain = bool(result.cited) or len(sources) < 2
     texts = {
-        Verdict.grounded: f"read from: {named or 'the conversation'}",
+        Verdict.grounded: f"read from: {named or 'the conversation'}"
+        if certain
+        else f"read from memories, without a sign of which; retrieved: {named}",
         Verdict.from_the_model: "not from your documents: the model's own words, which may be wrong"
         " (--only-documents refuses such answers)",
         Verdict.not_in_what_was_read: f"the model found no answer in what it read ({named}):"
@@ -208,7 +232,7 @@ def verdict_of(result: Result) -> Text:
         Verdict.nothing_found: "no memories could be had"
         if result.without_memory
         else "nothing near the question was found: add a document, or choose another --kb",
-        None: f"read, without a sign that the answer is from it: {named}" if named else "",
+        None: f"retrieved, without a sign that the answer is from it: {named}" if named else "",
     }
     styles = {Verdict.grounded: "green", None: "dim"}
     return Text(printable(texts[result.verdict]), style=styles.get(result.verdict, "yellow"))

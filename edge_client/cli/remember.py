@@ -25,7 +25,7 @@ from edge_client.local.folder import (
     write_anew,
 )
 from edge_client.local.knowledge_base import EmptyKnowledgeBase, LocalKnowledgeBase, read_head
-from edge_client.local.store import LocalStore, check_name
+from edge_client.local.store import LocalStore, check_name, size_of
 from edge_client.local.sync import FileSync
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
@@ -143,7 +143,7 @@ def remembered(
             with closing(base):
                 documents, references = len(base.files()), len(base)
                 model = store.model_of(path, base.head)
-            size = f"{path.stat().st_size / 1e6:.1f} MB"
+            size = f"{size_of(path) / 1e6:.1f} MB"
             print(
                 f"{path.stem}: {counted(documents, 'document')}, {counted(references, 'memory')}, {size}, model {model}"
             )
@@ -154,9 +154,10 @@ def remembered(
             documents_of = base.documents()
             if len(paths) > 1:
                 print(f"model {store.model_of(path, base.head)}:")
+        print("memories  document")
         for document in documents_of:
             title = f"  {document.title}" if document.title else ""
-            print(printable(f"{document.references:6} {document.key}{title}"))
+            print(printable(f"{document.references:8}  {document.key}{title}"))
 
 
 def _named(store: LocalStore, kb: str) -> list[Path]:

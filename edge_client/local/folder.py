@@ -15,7 +15,7 @@ from edge_client.errors import StorageError
 from edge_client.local.database import disk_errors, merge_journal
 from edge_client.local.knowledge_base import EmptyKnowledgeBase, LocalKnowledgeBase, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
-from edge_client.local.store import SUFFIX, LocalStore, files_of
+from edge_client.local.store import JOURNALS, SUFFIX, LocalStore, files_of
 from edge_client.local.writer import MemoryWriter
 from edge_client.retrieval import RetrievalResult, merged, names_of
 from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
@@ -377,5 +377,5 @@ def remove(path: Path) -> None:
 
 
 def _remove_journal(path: Path) -> None:
-    for suffix in ("-wal", "-shm"):
+    for suffix in JOURNALS:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
-from memory3.formats.naming import file_of
+from memory3.formats.naming import FILE, file_of
 from memory3.text.references import title_line
 from memory3.text.words import order_texts
 
@@ -42,7 +42,7 @@ MARGIN = 50
 BLOCK = 4096
 _VECTORS = "SELECT id, vector FROM vectors WHERE id IN"
 _TEXTS = (
-    "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum FROM refs"
+    "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum, metadata FROM refs"
     " JOIN documents ON documents.id = document WHERE refs.id IN"
 )
 _ONE = "SELECT refs.id, document FROM refs JOIN documents ON documents.id = document WHERE key = ? AND chunk = ?"
@@ -321,7 +321,7 @@ class LocalKnowledgeBase:
 
     def _hit(self, score: float, row: tuple[Any, ...], sent: set[int]) -> Hit:
         """The payload goes with the first hit of a memory, as in the service's answers."""
-        shifted, key, title, chunk, text, checksum, vector, crc32c, payload = row
+        shifted, key, title, chunk, text, checksum, metadata, vector, crc32c, payload = row
         memory_id = shifted + ID_SHIFT
         if knowledge_file.checksum_of(text, vector) != checksum:
             raise CorruptFile(f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew")
@@ -338,6 +338,7 @@ class LocalKnowledgeBase:
             crc32c=crc32c,
             held=held,
             knowledge_base=self.name,
+            file=json.loads(metadata).get(FILE, ""),
         )
 
     def _refresh(self, connection: sqlite3.Connection) -> None:

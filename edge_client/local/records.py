@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from memory3.files.knowledge_file import Head, Reference
-from memory3.formats.naming import FILE
+from memory3.formats.naming import FILE, file_of, source_of
 
 __all__ = ["Head", "LocalDocument", "Reference"]
 
@@ -26,6 +26,11 @@ class LocalDocument:
     metadata: Mapping[str, str] = field(default_factory=dict)
     references: int = 0
     written_at: float = 0.0
+
+    @property
+    def source(self) -> str:
+        """The document for people, as `MemoryRead.source`."""
+        return source_of(self.key, self.title, file_of(self.key, self.metadata))
 
     @property
     def content_hash(self) -> bytes:

@@ -16,6 +16,8 @@ from memory3.files.bundle import Manifest
 from memory3.files.knowledge_file import Head
 
 SUFFIX = ".memories"
+JOURNALS = ("-wal", "-shm")
+"""What SQLite appends to a file's name for its write-ahead log and that one's index."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _MODEL_FOLDER = re.compile(r"(.*)-([0-9a-f]{12})")
 
@@ -67,9 +69,16 @@ class LocalStore:
         return self.folder_of(manifest) / here.name
 
     def model_of(self, path: Path, head: Head) -> str:
-        """The model of a knowledge base for people: its name, where that is known, and the beginning of its id."""
-        named = _MODEL_FOLDER.fullmatch(path.parent.name) if self.by_model and path.parent != self.folder else None
-        return f"{named[1]} ({head.model_id[:12]})" if named else head.model_id[:12]
+        """The model of a knowledge base for people: its folder, else the beginning of its id, as `doctor` shows it."""
+        own_folder = self.by_model and path.parent != self.folder
+        return path.parent.name if own_folder else f"id {head.model_id[:12]}"
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a knowledge base, with what SQLite keeps next to its file while programs have it open."""
+    parts = (path, *(path.with_name(f"{path.name}{suffix}") for suffix in JOURNALS))
+    with disk_errors(path):
+        return sum(part.stat().st_size for part in parts if part.exists())
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -10,9 +10,9 @@ from memory3.codec.payload import ExplicitMemory
 from memory3.formats.naming import page_of, source_of
 
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
-"""fetched: at least one memory came from the service. held: all were here already. late: they came, or will, after
-their chunk began. failed: requested in vain. skipped: not requested. offline: from what this device holds. off: recall
-is off."""
+"""fetched: the service answered, with at least one new memory or with nothing near. held: all were on this device
+already, in its own knowledge bases or kept from earlier answers. late: they came, or will, after their chunk began.
+failed: requested in vain. skipped: not requested. offline: from what this device holds. off: recall is off."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class MemoryRead:
     refused: str = ""
     """Why it is not read, e.g. "MODEL_MISMATCH: …"; empty when it is read."""
     held: bool = False
-    """Whether the device had it already."""
+    """Whether it was on the device already, in a knowledge base of its own or kept from an earlier answer."""
     knowledge_base: str = ""
     """Named where several are read."""
+    file: str = ""
+    """Key of the file that the document is a record of, where it is known; else its key tells."""
 
     @property
     def page(self) -> int | None:
@@ -39,8 +41,8 @@ class MemoryRead:
 
     @property
     def source(self) -> str:
-        """The document for people: its title, or `manual.pdf, page 12`."""
-        return source_of(self.document_key, self.title)
+        """The document for people: its title with the file's name, or `manual.pdf, page 12`."""
+        return source_of(self.document_key, self.title, self.file)
 
     @property
     def name(self) -> str:

@@ -186,7 +186,9 @@ class Recaller:
         if not failed:
             try:
                 asked = [texts_of(query)[-1] for query in queries] if by_text else vectors
-                answers.append(self._call(asked, words, held, deadline_s, embedded - begun, cancellation))
+                answer = self._call(asked, words, held, deadline_s, embedded - begun, cancellation)
+                # First: what this device has as well is named with the knowledge base that was requested.
+                answers.insert(0, self._named(answer) if any(self.local) else answer)
             except RetrievalError as error:
                 # Error and frame, and those of its causes, would hold each other until Python's collector runs.
                 error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -265,6 +267,16 @@ class Recaller:
         self._breaker.answered()
         return answer
 
+    def _named(self, answer: RetrievalResult) -> RetrievalResult:
+        """The service's answer with its knowledge base in every hit: next to those of this device it is one of several.
+
+        A conversation's own memories are no knowledge base.
+        """
+        assert self.client is not None
+        base = self.client.knowledge_base
+        hits = (tuple(replace(h, knowledge_base=h.knowledge_base or base) for h in of_one) for of_one in answer.hits)
+        return replace(answer, hits=tuple(hits))
+
     def _read(
         self, answer: RetrievalResult, held: Mapping[int, CachedMemory], private: Collection[int]
     ) -> list[tuple[tuple[ExplicitMemory, ...], tuple[MemoryRead, ...]]]:
@@ -285,7 +297,8 @@ class Recaller:
             except (RetrievalError, IdentityMismatch, CorruptFile) as error:
                 refused[memory_id] = described(error)
         self._decode(found, refused)
-        return [_of_query(hits, found, refused, carrying) for hits in queries]
+        here = {memory_id for memory_id in found if memory_id in private or memory_id not in carrying}
+        return [_of_query(hits, found, refused, here) for hits in queries]
 
     def _checked(self, hit: Hit, pinned: CachedMemory | None) -> CachedMemory:
         """The hit's memory: a payload is checked, one that is held was; raises a Memory3Error if it is neither."""
@@ -328,9 +341,9 @@ def _state(read: Sequence[MemoryRead]) -> RecallState:
 
 
 def _of_query(
-    hits: Sequence[Hit], found: Mapping[int, CachedMemory], refused: Mapping[int, str], sent: Collection[int]
+    hits: Sequence[Hit], found: Mapping[int, CachedMemory], refused: Mapping[int, str], here: Collection[int]
 ) -> tuple[tuple[ExplicitMemory, ...], tuple[MemoryRead, ...]]:
-    """What one query reads. sent: ids of memories whose payload came with this answer."""
+    """What one query reads. here: ids of memories that were on this device already."""
     read: list[MemoryRead] = []
     chosen: dict[int, CachedMemory] = {}
     for hit in hits:
@@ -348,8 +361,9 @@ def _of_query(
                 hit.score,
                 hit.text,
                 why,
-                held=not why and hit.memory_id not in sent,
+                held=not why and hit.memory_id in here,
                 knowledge_base=hit.knowledge_base,
+                file=hit.file,
             )
         )
     return tuple(known.memory for known in chosen.values() if known.memory is not None), tuple(read)

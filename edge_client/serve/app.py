@@ -51,7 +51,6 @@ from edge_client.wire.client import DocumentInfo, MemoryClient
 from memory3 import __version__
 from memory3.errors import InvalidInput
 from memory3.formats import Report, read_documents
-from memory3.formats.naming import source_of
 from memory3.text.references import title_line
 
 PAGE = Path(__file__).parent / "page"
@@ -259,4 +258,4 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
 
 def _listed(one: DocumentInfo | LocalDocument) -> dict[str, Any]:
-    return {"key": one.key, "title": one.title, "source": source_of(one.key, one.title), "references": one.references}
+    return {"key": one.key, "title": one.title, "source": one.source, "references": one.references}

@@ -15,7 +15,6 @@ from edge_client.model import EdgeModel
 from edge_client.recall.outcome import MemoryRead
 from memory3 import __version__
 from memory3.errors import Memory3Error
-from memory3.formats.naming import source_of
 
 INSTRUCTIONS = (
     "Documents that this device remembers, and a small model that answers from them. Search returns passages; ask "
@@ -68,7 +67,7 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
                 "knowledge_base": name,
                 "key": one.key,
                 "title": one.title,
-                "source": source_of(one.key, one.title),
+                "source": one.source,
                 "memories": one.references,
             }
             for name, one in each

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from edge_client.errors import RetrievalError
-from memory3.channel import call_details
+from memory3.channel import call_details, unreachable_cause
 
 _Code = grpc.StatusCode
 BY_STATUS = {
@@ -112,4 +112,4 @@ def _unreachable(address: str, details: str) -> RetrievalError:
             "it closed the connection at once: it may require TLS (EDGE_CLIENT_TLS=1) or this device's"
             f" certificate; otherwise {help}"
         )
-    return _unanswered("UNREACHABLE", f"no service at {address} ({details})", help)
+    return _unanswered("UNREACHABLE", f"no service at {address} ({unreachable_cause(details)})", help)

@@ -22,6 +22,7 @@ from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput
 from memory3.failover import FailoverChannel
+from memory3.formats.naming import file_of, source_of
 from memory3.text.words import QueryWords
 from protos.memory.v1 import (
     ingestion_pb2,
@@ -73,6 +74,11 @@ class DocumentInfo:
     title: str
     metadata: Mapping[str, str]
     references: int
+
+    @property
+    def source(self) -> str:
+        """The document for people, as `MemoryRead.source`."""
+        return source_of(self.key, self.title, file_of(self.key, self.metadata))
 
 
 class MemoryClient:

@@ -71,7 +71,7 @@ def device_quality(
     started, bundle = time.monotonic(), folder / PRECISIONS[-1]
     with ServiceProcess.start(folder, bundle.resolve(), model=model) as service:
         ingest_held_out(service.address, folder)
-        with EdgeModel.open(bundle, service.address, deadline_s=DEADLINE_S) as device:
+        with EdgeModel.open(bundle, service.address, local=folder / "local", deadline_s=DEADLINE_S) as device:
             scores = in_every_mode(device, rows)
     key |= {"precision": PRECISIONS[-1]}
     keep(out, Measured.of("overlap", "test", key, started, scores, {}, [("exact", "overlap")]))

@@ -206,6 +206,7 @@ def with_neighbours(rows: Sequence[RowData], count: int, rng: random.Random) -> 
             others = [f"{title}\n{text}" for title, text in rng.sample(near, _NEIGHBOURS)]
             whole = {"title": "", "knowledge": f"{row['title']}\n{row['knowledge']}", "distractors": others}
             found.append({**row, **whole})
+    rng.shuffle(found)
     return found
 
 

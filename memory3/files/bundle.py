@@ -110,6 +110,16 @@ class Manifest:
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise CorruptFile(f"{MANIFEST} is not a bundle's manifest: {error}") from error
 
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of the bundle in a folder; raises MissingFile, CorruptFile."""
+        if not (folder / MANIFEST).is_file():
+            raise MissingFile(
+                f"no bundle at {folder}: make one with `make bundle` in a clone or `memory-model export`, or on a"
+                " device fetch the service's with `edge-client pull`"
+            )
+        return cls.from_json((folder / MANIFEST).read_bytes())
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -121,13 +131,7 @@ class Bundle:
     @classmethod
     def open(cls, folder: str | Path = DEFAULT_FOLDER) -> Bundle:
         """Read the manifest, compare every file with it; raises MissingFile, CorruptFile, FormatMismatch."""
-        folder = Path(folder)
-        if not (folder / MANIFEST).is_file():
-            raise MissingFile(
-                f"no bundle at {folder}: make one with `memory-model export`, or on a device"
-                " fetch the service's with `edge-client pull`"
-            )
-        bundle = cls(folder, Manifest.from_json((folder / MANIFEST).read_bytes()))
+        bundle = cls(Path(folder), Manifest.read(Path(folder)))
         bundle.verify()
         return bundle
 

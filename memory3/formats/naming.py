@@ -10,13 +10,15 @@ import glob
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from memory3.errors import InvalidInput
 from memory3.formats.document import FileDocument
 
 _PART = re.compile(r"#(page|row|mail)=(\d+)\Z")
 """What follows a file's key in those of its pages, rows and mails; `#page=` as in RFC 8118."""
+_SUFFIX = re.compile(r".\.[A-Za-z]\w{0,8}\Z")
+"""How a key ends that is a file's name and no number, date or word."""
 FILE = "source_file"
 """Metadata of a document that is a record of a file: the key of the file."""
 
@@ -119,11 +121,26 @@ def page_of(key: str) -> int | None:
     return int(found[2]) if found and found[1] == "page" else None
 
 
-def source_of(key: str, title: str = "") -> str:
-    """A document for people: "manual.pdf, page 12" for a page, otherwise its title, or its key without one."""
+def source_of(key: str, title: str = "", file: str = "") -> str:
+    """A document for people: "manual.pdf, page 12" for a page, otherwise its title, or its key without one.
+
+    A title that is not the name of the document's file is followed by that: "Wheel truing (prices.csv)". file: the key
+    of the file, where the document's own key does not tell it.
+    """
+    path = file or _PART.sub("", key)
+    name = path.replace(chr(92), "/").rpartition("/")[2]
     if page := page_of(key):
-        return f"{_PART.sub('', key).replace(chr(92), '/').rpartition('/')[2]}, page {page}"
-    return title or key
+        return f"{name}, page {page}"
+    is_file = path != key or path.startswith("/") or _SUFFIX.search(name)
+    if not title or not is_file or title.casefold() in _names_of(name):
+        return title or key
+    return f"{title} ({name})"
+
+
+def _names_of(file: str) -> tuple[str, ...]:
+    """What a title may be that says no more than a file's name."""
+    stem = PurePath(file).stem
+    return tuple(name.casefold() for name in (file, stem, stem.replace("_", " ")))
 
 
 def with_file(read: FileDocument) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ import typer
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from memory3.channel import ChannelSettings, Metadata, Retries, call_details, open_channel
+from memory3.channel import ChannelSettings, Metadata, Retries, call_details, open_channel, unreachable_cause
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.printable import printable
 from memory_service.settings import what_is_wrong
@@ -41,7 +41,8 @@ def remote_error(error: grpc.RpcError, address: str) -> RemoteError:
     code, message = error.code(), error.details() or ""
     reason, _, retry_after_s = call_details(error)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) and not reason:
-        message = f"no memory service answers at {address} ({message}): start it with `memory-service serve`"
+        cause = unreachable_cause(message)
+        message = f"no memory service answers at {address} ({cause}): start it with `memory-service serve`"
     if code is grpc.StatusCode.UNAUTHENTICATED:
         message += "; commands send the one in MEMORY_SERVICE_CLIENT_API_KEY"
     return RemoteError(message, code, reason, retry_after_s or 0)

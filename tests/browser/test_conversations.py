@@ -93,6 +93,17 @@ def test_below_an_answer_stands_in_one_line_what_it_rests_on(
     expect(note).to_contain_text(says) if says else expect(note).to_be_hidden()
 
 
+def test_below_an_answer_stand_the_documents_it_was_read_from_those_that_gave_most_first(open_small: OpenPage) -> None:
+    page = open_small()
+    cited = [
+        {"type": "file_citation", "text": text, "start_index": start, "end_index": start + len(text)}
+        | {"file_citation": {"file_id": "0", "filename": name, "passage": None, "score": score, "quote": None}}
+        for text, start, name, score in (("It", 0, "a, b.md", 0.9), ("is blue", 3, "c.pdf, page 2", 0.3))
+    ]
+    import_turns(page, "What?", "It is blue", read=["d.md"], annotations=cited)
+    expect(page.locator(".sources")).to_have_text("From: c.pdf, page 2; a, b.md")
+
+
 def test_only_documents_and_a_document_go_with_the_request(open_small: OpenPage) -> None:
     page = open_small()
     bodies: list[dict[str, dict[str, object]]] = []

@@ -1,7 +1,9 @@
 """The demo says of each answer whether it is right."""
 
 import io
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
@@ -37,6 +39,14 @@ def test_an_answer_is_right_if_it_has_what_the_documents_say(
     question: demo.DemoQuestion, text: str, refused: bool, right: bool
 ) -> None:
     assert question.answered_by(answer(text, refused=refused)) is right
+
+
+def test_the_demo_reads_nothing_that_the_user_remembers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demo, "WORK", tmp_path / "demo")
+    for name in ("ensure", "run", "ServiceProcess", "EdgeModel", "ask_both_ways"):
+        monkeypatch.setattr(demo, name, MagicMock())
+    demo.run_walk(tmp_path, demo.TINY, full=False)
+    assert demo.EdgeModel.open.call_args.kwargs["local"] == tmp_path / "demo" / "local"  # type: ignore[attr-defined]
 
 
 def test_the_table_marks_each_answer_and_counts_those_that_are_right(monkeypatch: pytest.MonkeyPatch) -> None:

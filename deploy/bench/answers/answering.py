@@ -37,6 +37,10 @@ class Endless:
         """Nothing depends on it."""
 
 
+NO_LOCAL = Path("build/none")
+"""A folder without knowledge bases: what the user remembers is not read."""
+
+
 class AnswerSettings(Settings):
     """Settings of scenarios in which the SDK answers.
 
@@ -54,7 +58,12 @@ class AnswerSettings(Settings):
         Queries carry no words, by which the service leaves out weak hits: a cost is measured with five memories.
         """
         model = EdgeModel.open(
-            bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
+            bundle or self.bundle,
+            address,
+            threads=self.threads,
+            provider="cpu",
+            memory_cache_mb=self.memory_cache_mb,
+            local=NO_LOCAL,
         )
         if model.engine.recaller.client is not None:
             model.engine.recaller.client = WithoutWords(model.engine.recaller.client)  # type: ignore[assignment]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deploy.bench.answers.answering import AnswerSettings, answer
+from deploy.bench.answers.answering import NO_LOCAL, AnswerSettings, answer
 from deploy.bench.answers.knowledge import prompts
 from deploy.bench.intervals import Interval, interleave, median_interval, ratio_interval
 from deploy.bench.llama import LlamaCpp
@@ -56,7 +56,7 @@ def threads_sheets(result: Mapping[str, Any]) -> list[Sheet]:
 
 def _row(settings: AnswerSettings, tokens: int, threads: int, llama: LlamaCpp | None) -> Keys:
     rounds, generated = min(settings.rounds, MOST_ROUNDS), settings.answer_tokens
-    with EdgeModel.open(settings.bundle, offline=True, threads=threads, provider="cpu") as model:
+    with EdgeModel.open(settings.bundle, offline=True, local=NO_LOCAL, threads=threads, provider="cpu") as model:
         long = prompts(model.bundle, rounds + 1, tokens)
         short = prompts(model.bundle, rounds + 1, settings.prompt_tokens)
 

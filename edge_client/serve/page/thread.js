@@ -85,10 +85,11 @@ export class AnswerView {
 
   drawSources(busy) {
     const { answer } = this;
-    const cited = [...new Set((answer.annotations ?? []).map((one) => one.file_citation.filename).filter(Boolean))];
-    const read = cited.length ? shortened(cited) : titles(answer.chunks);
-    const sources = read.join(", ");
-    const from = answer.verdict === "grounded" || cited.length ? t`From: ${sources}` : t`Read: ${sources}`;
+    const cited = citedBy(answer);
+    const named = cited.length ? cited : titles(answer.chunks);
+    const sources = shortened(named).join("; "); // a name may hold a comma
+    const certain = cited.length || (answer.verdict === "grounded" && named.length === 1);
+    const from = certain ? t`From: ${sources}` : t`Read: ${sources}`;
     const text = answer.status === "waiting" ? t`thinking…` : sources && from;
     if (this.sources.textContent !== text) this.sources.textContent = text; // a press is not to fall between two drawings
     this.sources.hidden = !text;
@@ -96,14 +97,22 @@ export class AnswerView {
   }
 }
 
+/** The documents that parts of an answer were read from, those that gave most of it first. */
+function citedBy(answer) {
+  const given = new Map();
+  for (const { start_index: start, end_index: end, file_citation: { filename, score } } of answer.annotations ?? []) {
+    if (filename) given.set(filename, (given.get(filename) ?? 0) + (score * (end - start) || 0));
+  }
+  return [...given.keys()].sort((one, other) => given.get(other) - given.get(one));
+}
+
 const shortened = (all) => (all.length > 3 ? [...all.slice(0, 3), t`${all.length - 3} more`] : all);
 
 /** What people call a memory's document. */
 export const sourceOf = (memory) => memory.source ?? (memory.title || memory.document_key);
 
-/** The documents that an answer read, each once, the first three. */
-const titles = (chunks) =>
-  shortened([...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map(sourceOf)))]);
+/** The documents that an answer read, each once. */
+const titles = (chunks) => [...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map(sourceOf)))];
 
 /** What an answer did without: a memory that an earlier one had read is read on when no new one can be had. */
 function without(chunks) {

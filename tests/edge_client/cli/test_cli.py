@@ -2,16 +2,22 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
 
+from edge_client.cli.options import verdict_of
 from edge_client.generate import loop
 from edge_client.model import EdgeModel
+from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.settings import EdgeSettings
+from edge_client.stream import AnswerAttention, Recalled, Result, Span, Statistics
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
+from memory3.text.verdict import Verdict
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
@@ -49,6 +55,35 @@ def test_ask_shows_what_the_answer_was_read_from_when_requested(places: list[obj
     assert {one["memory_id"] for one in data["contributions"]} == ids
     assert {one["memory_id"] for one in data["spans"]} <= ids
     assert " contributed " in run(*asked).stderr
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_the_line_below_an_answer_names_what_was_read_and_not_all_that_was_retrieved(
+    places: list[object], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def spans(attention: AnswerAttention, *_: object) -> tuple[Span, ...]:
+        little, most = attention.memories[1], attention.memories[3]
+        return Span(0, 1, replace(little, title="Bell"), 0.9), Span(1, 4, replace(most, title="Lease, page 2"), 0.4)
+
+    monkeypatch.setattr(loop, "spans_of", spans)
+    monkeypatch.setattr(loop.Answer, "_verdict", lambda *_: Verdict.grounded)
+    options = [*places, "--max-tokens", 4]
+    asked = {"ask": (["ask", QUESTION, *options], ""), "chat": (["chat", *options], QUESTION)}[command]
+    shown = run(*asked[0], stdin=asked[1]).stderr
+    assert "read from: Lease, page 2; Bell\n" in shown
+    assert " from Title" not in shown, "spans are printed on request"
+    assert "” from " in run(*asked[0], "--citations", stdin=asked[1]).stderr
+
+
+def test_what_was_retrieved_is_not_called_the_source_where_no_part_has_one() -> None:
+    memories = tuple(MemoryRead(n, f"d{n}", f"Title {n}", 0, 0.5, "x") for n in range(5))
+    recalls = (Recalled(0, False, Recall("q", read=memories)),)
+    finished = Result("74", "end", Statistics(), False, verdict=Verdict.grounded, recalls=recalls)
+    shown = verdict_of(finished).plain
+    assert shown.startswith("read from memories, without a sign of which; retrieved: Title 0; Title 1; ")
+    one = replace(finished, recalls=(Recalled(0, False, Recall("q", read=memories[:1])),))
+    assert verdict_of(one).plain == "read from: Title 0"
+    assert verdict_of(replace(finished, recalls=())).plain == "read from: the conversation"
 
 
 @pytest.mark.parametrize(("given", "waits_s"), [("", 10.0), ("3", 3.0)], ids=["not given", "given"])
@@ -117,7 +152,7 @@ def test_ask_without_service_answers_warns_and_can_be_strict(tiny: Bundle, nobod
     assert result.exit_code == 0
     assert result.stdout.strip()
     for said in ("answered without memory", "memory-service serve", "UNREACHABLE"):
-        assert said in result.stderr
+        assert said in " ".join(result.stderr.split())
     assert run("ask", QUESTION, *places, "--require-memory").exit_code == 3
     assert "UNREACHABLE" not in run("ask", QUESTION, *places, "--memory", "off").stderr
 
@@ -138,6 +173,25 @@ def test_ask_names_the_knowledge_bases_there_are_for_one_that_there_is_not(place
     result = run("ask", QUESTION, *places, "--kb", "towns,typo")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "there is no knowledge base 'typo'; there are: atlas, default, towns" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["ask", QUESTION, "--kb", "mien"], "there is no knowledge base 'mien'; there are: atlas, default, towns"),
+        (["chat", "--kb", "mien"], "there is no knowledge base 'mien'; there are: atlas, default, towns"),
+        (["ask", QUESTION, "--document", "handbok.md"], "there is no document 'handbok.md' on this device"),
+        (["chat", "--top-p", 7], "top_p"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_model_is_loaded(
+    places: list[object], monkeypatch: pytest.MonkeyPatch, command: list[object], said: str
+) -> None:
+    monkeypatch.setattr(EdgeModel, "open", Mock(side_effect=AssertionError("loaded")))
+    monkeypatch.setattr(Bundle, "verify", Mock(side_effect=AssertionError("read whole")))
+    result = run(*command, *places)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in " ".join(result.stderr.split())
 
 
 def test_ask_reads_standard_input_and_the_environment(
@@ -166,7 +220,7 @@ def test_a_damaged_bundle_is_named_in_one_line(tiny: Bundle, tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("question", "options", "code", "said"),
     [
-        ("x", ["--bundle", "/nowhere"], 1, "memory-model export"),
+        ("x", ["--bundle", "/nowhere"], 1, "make one with `make bundle` in a clone or `memory-model export`"),
         ("x" * 3000, [], 1, "CONTEXT_FULL"),
         ("  ", [], 1, "empty"),
         ("x", ["--temperature", "nan"], 1, "temperature"),

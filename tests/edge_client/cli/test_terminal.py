@@ -15,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from edge_client.cli.options import memories_table
+from edge_client.recall.outcome import MemoryRead, Recall
+from edge_client.stream import Recalled
 from memory3 import __version__
 from memory3.files.bundle import Bundle
 from memory3.printable import Wrapped
@@ -93,6 +96,21 @@ def test_a_narrow_terminal_shows_lines_and_no_squeezed_table(
     assert ("decompress ms" in shown) == (columns == 80)
     assert "Memories read" in shown
     assert all(len(line) <= columns for line in shown.splitlines() if "://" not in line)
+
+
+@pytest.mark.parametrize("texts", [True, False])
+def test_a_table_that_leaves_no_room_for_the_texts_becomes_lines(monkeypatch: pytest.MonkeyPatch, texts: bool) -> None:
+    def shown(title: str) -> str:
+        read = (MemoryRead(1, "k", title, 0, 0.5, "A text of several words that is read.", knowledge_base="mine"),)
+        target = Console(width=80, record=True, file=io.StringIO())
+        target.print(memories_table([Recalled(0, False, Recall("q", read=read))], texts=texts))
+        return target.export_text()
+
+    monkeypatch.setattr("edge_client.cli.options.err.width", 80)
+    assert "document" in shown("Lease"), "a table"
+    long = shown("Lease of the flat in Mill Lane 8, which was signed in 1999 (lease.md)")
+    assert "document" not in long
+    assert ("A text of several words that is read." in long) == texts
 
 
 @pytest.mark.parametrize("program", ["edge_client", "memory_service", "memory_model"])

@@ -67,6 +67,7 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert found[str(notes.resolve() / "deep/key.md")] == ("Key", "Key\nThe key lies below the mat.", "mine")
     assert "mine: 2 documents, 2 memories" in run("remembered").stdout
     assert [line.split()[:2] for line in run("remembered", "--kb", "mine").stdout.splitlines()] == [
+        ["memories", "document"],
         ["1", str(notes.resolve() / "deep/key.md")],
         ["1", str(notes.resolve() / "safe.txt")],
     ]
@@ -77,6 +78,16 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert run("forget", "--all").exit_code == 1, "nobody said yes"
     assert run("forget", "--all", "--yes").stdout == "forgot mine with all its documents\n"
     assert run("remembered").stdout == ""
+
+
+def test_what_is_remembered_is_counted_while_another_program_has_it_open(tiny: Bundle, notes: Path) -> None:
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        model.remember("The key lies below the mat. " * 200, key="key")
+        file = model.local.base("mine").path
+        written = file.with_name(f"{file.name}-wal").stat().st_size
+        assert written > 10 * file.stat().st_size, "not yet in the file itself"
+        shown = float(run("remembered").stdout.partition(" MB")[0].rpartition(" ")[2])
+        assert shown >= round(written / 1e6, 1) > 0
 
 
 def test_a_prompt_waits_for_memories_of_this_device_longer_than_for_a_service(
@@ -251,7 +262,7 @@ def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
         for _ in range(2):  # the second request names what the device holds
             result = model.ask(question, max_tokens=40)
     read = {memory.knowledge_base for memory in result.memories}
-    assert read == {"mine", ""}
+    assert read == {"mine", "default"}
     assert result.statistics.recalls == len(result.recalls) > 1
     sent = bytes(line.sent)
     assert all(request.query_vectors in sent for request in service.requests)  # the proxy sees what is sent as it is

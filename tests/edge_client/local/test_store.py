@@ -64,12 +64,14 @@ def test_each_model_has_its_own_and_switching_loses_nothing(
     folders = sorted(path.name for path in store.iterdir())
     assert [(name.rpartition("-")[0], len(name)) for name in folders] == [("tiny", 17)] * 2
     assert {path.stat().st_mode & 0o777 for path in (store, *store.iterdir())} == {0o700}
-    assert sorted(listed()) == ["model tiny (000000000000)", "model tiny (010101010101)"]
+    assert sorted(listed()) == [f"model {name}" for name in folders], "as the folders are called"
     shown = run("remembered", "--kb", "mine").stdout
-    assert all(part in shown for part in ("model tiny (000000000000):", "1 a", "model tiny (010101010101):", "1 b"))
+    assert all(part in shown for part in (*(f"model {name}:" for name in folders), "1  a", "1  b"))
     checked = run("doctor", "--bundle", tiny.folder, "--service", "127.0.0.1:1").stdout
-    assert "on this device: mine: 1 document, model tiny (000000000000), read by this bundle" in checked
-    assert "on this device: mine: 1 document, model tiny (010101010101), not read by this bundle" in checked
+    own = LocalStore(store, by_model=True).folder_of(tiny.manifest).name
+    (others,) = {*folders} - {own}
+    assert f"on this device: mine: 1 document, model {own}, read by this bundle" in checked
+    assert f"on this device: mine: 1 document, model {others}, not read by this bundle" in checked
 
 
 def test_a_running_program_sees_the_models_first_knowledge_base(
@@ -95,7 +97,8 @@ def test_an_older_store_is_found_and_stays_its_models(
     remember(other, "b", "Of two.")
     assert (read(tiny), read(other)) == ({"a": "Of one.", "c": "More."}, {"b": "Of two."})
     assert [path for path in LocalStore(store, by_model=True).files() if path.parent == store] == [before]
-    assert listed() == ["model 000000000000", "model tiny (010101010101)"]
+    others = LocalStore(store, by_model=True).folder_of(other.manifest).name
+    assert listed() == ["model id 000000000000", f"model {others}"]
 
 
 def test_what_only_another_model_has_is_named_and_written_for_this_one_too(
@@ -104,7 +107,9 @@ def test_what_only_another_model_has_is_named_and_written_for_this_one_too(
     remember(tiny, "a", "Of one.")
     remember(tiny, "b", "Old.")
     assert read(other) == {}
-    assert "'mine' of model tiny (000000000000) is not read" in caplog.text
+    assert (
+        f"'mine' of model {LocalStore(store, by_model=True).folder_of(tiny.manifest).name} is not read" in caplog.text
+    )
     remember(other, "b", "New.")
     caplog.clear()
     assert "1 stored" in run("remember", "--anew", "--bundle", other.folder).stdout

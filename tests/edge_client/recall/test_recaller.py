@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import google_crc32c
 import grpc
@@ -16,6 +17,7 @@ from edge_client.recall.cache import CachedMemory, MemoryCache
 from edge_client.recall.outcome import Recall
 from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
 from edge_client.recall.recaller import Recaller
+from edge_client.retrieval import RetrievalResult
 from edge_client.wire.client import MemoryClient
 from memory3.channel import ChannelSettings
 from memory3.codec.codec import ExactCodec
@@ -227,6 +229,39 @@ def test_a_cancelled_recall_ends_its_call_and_is_no_failure(
     assert ended.wait(LONG_S)
     service.before = None
     assert recaller.recall([QUERY])[0].state == "fetched", "the service is not blamed"
+
+
+# This device's own knowledge bases next to the service's
+
+
+class OfThisDevice:
+    """What a client retrieves as memories of this device: other ids, and perhaps other texts that are nearer."""
+
+    def __init__(self, client: MemoryClient, *, nearer: bool = False) -> None:
+        self._client, self._nearer = client, nearer
+
+    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
+        answer = self._client.retrieve(vectors, k=k, words=words)
+        (hits,) = answer.hits
+        own = (replace(hit, memory_id=hit.memory_id + 1000, knowledge_base="mine") for hit in hits)
+        if self._nearer:
+            own = (replace(hit, score=hit.score + 1, text=f"{hit.text}!") for hit in own)
+        return replace(answer, hits=(tuple(own),))
+
+
+def test_a_text_that_both_have_is_named_with_the_knowledge_base_that_was_requested(
+    tiny: Bundle, service: FakeService
+) -> None:
+    recaller = recaller_of(tiny, service.address, local=[OfThisDevice(client_of(tiny, service.address))])
+    (found,) = recaller.recall([QUERY])
+    assert {memory.knowledge_base for memory in found.read} == {"default"}
+
+
+def test_memories_of_this_device_are_not_called_fetched(tiny: Bundle, service: FakeService) -> None:
+    recaller = recaller_of(tiny, service.address, local=[OfThisDevice(client_of(tiny, service.address), nearer=True)])
+    (found,) = recaller.recall([QUERY])
+    assert {(memory.knowledge_base, memory.held) for memory in found.read} == {("mine", True)}
+    assert found.state == "held"
 
 
 # Offline: what is needed of a pack is what a client's `retrieve` does, so another service stands in for it

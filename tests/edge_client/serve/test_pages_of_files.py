@@ -35,14 +35,34 @@ def pdf(path: Path, *pages: str) -> Path:
         ("/notes/manual.pdf#page=12", "Boiler", 12, "manual.pdf, page 12"),
         ("wiki/manual.pdf#page=1", "", 1, "manual.pdf, page 1"),
         (r"C:\files\manual.pdf#page=3", "", 3, "manual.pdf, page 3"),
-        ("/notes/rooms.csv#row=2", "Bero", None, "Bero"),
+        ("/notes/rooms.csv#row=2", "Bero", None, "Bero (rooms.csv)"),
+        ("/notes/my mails.mbox#mail=2", "Dinner", None, "Dinner (my mails.mbox)"),
+        ("/notes/rooms.csv#row=3", "rooms", None, "rooms"),
+        ("/notes/staff_rules.md", "Staff rules", None, "Staff rules"),
+        ("/notes/staff.md", "Rules", None, "Rules (staff.md)"),
+        ("/notes/LICENCE", "Rules", None, "Rules (LICENCE)"),
+        ("staff.md", "Rules", None, "Rules (staff.md)"),
         ("/notes/notes.txt", "Notes", None, "Notes"),
+        ("wiki/version 1.2", "Rules", None, "Rules"),
+        ("bn", "Benin", None, "Benin"),
         ("a#page=x", "", None, "a#page=x"),
     ],
 )
 def test_a_page_is_named_by_its_file_and_number(key: str, title: str, page: int | None, source: str) -> None:
     assert (page_of(key), source_of(key, title)) == (page, source)
     assert MemoryRead(1, key, title, 0, 0.5, None, knowledge_base="atlas").name == f"atlas: {source} #0"
+
+
+def test_a_record_is_named_with_its_file_whatever_its_key_is(tiny: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "price list.csv").write_text("service,price\nWheel truing,30\n")
+    (tmp_path / "facts.jsonl").write_text(json.dumps({"key": "k1", "title": "Bell", "text": "It rings."}) + "\n")
+    assert (
+        run("remember", tmp_path / "price list.csv", tmp_path / "facts.jsonl", "--bundle", tiny.folder).exit_code == 0
+    )
+    expected = {"Wheel truing (price list.csv)", "Bell (facts.jsonl)"}
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        assert {memory.source for memory in model.ask("What rings?", max_tokens=2).memories} == expected
+        assert {document.source for document in model.local.documents()["mine"]} == expected
 
 
 def test_the_sources_of_an_answer_on_the_command_line_know_their_page(tiny: Bundle, tmp_path: Path) -> None:
@@ -133,5 +153,5 @@ def test_the_command_keeps_no_old_pages_although_it_keeps_files_that_are_gone(ti
     (folder / "b.txt").unlink()
     kept = run("remember", folder, "--keep", "--bundle", tiny.folder)
     assert "2 dropped, 1 stored" in kept.stdout, kept.output
-    listed = run("remembered", "--kb", "mine").stdout.splitlines()
+    listed = run("remembered", "--kb", "mine").stdout.splitlines()[1:]
     assert [line.split()[1] for line in listed] == [f"{folder}/a.pdf", f"{folder}/b.txt"]

@@ -254,6 +254,32 @@ def test_every_status_has_a_reason_that_the_error_tree_lists() -> None:
         assert "host:1" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("details", "cause"),
+    [
+        (
+            "connections to all backends failing; last error: UNKNOWN: ipv4:127.0.0.1:7430: Failed to connect to remote"
+            " host: connect: Connection refused (111)",
+            "nothing listens there",
+        ),
+        (
+            "failed to connect to all addresses; last error: FAILED_PRECONDITION: unix:/nowhere: connect failed: addr:"
+            " unix:/nowhere error: No such file or directory",
+            "nothing listens there",
+        ),
+        (
+            "errors resolving a.test:1: [address lookup failed for a.test:1: Domain name not found]",
+            "its name is not known",
+        ),
+        ("failed to connect to all addresses; last error: UNAVAILABLE: ipv4:1.2.3.4:1: Out of luck", "Out of luck"),
+        ("the service is stopping", "the service is stopping"),
+    ],
+)
+def test_an_unreachable_service_is_named_without_what_grpc_tried(details: str, cause: str) -> None:
+    error = call_error(Failed(grpc.StatusCode.UNAVAILABLE, details), "host:1", 2.0)
+    assert str(error).startswith(f"no service at host:1 ({cause}): start it with ")
+
+
 def test_reason_help_and_pause_come_from_the_details() -> None:
     retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=1, nanos=500_000_000))
     link = error_details_pb2.Help.Link(description="read this", url="https://docs.example")

@@ -114,4 +114,4 @@ def test_a_document_that_two_knowledge_bases_have_is_read_once() -> None:
     )
     yours = RetrievalResult(((hit("yours", 2, 0.5, text="Code 1", payload=b"2"),),))
     [found] = merged([mine, yours], 5).hits
-    assert [(h.memory_id, h.payload) for h in found] == [(1, b"1"), (3, b"3")]
+    assert [(h.memory_id, h.payload) for h in found] == [(1, b"1"), (3, b"3")], "as the first one's"

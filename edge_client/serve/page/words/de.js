@@ -149,7 +149,7 @@ export default {
   "System message": "Systemnachricht",
   "Temperature": "Temperatur",
   "Text of the memory": "Text der Erinnerung",
-  "text, Markdown, HTML, PDF, tables; nothing of them leaves this device": "Text, Markdown, HTML, PDF, Tabellen; nichts davon verlässt dieses Gerät",
+  "text, PDF, Office, mail, tables, code and more; nothing of them leaves this device": "Text, PDF, Office, E-Mail, Tabellen, Code und mehr; nichts davon verlässt dieses Gerät",
   "the app on this device does not answer: start it again with “edge-client serve”, then press Again": "die App auf diesem Gerät antwortet nicht: starte sie mit „edge-client serve“ neu und drücke „Nochmal“",
   "The app on this device does not answer: start it again with “edge-client serve”.": "Die App auf diesem Gerät antwortet nicht: starte sie mit „edge-client serve“ neu.",
   "the connection ended before the answer did: press Again": "die Verbindung endete vor der Antwort: drücke „Nochmal“",

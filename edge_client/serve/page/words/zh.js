@@ -149,7 +149,7 @@ export default {
   "System message": "系统消息",
   "Temperature": "温度",
   "Text of the memory": "记忆的文本",
-  "text, Markdown, HTML, PDF, tables; nothing of them leaves this device": "文本、Markdown、HTML、PDF、表格；内容不会离开本设备",
+  "text, PDF, Office, mail, tables, code and more; nothing of them leaves this device": "文本、PDF、Office、邮件、表格、代码等；内容不会离开本设备",
   "the app on this device does not answer: start it again with “edge-client serve”, then press Again": "本设备上的应用没有响应：请用“edge-client serve”重新启动，然后点“重新回答”",
   "The app on this device does not answer: start it again with “edge-client serve”.": "本设备上的应用没有响应：请用“edge-client serve”重新启动。",
   "the connection ended before the answer did: press Again": "连接在回答结束前中断：请点“重新回答”",
