@@ -1,5 +1,5 @@
 #!/bin/sh
-# How memory_model/assets/qwen2.5-coder-1.5b is tuned: an adapter and a codec in build/adapt-prose/, from a clone, resumable.
+# How memory_model/assets/qwen2.5-coder-1.5b is tuned: an adapter, a codec and a probe in build/adapt-prose/, from a clone, resumable.
 #
 #     MEMORY3_DATA=FOLDER sh memory_model/recipes/qwen2.5-coder-1.5b.sh            # two CPU cores: five hours
 #     MEMORY3_DATA=FOLDER DEVICE=cuda sh memory_model/recipes/qwen2.5-coder-1.5b.sh
@@ -60,3 +60,8 @@ through "$OUT/first/adapter.safetensors" articles:8,facts:0.5,hard:0.5,questions
     $((STEPS * 17 / 40)) "$OUT/second"
 run python -m experiments mean-adapter "$OUT/first/adapter.safetensors" "$OUT/second/adapter.safetensors" \
     --out "$OUT/adapter.safetensors"
+
+# 4. What tells that nothing answers. The bias in model.json follows from `memory-model calibrate` on the development sets.
+run python -m memory_model.cli fit-refusal --model "$MODEL" --adapter "$OUT/adapter.safetensors" --codec "$OUT/codec.npz" \
+    --device "$DEVICE" --data data/everyday_training.json --data build/questions/refusal_training.json \
+    --out "$OUT/answerability.npz"
