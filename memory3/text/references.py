@@ -1,7 +1,7 @@
 """Split a document's text into references: at most 128 tokens each, at sentence boundaries, title in front.
 
-A reference is read without its neighbours, so each begins with its document's title, and a sentence is
-cut only when it alone is longer than a reference.
+A reference is read without its neighbours, so each begins with its document's title, a heading goes with the text
+below it, and a sentence is cut only when it alone is longer than a reference.
 """
 
 from __future__ import annotations
@@ -9,42 +9,49 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from memory3.errors import InvalidInput
+from memory3.text.paragraphs import NUMBER, is_heading, unwrapped
 
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+(?=[\"'(\[]*[^\sa-z])|\n+")
-
-
 _PROBE_CHARACTERS = 64
 """For each token; nearly all tokens have fewer."""
+_HEADINGS = 3
+"""Lines above a text that go with it, such as those of a part, a chapter and a section; more are a list or verses."""
 
 
-def sentences(text: str) -> Iterator[tuple[str, str]]:
-    """Pairs (sentence, separator before it): a line break stays a line break, everything else one space."""
-    separator = ""
-    end = 0
-    for match in _SENTENCE_END.finditer(text):
-        body = " ".join(text[end : match.start()].split()) + "".join(match.group().split())
-        if body:
-            yield body, separator
-            separator = ""
-        separator = "\n" if "\n" in match.group() or separator == "\n" else " "
-        end = match.end()
-    body = " ".join(text[end:].split())
-    if body:
-        yield body, separator
+class Sentence(NamedTuple):
+    """separator: before it, a line break or a space. heading: it is a line that belongs to the text below it."""
+
+    text: str
+    separator: str
+    heading: bool = False
+
+
+def sentences(text: str) -> Iterator[Sentence]:
+    """Lines of wrapped paragraphs run on; a line break stays a line break, everything else becomes one space."""
+    lines = [line for line in unwrapped(text).split("\n") if line.strip()]
+    for line, below in zip(lines, [*lines, ""][1:], strict=True):
+        bodies = [" ".join(line[start:end].split()) for start, end in sentence_ranges(line)]
+        heading = len(bodies) == 1 and is_heading(bodies[0], below)
+        for n, body in enumerate(bodies):
+            yield Sentence(body, " " if n else "\n", heading)
 
 
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Characters [start, end) of each sentence of a reference, as it is written there."""
-    start = 0
+    start, begins_line = 0, True
     for match in [*_SENTENCE_END.finditer(text), None]:
+        ends_line = match is None or "\n" in match.group()
+        if match and begins_line and not ends_line and NUMBER.fullmatch(text[start : match.start()].strip()):
+            continue  # the number of a heading or an item ends no sentence
         end = match.start() if match else len(text)
         end += len(match.group().rstrip()) if match else 0  # closing quotes
         if body := text[start:end].strip():
             first = start + text[start:end].index(body[0])
             yield first, first + len(body)
-        start = match.end() if match else end
+        start, begins_line = (match.end() if match else end), ends_line
 
 
 def title_line(title: str) -> str:
@@ -64,21 +71,22 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
     if not 0 <= overlap <= limit // 2:
         raise InvalidInput(f"an overlap of {overlap} tokens, expected 0 to {limit // 2}")
     references: list[str] = []
-    current: list[tuple[str, str]] = []  # sentences with the separators before them
-    for sentence, separator in sentences(text):
-        candidate = [*current, (sentence, separator)]
+    current: list[Sentence] = []
+    for sentence in sentences(text):
+        candidate = [*current, sentence]
         if _fits(head + _joined(candidate), count_tokens, limit):
             current = candidate
             continue
-        if current:
-            references.append(head + _joined(current))
-        current = [*_tail(current, count_tokens, overlap), (sentence, separator)]
-        while len(current) > 1 and not _fits(head + _joined(current), count_tokens, limit):
+        headings = _headings_at_end(current)
+        if whole := current[: len(current) - len(headings)]:
+            references.append(head + _joined(whole))
+        current = [*_tail(whole, count_tokens, overlap), *headings, sentence]
+        while len(current) > len(headings) + 1 and not _fits(head + _joined(current), count_tokens, limit):
             current = current[1:]  # the sentence itself matters more than what is repeated
-        if len(current) == 1:
-            *whole, rest = _fit(sentence, head, count_tokens, limit)
-            references += [head + part for part in whole]
-            current = [(rest, "")]
+        if not _fits(head + _joined(current), count_tokens, limit):
+            *pieces, rest = _fit(_joined(current), head, count_tokens, limit)
+            references += [head + piece for piece in pieces]
+            current = [Sentence(rest, "")]
     if current:
         references.append(head + _joined(current))
     return references
@@ -103,12 +111,20 @@ def turn_references(
     return references
 
 
-def _joined(parts: list[tuple[str, str]]) -> str:
+def _joined(parts: Sequence[Sentence]) -> str:
     """Sentences as text; the separator before the first one is left out."""
-    return "".join(sentence if n == 0 else separator + sentence for n, (sentence, separator) in enumerate(parts))
+    return "".join(part.text if n == 0 else part.separator + part.text for n, part in enumerate(parts))
 
 
-def _tail(parts: list[tuple[str, str]], count_tokens: Callable[[str], int], most: int) -> list[tuple[str, str]]:
+def _headings_at_end(parts: Sequence[Sentence]) -> Sequence[Sentence]:
+    """The last sentences that are headings; one where there are more than a text has."""
+    start = len(parts)
+    while start > 0 and parts[start - 1].heading:
+        start -= 1
+    return parts[start:] if len(parts) - start <= _HEADINGS else parts[-1:]
+
+
+def _tail(parts: Sequence[Sentence], count_tokens: Callable[[str], int], most: int) -> Sequence[Sentence]:
     """The last sentences that have at most `most` tokens together, but never all of them."""
     start = len(parts)
     while start > 1 and count_tokens(_joined(parts[start - 1 :])) <= most:
@@ -123,7 +139,7 @@ def _fits(text: str, count_tokens: Callable[[str], int], limit: int) -> bool:
 
 
 def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: int) -> list[str]:
-    """The sentence in as few pieces as fit, cut at spaces, or inside a word longer than a reference."""
+    """A sentence, or one with its heading, in as few pieces as fit, cut at spaces, or inside too long a word."""
     pieces = []
     rest = sentence
     while not _fits(head + rest, count_tokens, limit):

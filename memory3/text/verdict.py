@@ -7,7 +7,7 @@ tokens paid to memories, and the share of its words that stand in what was read.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -48,23 +48,96 @@ class Grounding:
                 raise InvalidInput(f"{name} of a verdict must be a number from 0 to 1, not {value!r}")
 
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+|[€$£¥%°]")
 _ALONE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 """Scripts in which every character is a word."""
+_MEASURE = re.compile(r"(\d+)([^\W\d_]+)")
+"""A number and its unit in one word."""
+
+
+def _first_of_each(groups: str) -> dict[str, str]:
+    """By each word of a group, the first one of it."""
+    found = (group.split() for group in groups.split(";"))
+    return {word: words[0] for words in found for word in words}
+
+
+_MEASURES = _first_of_each(
+    "second s sec; minute min; hour h hr; week wk; month mo; year yr; kilometre kilometer km; metre meter m;"
+    " centimetre centimeter cm; millimetre millimeter mm; mile mi; foot feet ft; kilogram kg; gram g; litre liter l;"
+    " millilitre milliliter ml; celsius c; fahrenheit f"
+)
+"""Units, whose abbreviations count after a number."""
+_SIGNS = _first_of_each("euro eur €; dollar usd $; pound gbp £; yen jpy ¥; percent %; degree °; day")
+"""Units that are so wherever they stand."""
+_CALENDAR = _first_of_each(
+    "monday mon; tuesday tue tues; wednesday wed; thursday thu thurs; friday fri; saturday sat; sunday sun;"
+    " january jan; february feb; march mar; april apr; june jun; july jul; august aug; september sep sept;"
+    " october oct; november nov; december dec"
+)
+_WHOLE = 4
+"""Letters of a unit that is no abbreviation, at least."""
+_ENDINGS = (
+    (re.compile(r"(?<=...)ie[sd]$"), "y"),
+    (re.compile(r"(?<=...)(?:(?<=[sxz])|(?<=[cs]h))es$"), ""),
+    (re.compile(r"(?<=...)s$"), ""),
+    (re.compile(r"(?<=....)ed$"), ""),
+    (re.compile(r"(?<=...e)d$"), ""),
+)
+"""Of plurals and verbs, with what stands in their place without."""
+
+
+@dataclass(frozen=True)
+class _Word:
+    """forms: by which it is found, its own and those of which it is another ending or an abbreviation."""
+
+    forms: frozenset[str]
+    unit: bool = False
 
 
 def words_found(answer: str, question: str, texts: Sequence[str]) -> float | None:
     """The share of the answer's words that the texts hold; None where the question has all of them.
 
-    Words of the question are no evidence: an answer that repeats it has read nothing yet.
+    Words of the question are no evidence: an answer that repeats it has read nothing yet. Nor is a unit that the texts
+    hold, unless the answer has nothing else: its number is. Units, currencies, months and days are found by their
+    abbreviations too, and words with small letters by other endings; numbers and names must be the same.
     """
-    asked = set(_words(question))
-    own = [word for word in _words(answer) if word not in asked]
+    asked = _forms(question)
+    own = [word for word in _words(answer) if word.forms.isdisjoint(asked)]
     if not own:
         return None
-    known = {word for text in texts for word in _words(text)}
-    return sum(word in known for word in own) / len(own)
+    known = {form for text in texts for form in _forms(text)}
+    missing = sum(word.forms.isdisjoint(known) for word in own)
+    evidence = sum(not word.unit for word in own if not word.forms.isdisjoint(known)) + missing
+    return 1 - missing / (evidence or len(own))
 
 
-def _words(text: str) -> list[str]:
-    return [part for word in _WORD.findall(text.casefold()) for part in (word if _ALONE.match(word) else [word])]
+def _forms(text: str) -> set[str]:
+    return {form for word in _words(text) for form in word.forms}
+
+
+def _words(text: str) -> Iterator[_Word]:
+    before = ""
+    for written in _WORD.findall(text):
+        parts = list(written) if _ALONE.match(written) else [written]
+        if (measure := _MEASURE.fullmatch(written)) and measure[2].casefold() in _MEASURES:
+            parts = [measure[1], measure[2]]
+        for part in parts:
+            yield _word(part, measured=before.isdigit() or before == "°")
+            before = part
+
+
+def _word(written: str, *, measured: bool) -> _Word:
+    """measured: after a number."""
+    plain = written.casefold()
+    forms = {plain}
+    if not any(map(str.isdigit, plain)):
+        endings = {plain, *(ending.sub(base, plain) for ending, base in _ENDINGS)}
+        units = {_SIGNS[form] for form in endings & _SIGNS.keys()}
+        units |= {_MEASURES[form] for form in endings & _MEASURES.keys() if measured or len(form) >= _WHOLE}
+        if units:
+            return _Word(frozenset(forms | units), unit=True)
+        if written.istitle() and plain in _CALENDAR:
+            forms.add(_CALENDAR[plain])
+        elif written.islower():
+            forms |= endings
+    return _Word(frozenset(forms))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import email
 import email.policy
+import itertools
 import mailbox
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -17,8 +19,11 @@ from memory3.formats.readers import outlook
 from memory3.formats.readers.code import read_text
 from memory3.formats.readers.markup import html_text, words
 from memory3.printable import counted
+from memory3.text.paragraphs import unwrapped
 
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date")
+_QUOTES = re.compile(r"(?:> ?)*")
+_FLOWED = re.compile(r"(?<!^--)( )\n(?!-- ?$)", re.MULTILINE)
 
 
 def read_mail(source: Path) -> Iterator[FileDocument]:
@@ -135,7 +140,7 @@ def _internet_mail(raw: bytes) -> _Mail:
 
 def _outlook_mail(message: outlook.Message) -> _Mail:
     headers = {name: words(value) for name, value in message.headers.items()}
-    mail = _Mail(headers, headers.pop("Subject", ""), message.plain.replace("\r\n", "\n"), [], list(message.notes))
+    mail = _Mail(headers, headers.pop("Subject", ""), _plain_text(message.plain), [], list(message.notes))
     if message.html:
         mail.text = html_text(message.html)[1]
     elif message.rtf:
@@ -161,7 +166,30 @@ def _text_of(part: EmailMessage) -> tuple[str, str]:
     read = decode(_content(part), str(part.get_content_charset() or ""))
     if part.get_content_type() == "text/html":
         return html_text(read.text)[1], read.note
-    return read.text.replace("\r\n", "\n"), read.note
+    flowed = str(part.get_param("format") or "").lower() == "flowed"
+    return _plain_text(read.text, flowed, str(part.get_param("delsp") or "").lower() == "yes"), read.note
+
+
+def _plain_text(text: str, flowed: bool = False, without_space: bool = False) -> str:
+    """Plain text with the lines of a paragraph in one: where it says so (RFC 3676), and where it is quoted.
+
+    flowed: a line that ends with a space goes on. without_space: that space is none of the text.
+    """
+    result: list[str] = []
+    lines = text.replace("\r\n", "\n").split("\n")
+    for depth, run in itertools.groupby(lines, key=lambda line: line[: _end_of_quotes(line)].count(">")):
+        quoted = list(run)
+        content = "\n".join(line[_end_of_quotes(line) :].removeprefix(" " if flowed else "") for line in quoted)
+        joined = _FLOWED.sub("" if without_space else " ", content) if flowed else content
+        joined = unwrapped(joined) if depth and not flowed else joined
+        marks = f"{'>' * depth} " if depth else ""
+        result += [f"{marks}{line}".rstrip() for line in joined.split("\n")] if joined != content else quoted
+    return "\n".join(result)
+
+
+def _end_of_quotes(line: str) -> int:
+    found = _QUOTES.match(line)
+    return found.end() if found else 0
 
 
 def _content(part: EmailMessage) -> bytes:

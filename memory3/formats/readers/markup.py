@@ -15,11 +15,10 @@ from memory3.formats.encoding import decode
 from memory3.formats.libraries import imported
 from memory3.formats.readers.structured import metadata_of, parsed_toml, parsed_yaml, tree_lines
 from memory3.formats.readers.tables import table_lines
+from memory3.text.paragraphs import LABEL
 
 _FRONT_MATTER = re.compile(r"\A(?P<mark>---|\+\+\+)[ \t]*\n(?P<fields>.*?)\n(?P=mark)[ \t]*(?:\n|\Z)", re.DOTALL)
 _PARSER = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")  # what is deeper is left out
-_LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
-"""How a line of facts begins: `Paid leave: 31 days`."""
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _TAG = re.compile(r"</?[a-zA-Z][^>]*>")
 
@@ -108,7 +107,7 @@ def _inline(token: Token) -> str:
             kept.append(child.type == "hardbreak")
     words = lines[0]
     for line, keep in zip(lines[1:], kept[1:], strict=True):
-        words += ("\n" if keep or _LABEL.match(line) else " ") + line
+        words += ("\n" if keep or LABEL.match(line) else " ") + line
     return words.strip()
 
 
@@ -123,6 +122,8 @@ _NO_TEXT = ["script", "style", "noscript", "template", "svg", "nav", "header", "
 _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _BLOCKS = [*_HEADINGS, "p", "div", "section", "article", "main", "li", "ul", "ol", "dl", "dt", "dd", "tr", "table"]
 _BLOCKS += ["br", "blockquote", "pre", "figcaption", "caption", "address", "details", "summary", "hr"]
+_BREAK = "\x1e"
+"""Between lines of the text, until those of the source are gone."""
 
 
 def read_html(source: Path) -> Iterator[FileDocument]:
@@ -144,13 +145,16 @@ def html_text(page: str) -> tuple[str, str]:
 
 
 def _text_of(root: Any, title: str) -> str:
-    """The words below `root`, a line a block; a first heading that only repeats the title is left out."""
+    """The words below `root`, a line a block; a first heading that only repeats the title is left out.
+
+    Lines of the source are no lines of the text, except in `pre`.
+    """
     root.strip_tags(_NO_TEXT)
     tables = [table for table in root.css("table") if not table.css_first("table table")]
     for table in reversed(tables):  # inner ones first
-        table.replace_with("\n" + "\n".join(_html_table(table)) + "\n")
+        table.replace_with(f"{_BREAK}{_BREAK.join(_html_table(table))}{_BREAK}")
     for heading in root.css(", ".join(_HEADINGS)):
-        heading.replace_with(f"\n{sentence(words(heading.text()))}\n")
+        heading.replace_with(f"{_BREAK}{sentence(words(heading.text()))}{_BREAK}")
     for term in root.css("dt"):
         name = words(term.text())
         following = term.next
@@ -159,11 +163,13 @@ def _text_of(root: Any, title: str) -> str:
         if following is not None and following.tag == "dd" and name and len(name) < 80:
             value = words(following.text())
             following.decompose()
-            term.replace_with(f"\n{name.rstrip(':')}: {value}\n")
+            term.replace_with(f"{_BREAK}{name.rstrip(':')}: {value}{_BREAK}")
     for block in root.css(", ".join(_BLOCKS)):
-        block.insert_before("\n")
-        block.insert_after("\n")
-    lines = [words(line) for line in root.text().split("\n")]
+        block.insert_before(_BREAK)
+        block.insert_after(_BREAK)
+    for block in root.css("pre"):
+        block.replace_with(block.text().replace("\n", _BREAK))
+    lines = [words(line) for line in root.text().split(_BREAK)]
     lines = [line for line in lines if line]
     if lines and lines[0] == sentence(title):
         lines = lines[1:]
@@ -238,7 +244,7 @@ def read_latex(source: Path) -> Iterator[FileDocument]:
     latex = re.sub(r"\\(title|author|date)\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\\maketitle", "", latex)
     latex = _TABULAR.sub(lambda found: _tex_table(found[2], text_of), latex)
     latex = _TEX_HEADING.sub(lambda found: f"\n\n{sentence(found[1])}\n\n", latex)
-    blocks = [words(block) for block in re.split(r"\n\s*\n|\n(?=\s*\*)|\x1e", text_of(latex))]
+    blocks = [words(block) for block in re.split(rf"\n\s*\n|\n(?=\s*\*)|{_BREAK}", text_of(latex))]
     author = [f"Author: {words(text_of(named['author']))}"] if named.get("author") else []
     title = words(text_of(named["title"])) if named.get("title") else title_of(source)
     text = "\n".join(filter(None, [*author, *blocks]))
@@ -250,4 +256,4 @@ def _tex_table(body: str, text_of: Any) -> str:
     body = _RULES.sub("", _COLUMNS.sub("", body, count=1))
     cells = [[words(text_of(c)) for c in re.split(r"(?<!\\)&", row)] for row in re.split(r"\\\\(?:\[[^]]*\])?", body)]
     lines = [re.sub(r"([&%$#_{}])", r"\\\1", line) for line in table_lines(cells)]
-    return "".join(f"\x1e{line}\x1e" for line in lines)
+    return "".join(f"{_BREAK}{line}{_BREAK}" for line in lines)

@@ -17,6 +17,7 @@ from memory3.formats.readers import office97, opendocument
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
 from memory3.printable import counted
+from memory3.text.paragraphs import LABEL
 
 VARIANTS = {
     variant: base
@@ -50,8 +51,8 @@ _BINARY_COMMENTS = re.compile(r"xl/comments\d*\.bin")
 _MIDNIGHT = re.compile(r"(?<=\d{4}-\d\d-\d\d) 00:00:00\b")
 _FOOTNOTE = re.compile(r"\[\^\w+\](?!:)")
 _SHEETS = (".xlsx", ".xlsb", ".ods", ".xls", ".xlt")
-_LABELLED = re.compile(r"\w[^.!?:]{0,60}: \S")
 _FORMULA = re.compile(rb"<c\b[^>]*><f\b[^>]*>[^<]*</f>(?:<v\s*/>|<v></v>)?</c>")
+_EMPTY_ROW = re.compile(r"^\|(?:[ \t]*\|)+[ \t]*\n(?!\|[ \t]*:?---)", re.MULTILINE)
 _PARAGRAPHS = ("p", "text")
 _PANIC = "PanicException"
 """A fault of the converter that is no Exception; its class cannot be imported."""
@@ -106,7 +107,11 @@ def _converted(source: Path, mime: str | None, form: str) -> tuple[str, str]:
 
 
 def _plain(markdown: str) -> str:
-    """Markdown without the times of dates and the marks of footnotes; the notes themselves stay."""
+    """Markdown without the times of dates and the marks of footnotes; the notes themselves stay.
+
+    Empty rows go, because the parser takes seconds for those of a sheet whose last cell is far below the others.
+    """
+    markdown = _EMPTY_ROW.sub("", markdown)
     markdown = _FOOTNOTE.sub("", _MIDNIGHT.sub("", markdown))
     return re.sub(r"^\[\^\w+\]:[ \t]*\n?[ \t]*", "\n", markdown, flags=re.MULTILINE).replace("&#32;", " ")
 
@@ -127,7 +132,7 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         formulas = sum(len(_FORMULA.findall(archive.read(n))) for n in names if n.startswith("xl/worksheets/sheet"))
     lines: list[str] = []
     for label, text in texts:
-        line = f"{label}: {text}" if not _LABELLED.match(text) or label == "Comment" else text
+        line = f"{label}: {text}" if not LABEL.match(text) or label == "Comment" else text
         if text and line not in lines:
             lines.append(line)
     pictures = sum(1 for name in names if _PICTURES.match(name) and not name.endswith("/"))

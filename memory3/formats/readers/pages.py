@@ -18,6 +18,7 @@ from memory3.errors import MissingFile
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
 from memory3.formats.readers.tables import table_lines
+from memory3.text.paragraphs import LABEL
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 _LIGATURES = str.maketrans(
@@ -362,7 +363,7 @@ def _paragraphs(lines: list[_Line]) -> str:
         wrapped = before.x1 > right - 0.25 * (right - before.x0) and line.top - before.bottom < size
         if re.search(r"\w[-\u2010]\Z", text) and line.text[:1].islower():
             text = f"{text}\n{line.text}"
-        elif wrapped and not _ENDED.search(text) and not re.match(r"\w[^.!?:]{0,60}: \S", line.text):
+        elif wrapped and not _ENDED.search(text) and not LABEL.match(line.text):
             text = f"{text} {line.text}"
         else:
             text = f"{text}\n{line.text}" if line.top - before.bottom < size else f"{text}\n\n{line.text}"

@@ -60,7 +60,7 @@ def write_doc(path: Path, text: str, *, footnotes: int = 0, claimed: int = 0, en
 
 
 def write_xls(path: Path, rows: Sequence[Sequence[str | float]]) -> Path:
-    """An Excel file of one sheet, "Sheet1"."""
+    """An Excel file of one sheet, "Sheet1"; an empty text is no cell."""
 
     def record(kind: int, body: bytes) -> bytes:
         return struct.pack("<HH", kind, len(body)) + body
@@ -78,6 +78,8 @@ def write_xls(path: Path, rows: Sequence[Sequence[str | float]]) -> Path:
     for number, row in enumerate(rows):
         for column, value in enumerate(row):
             place = struct.pack("<HHH", number, column, 0)
+            if value == "":
+                continue
             if isinstance(value, str):
                 book += record(0x0204, place + text(value, "H"))
             else:

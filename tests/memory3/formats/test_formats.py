@@ -88,6 +88,13 @@ def test_no_bytes_make_a_reader_raise(suffix: str, content: bytes, tmp_path_fact
     assert count_documents(file) >= 0
 
 
+def test_lines_of_the_source_of_a_web_page_are_no_lines_of_its_text(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text("<p>The <b>option\nruns</b>\nout<br>today.</p><pre>kite-55\nkite<br>56</pre><p>End\nof it")
+    (document,) = read_documents(page)
+    assert document.text == "The option runs out\ntoday.\nkite-55\nkite\n56\nEnd of it"
+
+
 def test_lines_of_facts_in_markdown_stay_lines_and_wrapped_prose_runs_on(tmp_path: Path) -> None:
     page = tmp_path / "handbook.md"
     page.write_text("Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet\nat noon.\n")

@@ -139,3 +139,31 @@ def test_a_web_archive_has_its_page_and_frames_and_counts_its_pictures(tmp_path:
     (tmp_path / "no.mht").write_text("No page.")
     (none,) = read_documents(tmp_path / "no.mht")
     assert none.unreadable == "it is no web archive: it has no page"
+
+
+def test_flowed_lines_and_wrapped_quotes_are_paragraphs(tmp_path: Path) -> None:
+    flowed = b"The room costs 96 euros a night, including breakfast. The \noption runs out on 28 August.\n"
+    flowed += b">> Is it \n>> free?\n> Yes.\nPrice: 96 euros\n-- \nCarla"
+    wrapped = (
+        b"> The room with the view of the lake costs 96 euros a night\n> including breakfast and the sauna. The option"
+        b" runs out on 28\n> August.\nIs it\nfree?"
+    )
+    for kind, body, expected in (
+        (
+            b"format=flowed",
+            flowed,
+            "The room costs 96 euros a night, including breakfast. The option runs out on 28 August.\n"
+            ">> Is it free?\n> Yes.\nPrice: 96 euros\n-- \nCarla",
+        ),
+        (b"format=flowed; delsp=yes", b"Donau \nfahrt", "Donaufahrt"),
+        (
+            b"charset=ascii",
+            wrapped,
+            "> The room with the view of the lake costs 96 euros a night including breakfast and the sauna. The option"
+            " runs out on 28 August.\nIs it\nfree?",
+        ),
+    ):
+        path = tmp_path / "a.eml"
+        path.write_bytes(b"Subject: Room\nContent-Type: text/plain; " + kind + b"\n\n" + body)
+        (document,) = read_documents(path)
+        assert document.text == expected

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from memory3.formats import FileDocument, read_documents
+from memory3.formats.readers import office
 from tests.memory3.formats import office97_files, office_files
 
 TABLE = [("Printer", "Room", "IP address"), ("Alma", 12, "10.0.0.7"), ("Bero", 14, "10.0.0.9")]
@@ -137,6 +138,19 @@ def test_variants_of_powerpoint_are_read_as_powerpoint(tmp_path: Path, suffix: s
     base, variant = (read(office_files.write_pptx(tmp_path / f"a{kind}", *slides)) for kind in (".pptx", suffix))
     assert (variant.title, variant.text) == (base.title, base.text)
     assert variant.text.endswith("Say: Zora\nNotes: Wait here")
+
+
+def test_a_last_cell_far_below_the_others_costs_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    parse = office.markdown_text
+    monkeypatch.setattr(office, "markdown_text", lambda text, **form: parsed.append(text) or parse(text, **form))
+    rows = [["Printer", "Room"], ["Alma", "12"], *([[]] * 2000), ["Bero", "14"], ["", "", "", "end"]]
+    sheet = read(office97_files.write_xls(tmp_path / "a.xls", rows))
+    assert sheet.text.split("\n")[0] == "Printer: Alma; Room: 12"
+    assert sheet.text.endswith("end")
+    assert len(parsed[0].split("\n")) < 10
+    above = [[], [], ["Printer", "Room"], ["Alma", "12"]]
+    assert read(office97_files.write_xls(tmp_path / "b.xls", above)).text == "Printer: Alma; Room: 12"
 
 
 @pytest.mark.parametrize("suffix", [".xlsm", ".xltx", ".xltm"])

@@ -38,6 +38,59 @@ def test_nothing_is_lost_and_nothing_is_too_long(text: str, limit: int) -> None:
     assert "".join("".join(p.removeprefix("T\n").split()) for p in pieces) == "".join(text.split())
 
 
+HEADING = "2. Rent"
+
+
+def test_a_heading_goes_with_the_text_below_it() -> None:
+    text = f"The flat has two rooms and a bath.\n{HEADING}\nThe monthly rent is 745 euros."
+    below = f"Flat\n{HEADING}\nThe monthly rent is 745 euros."
+    assert split(text, "Flat", words, limit=12) == ["Flat\nThe flat has two rooms and a bath.", below]
+    assert split(text, "Flat", words, limit=12, overlap=4) == ["Flat\nThe flat has two rooms and a bath.", below]
+    assert (
+        split(f"Part one\n\nOf flats\n\n{text}", "", words, limit=13)[1] == f"{HEADING}\nThe monthly rent is 745 euros."
+    )
+
+
+def test_headings_of_several_levels_stay_together_and_of_a_list_only_the_last_line_moves() -> None:
+    levels = "One two three four five six.\nPart\nChapter\nSection\nSeven eight nine."
+    assert split(levels, "", words, limit=9) == [
+        "One two three four five six.",
+        "Part\nChapter\nSection\nSeven eight nine.",
+    ]
+    assert split("A\nB\nC\nD\nE f g h.", "", words, limit=6) == ["A\nB\nC", "D\nE f g h."]
+
+
+def test_a_sentence_too_long_for_its_heading_is_cut_and_not_the_heading_left() -> None:
+    long = " ".join(f"w{n}" for n in range(9))
+    assert split(f"A b.\nRent\n{long}", "", words, limit=9) == ["A b.", "Rent\nw0 w1 w2 w3 w4 w5 w6 w7", "w8"]
+
+
+def test_a_number_at_the_begin_of_a_line_ends_no_sentence() -> None:
+    assert split("1. Milk for all. 2. Eggs", "", words, limit=4) == ["1. Milk for all.", "2. Eggs"]
+    assert split("One two three.\n12. Rent\nIt is due.", "", words, limit=5) == [
+        "One two three.",
+        "12. Rent\nIt is due.",
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 9)), min_size=1, max_size=6))
+def test_no_heading_ends_a_reference_when_text_follows(sections: list[tuple[int, int]]) -> None:
+    text = "\n".join("\n".join([HEADING] * above + ["It is due in May."] * below) for above, below in sections)
+    pieces = split(text, "", words, limit=14)
+    assert not any(piece.endswith(HEADING) for piece in pieces)
+    assert " ".join(" ".join(pieces).split()) == " ".join(text.split())
+
+
+def test_lines_of_a_wrapped_paragraph_are_split_at_sentences_alone() -> None:
+    text = (
+        "We confirm the room with a view of the lake at 96 euros a night\nincluding breakfast and the use of the"
+        " sauna on all days. The\noption runs out on 28 August, after which we offer the room to\nother guests."
+    )
+    first, second = split(text, "", words, limit=28)
+    assert first.endswith("on all days.")
+    assert second == "The option runs out on 28 August, after which we offer the room to other guests."
+
+
 def test_an_overlap_repeats_whole_sentences_but_no_sentence_is_lost() -> None:
     text = "A a a. B b b. C c c. D d d."
     assert split(text, "", words, limit=7, overlap=3) == ["A a a. B b b.", "B b b. C c c.", "C c c. D d d."]

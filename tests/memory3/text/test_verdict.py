@@ -20,6 +20,53 @@ def test_characters_of_scripts_without_spaces_are_words() -> None:
     assert words_found("密码是风筝", "密码是什么？", ["风筝"]) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("20 minutes", "Puncture repair: 20 min"),
+        ("20 min", "A puncture repair takes 20 minutes."),
+        ("20 minutes", "Puncture repair: 20min."),
+        ("2 hours", "Repair: 2 h"),
+        ("185 degrees", "Oven: 185 °C"),
+        ("185 degrees Celsius", "Oven: 185°C"),
+        ("118.00 euros", "Total: 118.00 EUR"),
+        ("118.00 euros", "Total: €118.00"),
+        ("€118.00", "Total: 118.00 euros"),
+        ("5 kilometers", "Way: 5 km"),
+        ("until 28 August", "Open until 28 Aug"),
+        ("from Monday", "Open from Mon to Fri"),
+        ("closed, with two keys", "They close it with two boxes and a key"),
+        ("euros", "Currency: EUR"),
+        ("Anna Berg", "Berg, Anna"),
+    ],
+)
+def test_abbreviations_and_endings_are_found(answer: str, text: str) -> None:
+    assert words_found(answer, "How long, how hot, how much, or when?", [text]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "found"),
+    [
+        ("30 minutes", "Puncture repair: 20 min", 0.0),
+        ("20 hours", "Puncture repair: 20 min", 0.5),
+        ("5 minutes", "min. 5 persons", 0.5),
+        ("12 seconds", "It's 12", 0.5),
+        ("180 degrees", "Oven: 185 °C", 0.0),
+        ("€30.00", "Rent: €45.00 a month", 0.5),
+        ("118.00 dollars", "Total: 118.00 EUR", 2 / 3),
+        ("kite-56", "Password: kite-55", 0.5),
+        ("Annas", "Guest: Anna", 0.0),
+        ("Marc", "Open in March", 0.0),
+        ("car", "The carpet is red", 0.0),
+        ("evening", "even the cellar", 0.0),
+        ("B1", "Shelf: B12", 0.0),
+        ("28 September", "until 28 Aug", 0.5),
+    ],
+)
+def test_inventions_are_not_found(answer: str, text: str, found: float) -> None:
+    assert words_found(answer, "How long, how hot, how much, who, or where?", [text]) == pytest.approx(found)
+
+
 @pytest.mark.parametrize("values", [{"words": 0}, {"words": 1.5}, {"share": -1}, {"share": True}])
 def test_thresholds_are_shares(values: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(values))):
