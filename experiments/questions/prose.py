@@ -1,7 +1,8 @@
 """Questions about prose as training rows of the task `articles`: published sets and everyday notes, with refusals.
 
-Some of them are rows by themselves, with the references that are read next to each: `memory-model fit-refusal` takes
-those, of which half are unanswerable.
+`refusal_training` is for `memory-model fit-refusal`: some of these rows, each with the references that are read next to
+it, and rows about countries and records of tuning; nearly half of them are unanswerable. What a probe has not seen the
+kind of, it refuses too often or too rarely.
 
 A twin is a paragraph without the sentence that answers one of its questions: what remains answers the others. Where a
 text has one question only, the refused one is a question of another text that has most words in common with it. Notes
@@ -21,11 +22,15 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from experiments.questions.paragraphs import RowData, read_paragraphs, write_sets
+from experiments.questions.countries import holders, twin_rows, unanswerable_rows
+from experiments.questions.paragraphs import RowData, read_paragraphs, row_data, write_sets
+from experiments.questions.records import record_rows
 from experiments.questions.values import redrawn
 from memory3.text.references import split
 from memory3.text.refusal import SENTENCE
 from memory3.text.tokenizer import Tokenizer
+from memory_model.data import factbook
+from memory_model.data.tasks import INTRODUCTIONS
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.terminal import console
@@ -39,7 +44,10 @@ _REVIEWS_A_PAGE = 9  # groups of reviews that are read next to each other
 _NOTES_TIMES = 16  # how often notes are listed, each time in other versions: there are few
 _TWIN = 0.5  # share of the notes that are listed as one of their twins
 _NEAR_ROWS = 60  # rows within which two passages may be read next to each other
-_ASKED = 400  # rows with neighbours, half of them refused
+_ASKED = 200  # rows about paragraphs and notes with their neighbours, half of them refused
+_ASKED_NATURAL = 60  # the same of Natural Questions
+_ASKED_COUNTRIES, _ASKED_RECORDS, _ASKED_INTRODUCTIONS = 50, 60, 90  # the first with as many twins
+_INTRODUCTIONS_READ = 120  # passages that those are about and read
 _NEIGHBOURS = 4
 _NEAR_TEXTS = 8  # texts before and after one that its neighbours are drawn from
 _ADVICE = "docs/data.md says where published sets come from"
@@ -68,6 +76,7 @@ class _Rows:
     def __init__(self, count: Callable[[str], int]) -> None:
         self.count, self.random = count, random.Random(5)
         self.training: list[RowData] = []
+        self.natural: list[RowData] = []  # those of Natural Questions
         self.development: dict[str, list[RowData]] = defaultdict(list)
 
     def parts(self, title: str, text: str) -> list[str]:
@@ -135,7 +144,7 @@ class _Rows:
             if number % 10 == 0:
                 self.development[path.stem].append(item)
                 continue
-            self.training.append(item)
+            self.natural.append(item)
             wanted = _words(row["question"])
             near = max(
                 (math.fsum(weight.get(w, 0) for w in wanted & words[n]), n)
@@ -147,9 +156,10 @@ class _Rows:
             answers = (row["right_answer"], *row["answers"])
             apart = near % 10 and abs(near - number) > _NEAR_ROWS and fits[near]
             if apart and not any(answer.lower() in text for answer in answers):
-                self.training.append(
+                self.natural.append(
                     _refused(other["title"], other["knowledge"], row["question"], other["right_answer"])
                 )
+        self.training += self.natural
 
     def add_notes(self, path: Path) -> None:
         """Everyday notes and their twins, several times; those of a kind next to each other."""
@@ -185,6 +195,34 @@ def _note_rows(note: str, own: Sequence[RowData]) -> list[list[RowData]]:
     return found
 
 
+def refusal_rows(rows: _Rows) -> list[RowData]:
+    """What a probe of refusals is fitted on, of every kind of question that tuning has."""
+    countries = [d for d in factbook.read_jsonl(factbook.FACTBOOK) if not factbook.held_out(d["key"])]
+    held = holders(countries, rows.count)
+    lacking = unanswerable_rows(held, _ASKED_COUNTRIES)
+    found = with_neighbours(rows.training, _ASKED, rows.random)
+    found += with_neighbours(rows.natural, _ASKED_NATURAL, rows.random)
+    found += [*lacking, *twin_rows(lacking, held), *record_rows("training", count=_ASKED_RECORDS)]
+    found += introduction_rows(rows.count, rows.random)
+    rows.random.shuffle(found)
+    return found
+
+
+def introduction_rows(count: Callable[[str], int], rng: random.Random) -> list[RowData]:
+    """Questions about introductions of Wikipedia that tuning has; a third of them reads five others."""
+    asked = factbook.read_jsonl(INTRODUCTIONS, ("question", "answer", "text"))
+    asked = [row for row in asked if count(row["text"]) <= _PART_TOKENS]
+    pool = rng.sample(sorted({row["text"] for row in asked}), _INTRODUCTIONS_READ)
+    found = []
+    for n, row in enumerate(rng.sample([row for row in asked if row["text"] in pool], _ASKED_INTRODUCTIONS)):
+        others = rng.sample([text for text in pool if text != row["text"]], _NEIGHBOURS + 1)
+        if n % 3 < 2:
+            found.append(row_data(row["text"], row["question"], row["answer"], others[1:]))
+        else:
+            found.append(row_data(others[0], row["question"], SENTENCE, others[1:]) | {"answerable": False})
+    return found
+
+
 def with_neighbours(rows: Sequence[RowData], count: int, rng: random.Random) -> list[RowData]:
     """Rows, half of them refused, each with texts that stand near its own as distractors.
 
@@ -206,7 +244,6 @@ def with_neighbours(rows: Sequence[RowData], count: int, rng: random.Random) -> 
             others = [f"{title}\n{text}" for title, text in rng.sample(near, _NEIGHBOURS)]
             whole = {"title": "", "knowledge": f"{row['title']}\n{row['knowledge']}", "distractors": others}
             found.append({**row, **whole})
-    rng.shuffle(found)
     return found
 
 
@@ -254,7 +291,7 @@ def prose_questions(
     rows.add_natural_questions(folder / "nq_gold_train.json")
     rows.add_notes(notes)
     sets = {"prose_training": rows.training}
-    sets["refusal_training"] = with_neighbours(rows.training, _ASKED, random.Random(4))
+    sets["refusal_training"] = refusal_rows(rows)
     for name, held in rows.development.items():
         random.Random(3).shuffle(held)
         sets[f"{name}_dev"] = held[:_DEVELOPMENT]

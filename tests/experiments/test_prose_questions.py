@@ -161,9 +161,8 @@ def test_the_same_files_give_the_same_rows(made: tuple[Rows, Rows], folder: Path
 
 
 def test_rows_with_neighbours_are_refused_where_nothing_that_is_read_answers(folder: Path, tmp_path: Path) -> None:
-    rows_of(folder, tmp_path)
-    training = json.loads((tmp_path / "prose_training.json").read_text())
-    rows = json.loads((tmp_path / "refusal_training.json").read_text())
+    training, _ = rows_of(folder, tmp_path)
+    rows = prose.with_neighbours(training, 200, random.Random(0))
     assert {row["answerable"] for row in rows} == {True, False}
     answering = {(r["question"], f"{r['title']}\n{r['knowledge']}") for r in training if r["answerable"]}
     for row in rows:
@@ -172,3 +171,6 @@ def test_rows_with_neighbours_are_refused_where_nothing_that_is_read_answers(fol
         assert row["answerable"] is any((row["question"], text) in answering for text in read), row
         own = set(prose.sentences(row["knowledge"].partition("\n")[2]))
         assert not any(own & set(prose.sentences(text)) for text in row["distractors"])
+    asked = json.loads((tmp_path / "refusal_training.json").read_text())
+    assert 0.3 < sum(row["answerable"] is False for row in asked if "answerable" in row) / len(asked) < 0.6
+    assert all(len(row["distractors"]) == 4 for row in asked)
