@@ -49,6 +49,7 @@ from edge_client.stream import (
     TokenLogprob,
 )
 from memory3.errors import InvalidInput
+from memory3.runtime.answerability import LEAST_MEMORIES
 from memory3.runtime.attention import QueryRecord
 from memory3.text.chat import Message, Prompt
 from memory3.text.refusal import is_refusal
@@ -207,8 +208,10 @@ class Answer:
         if self._prompt.begun or not sequence.memories:
             return 0.0
         bias = self._refusal.bias_for(len(sequence.memories))
-        queries = self._asked.at(sequence.length - 1) if probe is not None else None
-        return bias + float(probe.biases(queries)) if probe is not None and queries is not None else bias
+        if probe is None or len(sequence.memories) < LEAST_MEMORIES:
+            return bias
+        queries = self._asked.at(sequence.length - 1)
+        return bias if queries is None else bias + float(probe.biases(queries))
 
     def _draft(self, token: int, number: int) -> list[int]:
         """What probably follows token `number` of the answer, up to its chunk's end: the next chunk reads others."""

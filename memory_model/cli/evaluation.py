@@ -18,8 +18,6 @@ from memory_model.terminal import PrecisionOption, count, progress_bar, use_thre
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 _WITHOUT_CODEC = "none,memory_exact,rag,rag_five"
-_ALONE_EVERY = 3
-"""Of the rows that a probe is fitted on, how often one is read without distractors, too."""
 
 
 def evaluate(
@@ -97,8 +95,8 @@ def fit_refusal(
 
     The probe moves the logit of "I don't know." before an answer's first token. No weight is trained, and memories stay
     as they are. Give questions as people ask them, with the memories that a search finds for them (`distractors`), a
-    few hundred with an answer and as many with `"answerable": false`; a third are read without distractors,
-    too. Afterwards `calibrate` sets the bias on development questions.
+    few hundred with an answer and as many with `"answerable": false`, of every kind that will be asked. An answer that
+    reads fewer than three memories does not use it. Afterwards `calibrate` sets the bias on development questions.
     """
     import numpy as np
 
@@ -119,12 +117,10 @@ def fit_refusal(
     sets = [open_rows(path, limit) for path in data]
     subject = Subject.open(model, adapter, codec, device=device)
     subject.bank.written = WrittenMemories(subject.loaded)
-    asked, found = [], []
-    parts = [(rows[::step], distractors) for rows in sets for step, distractors in ((1, 4), (_ALONE_EVERY, 0))]
-    with subject.computing(precision), progress_bar("questions", sum(len(rows) for rows, _ in parts)) as advance:
-        for rows, distractors in parts:
-            found.append(signals(Evaluation(subject, rows, ["memory"], distractors=distractors), advance))
-            asked += rows
+    asked, found = [row for rows in sets for row in rows], []
+    with subject.computing(precision), progress_bar("questions", len(asked)) as advance:
+        for rows in sets:
+            found.append(signals(Evaluation(subject, rows, ["memory"]), advance))
     together = Signals(*map(np.concatenate, zip(*found, strict=True)))
     probe = fit_probe(subject.loaded.model_id, together)
     probe.save(path := out or folder.path / PROBE_FILE)

@@ -219,7 +219,7 @@ class Evaluation:
         refusal = self.subject.refusal
         counts = memories.valid.any(-1).sum((1, 2)).tolist() if memories else []
         biases = [refusal.bias_for(n) for n in counts]
-        bias = FirstBias(refusal.first_token(tokenizer), biases, self.subject.probe) if memories else None
+        bias = FirstBias(refusal.first_token(tokenizer), biases, counts, self.subject.probe) if memories else None
         right = [[*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
         answers, nll = greedy_and_nll(model, prompts, right, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):

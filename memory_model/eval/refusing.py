@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from memory3.runtime.answerability import LEAST_MEMORIES
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.scores import Mean
 from memory_model.nn.generate import last_queries, prefilled
@@ -39,11 +40,12 @@ class Point:
 class Signals(NamedTuple):
     """What a model shows of n questions before their answers' first tokens.
 
-    margins: float32 [n] of the refusal, without any bias. queries: float32 [n, width] of the prompts' last tokens, of
-    the memory heads. answerable: bool [n].
+    margins: float32 [n] of the refusal, without any bias. memories: int [n], how many were read. queries: float32
+    [n, width] of the prompts' last tokens, of the memory heads. answerable: bool [n].
     """
 
     margins: np.ndarray
+    memories: np.ndarray
     queries: np.ndarray
     answerable: np.ndarray
 
@@ -51,23 +53,26 @@ class Signals(NamedTuple):
 @torch.inference_mode()
 def signals(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> Signals:
     """Of every row of an evaluation, under `memory`."""
-    subject, gaps, queries = run.subject, [], []
+    subject, gaps, counts, queries = run.subject, [], list[int](), []
     token = subject.refusal.first_token(run.loaded.tokenizer)
     for rows, prompts, memories in run.batches("memory"):
         engine, logits = prefilled(run.loaded.model, prompts, subject.prefix, memories, records=True)
         own = logits[:, token].clone()
         logits[:, token] = -torch.inf
+        assert memories is not None
+        counts += memories.valid.any(-1).sum((1, 2)).tolist()
         gaps.append((own - logits.max(-1).values).cpu().numpy())
         queries.append(last_queries(engine))
         progress(len(rows))
     answerable = np.array([row.answerable for row in run.rows])
-    return Signals(np.concatenate(gaps), np.concatenate(queries), answerable)
+    return Signals(np.concatenate(gaps), np.array(counts), np.concatenate(queries), answerable)
 
 
 def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> list[Margin]:
     """Of every row of an evaluation, under `memory`, with what the model's probe adds."""
     found, probe = signals(run, progress), run.subject.probe
-    biased = found.margins + (probe.biases(found.queries) if probe is not None else 0)
+    read = found.memories >= LEAST_MEMORIES
+    biased = found.margins + (probe.biases(found.queries) * read if probe is not None else 0)
     return [Margin(float(gap), bool(row)) for gap, row in zip(biased, found.answerable, strict=True)]
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory3.runtime.answerability import AnswerabilityProbe
+from memory3.runtime.answerability import LEAST_MEMORIES, AnswerabilityProbe
 from memory3.text.chat import text_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
@@ -18,17 +18,21 @@ from memory_model.nn.writing import pad_ids
 
 
 class FirstBias(NamedTuple):
-    """What the logit of a token gets as first token of each answer: a number, and a probe's where there is one."""
+    """What the logit of a token gets as first token of each answer: a number, and a probe's where there is one.
+
+    memories: how many each reads.
+    """
 
     token: int
     values: Sequence[float]
+    memories: Sequence[int]
     probe: AnswerabilityProbe | None = None
 
     def added(self, logits: Tensor, engine: BatchedDecoder) -> Tensor:
         """Other logits [B, V]. engine: as `prefilled` left it."""
         bias = np.asarray(self.values, np.float32)
         if self.probe is not None:
-            bias = bias + self.probe.biases(last_queries(engine))
+            bias = bias + self.probe.biases(last_queries(engine)) * (np.asarray(self.memories) >= LEAST_MEMORIES)
         logits = logits.clone()
         logits[:, self.token] += logits.new_tensor(bias)
         return logits

@@ -179,7 +179,7 @@ def test_a_probe_is_fitted_into_the_folder_and_changes_what_is_refused(
 ) -> None:
     monkeypatch.chdir(place)
     shutil.copytree("m", "probed")
-    rows = [ROW | {"knowledge": f"Town {n} is in France.", "answerable": n % 2 == 0} for n in range(50)]
+    rows = [ROW | {"knowledge": f"Town {n} is in France.", "answerable": n % 2 == 0} for n in range(80)]
     Path("asked.json").write_text(json.dumps(rows))
     line = "fit-refusal --model probed --data asked.json --precision float32"
     done = CliRunner().invoke(app, line.split(), catch_exceptions=False)

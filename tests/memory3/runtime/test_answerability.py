@@ -27,7 +27,7 @@ def synthetic(seed: int = 0) -> Signals:
     queries = rng.standard_normal((ROWS, WIDTH)) * np.geomspace(0.1, 10, WIDTH) + 3
     queries[:, 5] += np.where(answerable, -1, 1) * 1.5 * np.geomspace(0.1, 10, WIDTH)[5]
     margins = rng.standard_normal(ROWS) + np.where(answerable, -0.5, 0.5)
-    return Signals(margins.astype(np.float32), queries.astype(np.float32), answerable)
+    return Signals(margins.astype(np.float32), np.full(ROWS, 5), queries.astype(np.float32), answerable)
 
 
 def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -115,3 +115,13 @@ def test_a_question_is_refused_where_probe_and_margin_say_so() -> None:
             again = Evaluation(subject, LANDS, ["memory"], distractors=3)
             assert margins(again)[number].margin == pytest.approx(more, abs=1e-4)
             assert again.run()["memory"].answers[number].startswith(SENTENCE[0]) is begins
+
+
+def test_few_memories_do_not_use_a_probe() -> None:
+    plain, strong = Subject.of(tiny_loaded()), Subject.of(probed(90.0))
+    for distractors, uses in ((1, False), (2, True)):
+        first, second = (margins(Evaluation(s, LANDS, ["memory"], distractors=distractors)) for s in (plain, strong))
+        raised = [b.margin - a.margin for a, b in zip(first, second, strict=True)]
+        assert raised == pytest.approx([90.0 * uses] * len(LANDS), abs=1e-3)
+        answers = Evaluation(strong, LANDS, ["memory"], distractors=distractors).run()["memory"].answers
+        assert all(answer.startswith(SENTENCE[0]) for answer in answers) is uses

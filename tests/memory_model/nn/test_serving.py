@@ -161,7 +161,7 @@ def test_the_likelihood_of_an_answer_is_that_of_its_tokens(with_memory: bool) ->
         scores = reference_logits(model, text, memory and of_row(memory, row)).log_softmax(-1)
         expected = [-float(scores[len(PROMPTS[row]) - 1 + i, t]) for i, t in enumerate(answer)]
         assert nll == pytest.approx(sum(expected) / len(expected), rel=1e-4)
-    bias = FirstBias(40, [0.0, 100.0, 0.0])
+    bias = FirstBias(40, [0.0, 100.0, 0.0], [2, 1, 2])
     together = greedy_and_nll(model, PROMPTS, answers, PREFIX, memory, [63], longest=3, first_bias=bias)
     assert together[0] == greedy(model, PROMPTS, PREFIX, memory, [63], longest=3, first_bias=bias)
     assert together[1] == pytest.approx(answer_nll(model, PROMPTS, answers, PREFIX, memory), rel=1e-4)
