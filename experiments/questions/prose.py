@@ -47,6 +47,7 @@ _NEAR_ROWS = 60  # rows within which two passages may be read next to each other
 _ASKED = 200  # rows about paragraphs and notes with their neighbours, half of them refused
 _ASKED_NATURAL = 60  # the same of Natural Questions
 _ASKED_COUNTRIES, _ASKED_RECORDS, _ASKED_INTRODUCTIONS = 50, 60, 90  # the first with as many twins
+_COUNTRIES = 60  # that those are about and read
 _INTRODUCTIONS_READ = 120  # passages that those are about and read
 _NEIGHBOURS = 4
 _NEAR_TEXTS = 8  # texts before and after one that its neighbours are drawn from
@@ -198,7 +199,7 @@ def _note_rows(note: str, own: Sequence[RowData]) -> list[list[RowData]]:
 def refusal_rows(rows: _Rows) -> list[RowData]:
     """What a probe of refusals is fitted on, of every kind of question that tuning has."""
     countries = [d for d in factbook.read_jsonl(factbook.FACTBOOK) if not factbook.held_out(d["key"])]
-    held = holders(countries, rows.count)
+    held = holders(rows.random.sample(countries, _COUNTRIES), rows.count)
     lacking = unanswerable_rows(held, _ASKED_COUNTRIES)
     found = with_neighbours(rows.training, _ASKED, rows.random)
     found += with_neighbours(rows.natural, _ASKED_NATURAL, rows.random)
@@ -211,8 +212,8 @@ def refusal_rows(rows: _Rows) -> list[RowData]:
 def introduction_rows(count: Callable[[str], int], rng: random.Random) -> list[RowData]:
     """Questions about introductions of Wikipedia that tuning has; a third of them reads five others."""
     asked = factbook.read_jsonl(INTRODUCTIONS, ("question", "answer", "text"))
-    asked = [row for row in asked if count(row["text"]) <= _PART_TOKENS]
-    pool = rng.sample(sorted({row["text"] for row in asked}), _INTRODUCTIONS_READ)
+    drawn = rng.sample(sorted({row["text"] for row in asked}), 3 * _INTRODUCTIONS_READ)
+    pool = [text for text in drawn if count(text) <= _PART_TOKENS][:_INTRODUCTIONS_READ]
     found = []
     for n, row in enumerate(rng.sample([row for row in asked if row["text"] in pool], _ASKED_INTRODUCTIONS)):
         others = rng.sample([text for text in pool if text != row["text"]], _NEIGHBOURS + 1)

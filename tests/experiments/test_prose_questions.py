@@ -47,9 +47,14 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows]:
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rows")
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path, out: Path) -> tuple[Rows, Rows]:
     """Rows for training, and those of Wikipedia for development."""
-    return rows_of(folder, tmp_path_factory.mktemp("rows"))
+    return rows_of(folder, out)
 
 
 def rows_of(folder: Path, out: Path) -> tuple[Rows, Rows]:
@@ -160,8 +165,10 @@ def test_the_same_files_give_the_same_rows(made: tuple[Rows, Rows], folder: Path
     assert rows_of(folder, tmp_path) == made
 
 
-def test_rows_with_neighbours_are_refused_where_nothing_that_is_read_answers(folder: Path, tmp_path: Path) -> None:
-    training, _ = rows_of(folder, tmp_path)
+def test_rows_with_neighbours_are_refused_where_nothing_that_is_read_answers(
+    made: tuple[Rows, Rows], out: Path
+) -> None:
+    training, _ = made
     rows = prose.with_neighbours(training, 200, random.Random(0))
     assert {row["answerable"] for row in rows} == {True, False}
     answering = {(r["question"], f"{r['title']}\n{r['knowledge']}") for r in training if r["answerable"]}
@@ -171,6 +178,6 @@ def test_rows_with_neighbours_are_refused_where_nothing_that_is_read_answers(fol
         assert row["answerable"] is any((row["question"], text) in answering for text in read), row
         own = set(prose.sentences(row["knowledge"].partition("\n")[2]))
         assert not any(own & set(prose.sentences(text)) for text in row["distractors"])
-    asked = json.loads((tmp_path / "refusal_training.json").read_text())
+    asked = json.loads((out / "refusal_training.json").read_text())
     assert 0.3 < sum(row["answerable"] is False for row in asked if "answerable" in row) / len(asked) < 0.6
     assert all(len(row["distractors"]) == 4 for row in asked)

@@ -88,10 +88,10 @@ def test_text_conditions_prompt_with_what_memory_reads(loaded: LoadedModel, monk
 
 
 def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel) -> None:
-    rows = [QuestionRow("First part here is.\nSecond part is here.", "Q?", "A", title="T", distractors=("x", "y"))]
+    rows = [QuestionRow("First part is here.\nSecond part it is.", "Q?", "A", title="T", distractors=("x", "y"))]
     assert sorted(evaluation(loaded, (), rows).given[0]) == [
-        "T\nFirst part here is.",
-        "T\nSecond part is here.",
+        "T\nFirst part is here.",
+        "T\nSecond part it is.",
         "T\nx",
         "T\ny",
     ]
