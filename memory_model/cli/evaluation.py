@@ -83,6 +83,7 @@ def fit_refusal(
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="File to write. Default: answerability.npz of the model folder.")
     ] = None,
+    most_wrong: Annotated[float, terminal.share(help="Share of answerable questions that are refused.")] = 0.05,
     limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,
     model: terminal.ModelOption = None,
     adapter: terminal.AdapterOption = None,
@@ -95,8 +96,9 @@ def fit_refusal(
 
     The probe moves the logit of "I don't know." before an answer's first token. No weight is trained, and memories stay
     as they are. Give questions as people ask them, with the memories that a search finds for them (`distractors`), a
-    few hundred with an answer and as many with `"answerable": false`, of every kind that will be asked. An answer that
-    reads fewer than three memories does not use it. Afterwards `calibrate` sets the bias on development questions.
+    few hundred with an answer and as many with `"answerable": false`, of every kind that will be asked. How readily it
+    refuses follows from the same questions, each scored by a probe that was fitted without its text. An answer that
+    reads fewer than three memories does not use it.
     """
     import numpy as np
 
@@ -104,7 +106,7 @@ def fit_refusal(
     from memory3.runtime.answerability import PROBE_FILE
     from memory_model.data.rows import open_rows
     from memory_model.eval.conditions import Evaluation
-    from memory_model.eval.probe_fit import Separation, cross_validated, fit_probe
+    from memory_model.eval.probe_fit import Separation, cross_validated, fit_probe, limited
     from memory_model.eval.refusing import Signals, signals
     from memory_model.eval.subject import Subject
     from memory_model.eval.written import WrittenMemories
@@ -122,17 +124,19 @@ def fit_refusal(
         for rows in sets:
             found.append(signals(Evaluation(subject, rows, ["memory"]), advance))
     together = Signals(*map(np.concatenate, zip(*found, strict=True)))
+    validated = cross_validated(together, asked)
     probe = fit_probe(subject.loaded.model_id, together)
+    probe = limited(probe, validated, together.answerable, most_wrong)
     probe.save(path := out or folder.path / PROBE_FILE)
     table = Table(
         "refused by", "area under ROC", "refused rightly, 0.05 wrongly", title=counted(len(asked), "question")
     )
-    scores = {"its logit alone": together.margins, "with the probe, cross-validated": cross_validated(together, asked)}
+    scores = {"its logit alone": together.margins, "with the probe, cross-validated": validated}
     for name, score in scores.items():
         separation = Separation.of(score, together.answerable)
         table.add_row(name, f"{separation.area:.3f}", f"{separation.refused:.3f}")
     Console().print(table)
-    terminal.console.print(f"probe of {len(probe.weights):,} queries in [bold]{path}[/bold]; `calibrate` sets its bias")
+    terminal.console.print(f"probe of {len(probe.weights):,} queries in [bold]{path}[/bold]")
 
 
 def calibrate(

@@ -2,14 +2,14 @@
 
 The refusal's margin and the queries of all memory heads are the inputs; the queries' weights are penalised, because
 there are more of them than questions. The margin's weight turns the odds of having no answer into logits that are added
-to the refusal's: an answer is refused where they are even, up to a constant that `calibrate` sets.
+to the refusal's: an answer is refused where they are even, up to the constant of `limited`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,6 +73,16 @@ def fit_probe(model_id: str, signals: Signals, penalty: float = PENALTY) -> Answ
     found = found[: len(size) + 1] / of_margin
     weights = scaled.T @ (vectors[:, kept] @ (found[:-1] / size)) / deviation
     return AnswerabilityProbe(model_id, weights.astype(np.float32), float(found[-1] - weights @ mean))
+
+
+def limited(
+    probe: AnswerabilityProbe, scores: np.ndarray, answerable: np.ndarray, most_wrong: float
+) -> AnswerabilityProbe:
+    """The probe with the offset at which this share of the answerable questions is refused.
+
+    scores: [n], as `cross_validated` returns them; those of the questions that it was fitted on are too good.
+    """
+    return replace(probe, offset=probe.offset - float(np.quantile(scores[answerable], 1 - most_wrong)))
 
 
 def cross_validated(signals: Signals, rows: Sequence[QuestionRow], penalty: float = PENALTY) -> np.ndarray:

@@ -140,5 +140,5 @@ class Subject:
             "memory_bytes": self.bank.format.full_bytes,
             "reads_memory": bool(self.prefix),
             "refusal": asdict(self.refusal),
-            "probe": self.probe.digest if self.probe else None,
+            **({"probe": self.probe.digest} if self.probe else {}),
         }

@@ -61,7 +61,7 @@ through "$OUT/first/adapter.safetensors" articles:8,facts:0.5,hard:0.5,questions
 run python -m experiments mean-adapter "$OUT/first/adapter.safetensors" "$OUT/second/adapter.safetensors" \
     --out "$OUT/adapter.safetensors"
 
-# 4. What tells that nothing answers; `memory-model calibrate` on the development sets then sets its bias.
+# 4. What tells that nothing answers.
 run python -m memory_model.cli fit-refusal --model "$MODEL" --adapter "$OUT/adapter.safetensors" --codec "$OUT/codec.npz" \
     --device "$DEVICE" --data data/everyday_training.json --data build/questions/refusal_training.json \
     --out "$OUT/answerability.npz"

@@ -11,7 +11,7 @@ from memory3.runtime.answerability import PROBE_FILE, AnswerabilityProbe, query_
 from memory3.text.refusal import SENTENCE
 from memory_model.data.rows import QuestionRow
 from memory_model.eval.conditions import Evaluation
-from memory_model.eval.probe_fit import PENALTY, Separation, cross_validated, fit_probe
+from memory_model.eval.probe_fit import PENALTY, Separation, cross_validated, fit_probe, limited
 from memory_model.eval.refusing import Signals, margins, signals
 from memory_model.eval.subject import Subject
 from tests.edge_client.tiny_bundle import probed, tiny_config, tiny_loaded
@@ -79,6 +79,15 @@ def test_a_probe_separates_new_questions_better_than_the_logit() -> None:
     assert Separation.of(new.margins + probe.biases(new.queries), new.answerable).area > alone + 0.1
     rows = [QuestionRow(f"text {n}", "?", "a") for n in range(ROWS)]
     assert Separation.of(cross_validated(new, rows, 100.0), new.answerable).area > alone + 0.05
+
+
+@pytest.mark.parametrize("most_wrong", [0.05, 0.2])
+def test_a_limited_probe_refuses_the_share_of_answerable_questions_that_is_given(most_wrong: float) -> None:
+    found, probe = synthetic(), fit_probe("", synthetic())
+    scores = found.margins + probe.biases(found.queries)
+    shifted = limited(probe, scores, found.answerable, most_wrong)
+    refused = found.margins + shifted.biases(found.queries) > 0
+    assert refused[found.answerable].mean() == pytest.approx(most_wrong, abs=0.02)
 
 
 def test_cross_validation_of_questions_about_one_text_does_not_know_it() -> None:
