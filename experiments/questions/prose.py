@@ -1,8 +1,8 @@
 """Questions about prose as training rows of the task `articles`: published sets and everyday notes, with refusals.
 
 `refusal_training` is for `memory-model fit-refusal`: some of these rows, each with the references that are read next to
-it, and rows about countries, records and introductions of tuning; nearly half of them are unanswerable. What a probe has not seen the
-kind of, it refuses too often or too rarely.
+it, and rows about countries, records and introductions of tuning; nearly half of them are unanswerable. What a probe
+has not seen the kind of, it refuses too often or too rarely.
 
 A twin is a paragraph without the sentence that answers one of its questions: what remains answers the others. Where a
 text has one question only, the refused one is a question of another text that has most words in common with it. Notes
