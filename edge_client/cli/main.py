@@ -27,6 +27,7 @@ from edge_client.cli.options import (
     sources_of,
     statistics_table,
     verdict_of,
+    warn_of_names,
     with_options,
 )
 from edge_client.cli.remember import forget, remember, remembered
@@ -207,6 +208,7 @@ def serve(
     edge = EdgeSettings(**given, **_given(memory=memory, parallel=parallel))
     certificate, private = own_certificate() if settings.tls else (None, None)
     listening = _listen(settings.host, settings.port)
+    warn_of_names(edge)
     typer.echo(f"loading {edge.bundle}", err=True)  # which takes seconds
     with EdgeModel.open(settings=edge) as model:
         config = uvicorn.Config(
@@ -246,7 +248,9 @@ def mcp(given: dict[str, Any]) -> None:
             f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[mcp]'"
         ) from error
 
-    with EdgeModel.open(**given) as model:
+    settings = EdgeSettings(**given)
+    warn_of_names(settings)
+    with EdgeModel.open(settings=settings) as model:
         make_server(model).run("stdio")
 
 

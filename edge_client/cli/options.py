@@ -22,6 +22,7 @@ from edge_client.generate.sampling import Sampling, SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
+from memory3.errors import InvalidInput
 from memory3.printable import counted, printable
 from memory3.text.verdict import Verdict
 
@@ -92,6 +93,15 @@ def opened(
     check_names(settings, knowledge_bases=given.get("knowledge_base", ""), document=document)
     with err.status(f"loading {escape(printable(str(settings.bundle)))}"):
         return EdgeModel.open(settings=settings)
+
+
+def warn_of_names(settings: EdgeSettings) -> None:
+    """Say that a knowledge base that a server was given is not there: it may be ingested while the server runs."""
+    named = settings.knowledge_base if "knowledge_base" in settings.model_fields_set else ""
+    try:
+        check_names(settings, knowledge_bases=named)
+    except InvalidInput as error:
+        say(f"warning: {error}; requests are refused until it is ingested", style="yellow")
 
 
 def with_options(*settings: str, answer: bool = False) -> Callable[[Command], Command]:

@@ -46,9 +46,10 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
 
     @server.tool()
     async def ask(question: str, max_tokens: int = 256) -> dict[str, Any]:
-        """A short answer from what is remembered, and the passages that were read for it."""
-        result = await in_thread(lambda: model.ask(question, max_tokens=max_tokens))
-        read = [_passage(m) for m in result.memories]
+        """A short answer from what is remembered, and the passages that it was read from, or else all retrieved."""
+        cite = model.engine.decoder.backend.records_queries
+        result = await in_thread(lambda: model.ask(question, max_tokens=max_tokens, citations=cite))
+        read = [_passage(m) for m in result.cited or result.memories]
         return {"answer": result.text, "refused": result.refused, "verdict": result.verdict, "read": read}
 
     @server.tool()

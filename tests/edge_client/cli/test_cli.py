@@ -194,6 +194,17 @@ def test_what_is_wrong_is_said_before_the_model_is_loaded(
     assert said in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("command", [("serve", "--port", 0), ("mcp",)])
+def test_a_server_warns_of_a_knowledge_base_that_is_not_there_yet(
+    places: list[object], monkeypatch: pytest.MonkeyPatch, command: tuple[object, ...]
+) -> None:
+    monkeypatch.setattr(EdgeModel, "open", Mock(side_effect=InvalidInput("not loaded here")))
+    said = "warning: there is no knowledge base 'mien'; there are: atlas, default, towns; requests are refused until"
+    assert said in " ".join(run(*command, "--kb", "mien", *places).stderr.split())
+    assert "warning" not in run(*command, "--kb", "towns", *places).stderr
+    assert "warning" not in run(*command, *places).stderr
+
+
 def test_ask_reads_standard_input_and_the_environment(
     tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

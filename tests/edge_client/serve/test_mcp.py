@@ -4,9 +4,14 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from mcp import Client, StdioServerParameters, stdio_client
 
+from edge_client.model import EdgeModel
+from edge_client.recall.outcome import MemoryRead, Recall
+from edge_client.serve.mcp import make_server
+from edge_client.stream import Recalled, Result, Span, Statistics
 from memory3.files.bundle import Bundle
 from testing.programs import ROOT
 
@@ -41,3 +46,16 @@ async def test_the_tools_remember_list_search_answer_and_forget(tiny: Bundle, tm
         assert "no text" in json.dumps([part.model_dump(mode="json") for part in refused.content])
         assert value(await client.call_tool("forget", {"key": "cabin"})) == {"forgotten": True}
         assert value(await client.call_tool("list", {})) == []
+
+
+async def test_ask_names_what_the_answer_was_read_from_or_else_all_that_was_retrieved() -> None:
+    cabin, shed = (MemoryRead(n, key, "", 1, 0.5, key) for n, key in enumerate(("cabin", "shed")))
+    recall = Recalled(0, False, Recall("", read=(cabin, shed)))
+    model = Mock(EdgeModel, engine=Mock())
+    model.engine.decoder.backend.records_queries = True
+    async with Client(make_server(model)) as client:
+        for spans, named in (((Span(0, 5, shed, 0.4),), ["shed"]), ((), ["cabin", "shed"])):
+            model.ask.return_value = Result("below", "end", Statistics(), False, spans=spans, recalls=(recall,))
+            answer = value(await client.call_tool("ask", {"question": "Where is the key?"}))
+            assert [one["key"] for one in answer["read"]] == named
+    assert model.ask.call_args.kwargs["citations"]
