@@ -49,7 +49,6 @@ from edge_client.stream import (
     TokenLogprob,
 )
 from memory3.errors import InvalidInput
-from memory3.runtime.answerability import LEAST_MEMORIES
 from memory3.runtime.attention import QueryRecord
 from memory3.text.chat import Message, Prompt
 from memory3.text.refusal import is_refusal
@@ -208,10 +207,9 @@ class Answer:
         if self._prompt.begun or not sequence.memories:
             return 0.0
         bias = self._refusal.bias_for(len(sequence.memories))
-        if probe is None or len(sequence.memories) < LEAST_MEMORIES:
+        if probe is None or (queries := self._asked.at(sequence.length - 1)) is None:
             return bias
-        queries = self._asked.at(sequence.length - 1)
-        return bias if queries is None else bias + float(probe.biases(queries))
+        return bias + float(probe.biases(queries, len(sequence.memories)))
 
     def _draft(self, token: int, number: int) -> list[int]:
         """What probably follows token `number` of the answer, up to its chunk's end: the next chunk reads others."""

@@ -27,8 +27,9 @@ from edge_client.model import EdgeModel
 from edge_client.retrieval import names_of
 from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
-from edge_client.serve.refusals import DOCUMENTS, ApiError, Guard, install
+from edge_client.serve.refusals import DOCUMENTS, Guard, install
 from edge_client.serve.requests import BASE_NAME, Correction, EmbeddingRequest
+from edge_client.serve.responses import response_routes
 from edge_client.serve.schema import (
     EVENT_STREAM,
     FILE,
@@ -67,6 +68,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key:
     install(app)
     describe(app)
     app.include_router(completion_routes(answering))
+    app.include_router(response_routes(answering))
     app.include_router(model_routes(answering))
     app.include_router(knowledge_routes(model.engine.recaller.client, edge))
     app.include_router(local_routes(model))
@@ -119,11 +121,6 @@ def model_routes(answering: Answering) -> APIRouter:
     async def one_model(name: str) -> dict[str, Any]:
         """The model; any name is accepted."""
         return described(name)
-
-    @router.post("/v1/responses", include_in_schema=False)
-    async def responses() -> None:
-        """Not supported; without this route the static files would answer 405."""
-        raise ApiError(404, "the Responses API is not offered: use /v1/chat/completions", code="not_found")
 
     @router.post("/v1/embeddings", responses=ok(EmbeddingList))
     async def embeddings(body: EmbeddingRequest) -> dict[str, Any]:

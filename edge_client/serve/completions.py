@@ -23,7 +23,7 @@ from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.retrieval import names_of
 from edge_client.serve.refusals import ApiError, body_of
-from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
+from edge_client.serve.requests import ChatRequest, CompletionRequest, Custom, Grammars, Tolerant
 from edge_client.serve.schema import ChatCompletion, TextCompletion, ok
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Span, Token
@@ -82,7 +82,7 @@ class Answering:
 
     def __init__(self, model: EdgeModel, edge: EdgeSettings, queue: Queue) -> None:
         self.model, self.queue = model, queue
-        self._grammars, self._usual = JsonGrammars(model.bundle), edge.knowledge_base
+        self._grammars, self._usual = Grammars(model.bundle), edge.knowledge_base
         self._named = "knowledge_base" in edge.model_fields_set
         self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
         self._known: frozenset[str] = frozenset()  # knowledge bases found at the last check
@@ -166,10 +166,7 @@ def completion_routes(answering: Answering) -> APIRouter:
             response: Response = event_stream(form.chunks(answering.events(stream)))
         else:
             response = JSONResponse(form.whole(await answering.all_events(stream, request)))
-        if ignored := form.body.ignored():
-            shown = ", ".join(ignored)[:MOST_IGNORED]
-            response.headers[IGNORED] = "".join(c if c.isascii() and c.isprintable() else "?" for c in shown).strip()
-        return response
+        return with_ignored(response, form.body)
 
     @router.post("/v1/chat/completions", response_model=None, responses=ok(ChatCompletion, streams=True))
     async def chat(body: ChatRequest, request: Request) -> Response:
@@ -182,6 +179,14 @@ def completion_routes(answering: Answering) -> APIRouter:
         return await answer(_Text(body, bundle), request)
 
     return router
+
+
+def with_ignored(response: Response, body: Tolerant) -> Response:
+    """The response with a header that names the request's ignored fields, if there are any."""
+    if ignored := body.ignored():
+        shown = ", ".join(ignored)[:MOST_IGNORED]
+        response.headers[IGNORED] = "".join(c if c.isascii() and c.isprintable() else "?" for c in shown).strip()
+    return response
 
 
 def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceResponse:
@@ -227,7 +232,7 @@ class _Text:
         """What each part of the answer was read from, as OpenAI's file citations; empty unless requested."""
         if not self.body.memory.citations:
             return {}
-        return {"annotations": [_file_citation(finished.text, s, self.body.memory.texts) for s in finished.spans]}
+        return {"annotations": [file_citation(finished.text, s, self.body.memory.texts) for s in finished.spans]}
 
     def reason(self, finished: Finished) -> str:
         """OpenAI's `finish_reason`."""
@@ -252,7 +257,7 @@ class _Text:
                     if event.text or logprobs:
                         yield self._chunk(self.piece(event.text), logprobs=logprobs)
                 elif isinstance(event, Finished):
-                    yield self._chunk(self.last_piece(event), finish=self.reason(event), **_outcome(event))
+                    yield self._chunk(self.last_piece(event), finish=self.reason(event), **outcome_of(event))
                     if self.body.stream_options.get("include_usage"):
                         usage = {"choices": [], "usage": _usage(event)}
                         yield {**self._head, "object": self.chunk_object, **usage}
@@ -262,7 +267,7 @@ class _Text:
         finished = events[-1] if events else None
         if not isinstance(finished, Finished):
             return {}
-        outcome = _outcome(finished)
+        outcome = outcome_of(finished)
         last = {event.chunk: event for event in events if isinstance(event, Recalled)}
         outcome["memory"]["chunks"] = [event.as_json(texts=self.body.memory.texts) for event in last.values()]
         logprobs = self.logprobs([event for event in events if isinstance(event, Token)])
@@ -282,7 +287,7 @@ class _Chat(_Text):
 
     def __init__(self, body: ChatRequest, bundle: Bundle) -> None:
         super().__init__(body, bundle)
-        self._calls, self._with_logprobs = bool(body.callable_tools()), body.logprobs
+        self._body, self._calls, self._with_logprobs = body, bool(body.callable_tools()), body.logprobs
         self.opening = {"delta": {"role": "assistant", "content": None if self._calls else ""}}
 
     def piece(self, text: str | None) -> dict[str, Any]:
@@ -306,12 +311,12 @@ class _Chat(_Text):
         return "tool_calls" if self._called(finished) else super().reason(finished)
 
     def _called(self, finished: Finished) -> list[dict[str, Any]]:
-        """The function call in the answer; empty if the answer is text or was cut off."""
-        if not self._calls or finished.reason != "end":
+        """The call in the answer; empty if the answer is text or was cut off."""
+        call = self._body.called(finished.text) if finished.reason == "end" else None
+        if call is None:
             return []
-        call = json.loads(finished.text)
-        function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
-        return [{"id": f"call_{self.id[-24:]}", "type": "function", "function": function}]
+        kind = "custom" if isinstance(call, Custom) else "function"
+        return [{"id": f"call_{self.id[-24:]}", "type": kind, kind: call.model_dump(exclude_unset=True)}]
 
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         def entry(token: int, logprob: float | None) -> dict[str, Any]:
@@ -328,7 +333,7 @@ class _Chat(_Text):
         return {"content": entries, "refusal": None} if entries and self._with_logprobs else None
 
 
-def _file_citation(text: str, span: Span, texts: bool) -> dict[str, Any]:
+def file_citation(text: str, span: Span, texts: bool) -> dict[str, Any]:
     """A span as an annotation; indices count characters. texts: with the passage itself."""
     memory, passage = span.memory, span.passage
     quote = memory.text[slice(*passage)] if texts and memory.text and passage else None
@@ -347,7 +352,7 @@ def _file_citation(text: str, span: Span, texts: bool) -> dict[str, Any]:
     }
 
 
-def _outcome(finished: Finished) -> dict[str, Any]:
+def outcome_of(finished: Finished) -> dict[str, Any]:
     """Memory outcome and timings of the answer; times in milliseconds."""
     s = finished.statistics
     timings = {name: round(getattr(s, name), 3) for name in TIMINGS}

@@ -126,21 +126,47 @@ def _first_problem(problems: Sequence[Any], body: Any) -> tuple[str, str | None]
     where = ".".join(str(part) for part in field)
     if problem["type"] == "json_invalid":
         return f"the body is no JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", None
+    if not where and problem["type"] == "value_error":
+        return _message(problem), None
     if not where:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
     if problem["type"] == "extra_forbidden":
         return f"unknown field {where}: leave it out", where
-    forms: dict[str, str] = {}  # by the union's member, whose first problem says enough
+    forms: dict[str, list[tuple[tuple[Any, ...], str]]] = {}  # by the union's member: its problems, with their places
     for other in problems:
         steps = _steps(other)
         if steps[: len(field)] == field and len(steps) > len(field):
-            within = ".".join(str(part) for part in steps[len(field) + 1 :])
-            forms.setdefault(str(steps[len(field)]), f"{within}: {_message(other)}" if within else _message(other))
-    if not forms:
+            place = _place(other, body)[len(field) :]
+            found = forms.setdefault(str(steps[len(field)]), [])
+            if not found or place[: len(found[0][0])] == found[0][0]:  # the first says enough, with a union's forms
+                found.append((place, _message(other)))
+    said = {form: _joined(found) for form, found in forms.items()}
+    if not said:
         return f"{where}: {_message(problem)}", where
-    if len(forms) == 1:
-        return f"{where}: {', '.join(forms.values())}", where
-    return f"{where} has none of its forms: {'; '.join(f'{form} ({why})' for form, why in forms.items())}", where
+    if len(said) == 1:
+        return f"{where}: {', '.join(said.values())}", where
+    return f"{where} has none of its forms: {'; '.join(f'{form} ({why})' for form, why in said.items())}", where
+
+
+def _joined(problems: Sequence[tuple[tuple[Any, ...], str]]) -> str:
+    """Problems with their places, those of one place together."""
+    places: dict[str, list[str]] = {}
+    for place, message in problems:
+        places.setdefault(".".join(str(part) for part in place), []).append(message)
+    each = {place: " or ".join(dict.fromkeys(messages)) for place, messages in places.items()}
+    return ", ".join(f"{place}: {message}" if place else message for place, message in each.items())
+
+
+def _place(problem: Mapping[str, Any], body: Any) -> tuple[Any, ...]:
+    """The whole path of a validation error in the body, without the members of unions."""
+    found, value, steps = list[Any](), body, _steps(problem)
+    for number, part in enumerate(steps):
+        if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int)):
+            found.append(part)
+            value = value[part] if isinstance(value, dict) or part < len(value) else None
+        elif number == len(steps) - 1 and problem["type"] == "missing":
+            found.append(part)
+    return tuple(found)
 
 
 def _steps(problem: Mapping[str, Any]) -> tuple[Any, ...]:

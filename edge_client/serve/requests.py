@@ -6,7 +6,8 @@ Structured output: llguidance computes the permitted tokens of a JSON schema at 
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
@@ -26,11 +27,11 @@ MOST_INPUTS = 256
 UNLIMITED = 1 << 31
 """Tokens of an answer without a limit: it ends with the context."""
 SEEDS = 1 << 64
-LONGEST_SCHEMA_BYTES = 64 << 10
+LONGEST_GRAMMAR_BYTES = 64 << 10
 
 
-class JsonConstraint:
-    """Permits tokens that continue valid JSON of the schema, then the end of the turn. For one answer."""
+class GrammarConstraint:
+    """Permits tokens that continue a text of the grammar, then the end of the turn. For one answer."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
@@ -46,7 +47,7 @@ class JsonConstraint:
         self._matcher.consume_token(token)
 
 
-class JsonGrammars:
+class Grammars:
     """Makes constraints for the tokenizer of a bundle, which llguidance reads at the first one. Thread-safe."""
 
     def __init__(self, bundle: Bundle) -> None:
@@ -57,19 +58,28 @@ class JsonGrammars:
         file, end = self._bundle.folder / "tokenizer.json", self._bundle.tokenizer.end_of_turn_id
         return LLTokenizer(str(file), n_vocab=self._bundle.config.vocabulary, eos_token=end)
 
-    def constraint(self, schema: dict[str, Any]) -> JsonConstraint:
-        """Raises InvalidInput for a schema that cannot be used."""
-        text = json.dumps(schema)
-        if len(text) > LONGEST_SCHEMA_BYTES:
-            raise InvalidInput(f"the JSON schema has {len(text)} bytes, the limit is {LONGEST_SCHEMA_BYTES}")
+    def of_schema(self, schema: dict[str, Any]) -> GrammarConstraint:
+        """JSON of a schema. Raises InvalidInput for one that cannot be used."""
+        # Without free white space, a small model cannot fill its answer with it.
+        convert = partial(LLMatcher.grammar_from_json_schema, overrides={"whitespace_flexible": False})
+        return self._constraint("JSON schema", json.dumps(schema), convert)
+
+    def of_syntax(self, grammar: Grammar) -> GrammarConstraint:
+        """A text of a Lark grammar or a regular expression. Raises InvalidInput for one that cannot be used."""
+        lark = grammar.syntax == "lark"
+        convert = LLMatcher.grammar_from_lark if lark else LLMatcher.grammar_from_regex
+        return self._constraint("Lark grammar" if lark else "regular expression", grammar.definition, convert)
+
+    def _constraint(self, what: str, text: str, convert: Callable[[str], str]) -> GrammarConstraint:
+        if (size := len(text.encode())) > LONGEST_GRAMMAR_BYTES:
+            raise InvalidInput(f"the {what} has {size} bytes, the limit is {LONGEST_GRAMMAR_BYTES}")
         try:
-            # Without free white space, a small model cannot fill its answer with it.
-            grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_flexible": False})
+            grammar = convert(text)
         except ValueError as error:
-            raise InvalidInput(f"the JSON schema cannot be used: {error}") from error
+            raise InvalidInput(f"the {what} cannot be used: {error}") from error
         if problem := LLMatcher.validate_grammar(grammar, self._tokenizer):
-            raise InvalidInput(f"the JSON schema cannot be used: {problem}")
-        return JsonConstraint(LLMatcher(self._tokenizer, grammar))
+            raise InvalidInput(f"the {what} cannot be used: {problem}")
+        return GrammarConstraint(LLMatcher(self._tokenizer, grammar))
 
 
 class Function(BaseModel, extra="allow", frozen=True):
@@ -81,29 +91,59 @@ class Function(BaseModel, extra="allow", frozen=True):
     arguments: str = "{}"
 
 
+class Grammar(BaseModel, extra="allow", frozen=True):
+    """Which texts a custom tool takes."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class CustomFormat(BaseModel, extra="allow", frozen=True):
+    """Any text, or one of a grammar."""
+
+    type: Literal["text", "grammar"] = "text"
+    grammar: Grammar | None = None
+
+
+class Custom(BaseModel, extra="allow", frozen=True):
+    """A tool whose input is a text, or a call of one."""
+
+    name: str = ""
+    description: str | None = None
+    format: CustomFormat = CustomFormat()
+    input: str = ""
+
+
 class Tool(BaseModel, extra="allow", frozen=True):
-    """A tool, or a call of one; only functions are supported."""
+    """A tool, or a call of one; functions and custom tools are supported."""
 
     function: Function | None = None
+    custom: Custom | None = None
+
+    @property
+    def either(self) -> Function | Custom | None:
+        """What it is; None for another kind, such as a search of the web."""
+        return self.function or self.custom
 
 
-def call_schema(functions: list[Function]) -> dict[str, Any]:
-    """The schema of a call of one of the functions: {"name": …, "arguments": …}."""
+def call_schema(tools: Sequence[Function | Custom]) -> dict[str, Any]:
+    """The schema of a call of one of the tools: {"name": …, "arguments": …}, or "input" of a custom one."""
     calls = []
-    for number, function in enumerate(functions):
-        arguments = {"type": "object", "additionalProperties": False, **(function.parameters or {})}
-        # References inside a function's schema count from its own root.
-        root = f'"$ref": "#/anyOf/{number}/properties/arguments/'
-        properties = {
-            "name": {"const": function.name},
-            "arguments": json.loads(json.dumps(arguments).replace('"$ref": "#/', root)),
-        }
+    for number, tool in enumerate(tools):
+        properties: dict[str, Any] = {"name": {"const": tool.name}}
+        if isinstance(tool, Function):
+            arguments = {"type": "object", "additionalProperties": False, **(tool.parameters or {})}
+            # References inside a function's schema count from its own root.
+            root = f'"$ref": "#/anyOf/{number}/properties/arguments/'
+            properties["arguments"] = json.loads(json.dumps(arguments).replace('"$ref": "#/', root))
+        else:
+            properties["input"] = {"type": "string"}
         call = {"type": "object", "properties": properties, "required": [*properties]}
         calls.append({**call, "additionalProperties": False})
     return {"anyOf": calls}
 
 
-class _Tolerant(BaseModel):
+class Tolerant(BaseModel):
     """Parsing as OpenAI's: unknown fields are ignored, null means the default, and 5.0 is accepted as an integer."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -132,9 +172,16 @@ class _Tolerant(BaseModel):
         for name in type(self).model_fields:
             value = getattr(self, name)
             for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, _Tolerant):
+                if isinstance(part, Tolerant):
                     found += [f"{name}.{inner}" for inner in part.ignored()]
         return [*dict.fromkeys(found)]
+
+
+def _call_text(call: Function | Custom) -> str:
+    """A call as it was generated; arguments that are no JSON are kept as they are."""
+    if isinstance(call, Custom):
+        return json.dumps({"name": call.name, "input": call.input}, ensure_ascii=False)
+    return f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}'
 
 
 TokenLimit = Literal[-1] | Annotated[int, Field(ge=1)]
@@ -158,14 +205,14 @@ class MemoryOptions(BaseModel, extra="forbid", frozen=True):
     document: str = Field(default="", max_length=4096)
 
 
-class TextPart(_Tolerant):
+class TextPart(Tolerant):
     """A part of a message; only text is supported."""
 
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Tolerant):
+class ChatMessage(Tolerant):
     """One turn. A tool's result reads as the user's turn, a call as the JSON that it was generated as."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -175,13 +222,12 @@ class ChatMessage(_Tolerant):
     def plain(self) -> dict[str, str]:
         """The message as the chat template expects it."""
         content = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
-        called = [call.function for call in self.tool_calls if call.function]
-        calls = [f'{{"name": {json.dumps(f.name)}, "arguments": {f.arguments}}}' for f in called]
+        calls = [_call_text(call.either) for call in self.tool_calls if call.either]
         roles = {"developer": "system", "tool": "user", "function": "user"}
         return {"role": roles.get(self.role, self.role), "content": "\n".join(filter(None, [content, *calls]))}
 
 
-class ResponseFormat(_Tolerant):
+class ResponseFormat(Tolerant):
     """text, any JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -194,10 +240,11 @@ class ResponseFormat(_Tolerant):
         return self
 
 
-class _Sampled(_Tolerant):
+class Drawn(Tolerant):
+    """What all requests of an answer have."""
+
     model: str = ""
     """Any name: there is one model."""
-    max_tokens: TokenLimit | None = None
     temperature: float = Field(default=0.0, ge=0, le=100)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
@@ -211,12 +258,16 @@ class _Sampled(_Tolerant):
     """-1 draws at random, as no seed does."""
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] = []
     stream: bool = False
+    memory: MemoryOptions = MemoryOptions()
+
+
+class _Sampled(Drawn):
+    max_tokens: TokenLimit | None = None
     stream_options: dict[str, Any] = {}
     n: Literal[1] = 1
     response_format: ResponseFormat = ResponseFormat(type="text")
-    memory: MemoryOptions = MemoryOptions()
 
-    def sampling(self, grammars: JsonGrammars) -> SamplingOptions:
+    def sampling(self, grammars: Grammars) -> SamplingOptions:
         """Options of the SDK, which checks the values; raises InvalidInput for an unsupported schema."""
         known = _Sampled.model_fields.keys() & SamplingOptions.__annotations__.keys()
         options = cast(SamplingOptions, self.model_dump(include=known, exclude_none=True))
@@ -227,22 +278,23 @@ class _Sampled(_Tolerant):
         if self.max_tokens == -1:
             options["max_tokens"] = UNLIMITED
         options["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
-        if (schema := self.schema_of_answer()) is not None:
-            options["constraint"] = grammars.constraint(schema)
+        if (constraint := self.constraint(grammars)) is not None:
+            options["constraint"] = constraint
         return options
 
-    def schema_of_answer(self) -> dict[str, Any] | None:
-        """The JSON schema of the answer; None for free text."""
+    def constraint(self, grammars: Grammars) -> GrammarConstraint | None:
+        """What the answer must be; None for free text. Raises InvalidInput for what cannot be used."""
         form = self.response_format
         schemas = {"text": None, "json_object": {"type": "object"}, "json_schema": form.json_schema.get("schema")}
-        return schemas[form.type]
+        schema = schemas[form.type]
+        return None if schema is None else grammars.of_schema(schema)
 
 
 class ChatRequest(_Sampled):
     """POST /v1/chat/completions.
 
-    tools: the model calls a function only if `tool_choice` is `required` or names one, because it was not tuned to
-    choose among them. Otherwise it answers in text.
+    tools: the model calls one only if `tool_choice` is `required` or names one, because it was not tuned to choose
+    among them. Otherwise it answers in text.
     """
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -257,24 +309,46 @@ class ChatRequest(_Sampled):
         unused = ["tools"] if self.tools and not self.callable_tools() else []
         return [*super().ignored(), *unused]
 
-    def callable_tools(self) -> list[Function]:
-        """The functions of which the answer must call one; empty for a text answer. Raises InvalidInput."""
+    def callable_tools(self) -> list[Function | Custom]:
+        """The tools of which the answer must call one; empty for a text answer. Raises InvalidInput."""
         choice = self.tool_choice
-        named = choice.function.name if isinstance(choice, Tool) and choice.function else ""
+        named = choice.either.name if isinstance(choice, Tool) and choice.either else ""
         if not named and choice not in ("required", "any"):
             return []
-        functions = [tool.function for tool in self.tools if tool.function]
-        found = [f for f in functions if f.name and named in ("", f.name)]
+        tools = [tool.either for tool in self.tools if tool.either]
+        found = [tool for tool in tools if tool.name and named in ("", tool.name)]
         if not found:
             raise InvalidInput(f"tool_choice requires {named or 'a function'}, which tools does not have")
         return found
 
-    def schema_of_answer(self) -> dict[str, Any] | None:
-        """The schema of a function call if one is required."""
-        functions = self.callable_tools()
-        return call_schema(functions) if functions else super().schema_of_answer()
+    def input_grammar(self) -> Grammar | None:
+        """Of the custom tool that is called, whose input is the answer. Raises InvalidInput beside other tools."""
+        tools = self.callable_tools()
+        found = [tool.format.grammar for tool in tools if isinstance(tool, Custom) and tool.format.grammar]
+        if found and len(tools) > 1:
+            raise InvalidInput("a custom tool with a grammar cannot be chosen among others: name it in tool_choice")
+        return found[0] if found else None
 
-    def sampling(self, grammars: JsonGrammars) -> SamplingOptions:
+    def constraint(self, grammars: Grammars) -> GrammarConstraint | None:
+        """See the base class; of a call if one is required."""
+        if grammar := self.input_grammar():
+            return grammars.of_syntax(grammar)
+        tools = self.callable_tools()
+        return grammars.of_schema(call_schema(tools)) if tools else super().constraint(grammars)
+
+    def called(self, text: str) -> Function | Custom | None:
+        """The call that a complete answer is; None if it is text."""
+        tools = self.callable_tools()
+        if not tools:
+            return None
+        if self.input_grammar():
+            return Custom(name=tools[0].name, input=text)
+        call = json.loads(text)
+        if "input" in call:
+            return Custom(name=call["name"], input=call["input"])
+        return Function(name=call["name"], arguments=json.dumps(call["arguments"], ensure_ascii=False))
+
+    def sampling(self, grammars: Grammars) -> SamplingOptions:
         """See the base class; `max_completion_tokens` overrides `max_tokens`."""
         if self.top_logprobs and not self.logprobs:
             raise InvalidInput("top_logprobs needs logprobs: true")
@@ -287,9 +361,13 @@ class ChatRequest(_Sampled):
     def conversation(self) -> list[dict[str, str]]:
         """The messages as the chat template expects them; a last assistant message is continued."""
         messages = [m.plain() for m in self.messages]
-        if functions := self.callable_tools():
-            shown = json.dumps([f.model_dump(exclude_unset=True) for f in functions])
+        if tools := self.callable_tools():
+            shown = json.dumps([tool.model_dump(exclude_unset=True) for tool in tools])
             instruction = f"Call one of these functions, in JSON with name and arguments: {shown}"
+            if self.input_grammar():
+                instruction = f"Reply with the input of this tool alone: {shown}"
+            elif any(isinstance(tool, Custom) for tool in tools):
+                instruction = f"Call one of these tools, in JSON with name and arguments, or input: {shown}"
             messages.insert(0, {"role": "system", "content": instruction})
         return messages
 
@@ -311,7 +389,7 @@ class Correction(BaseModel, extra="forbid", frozen=True):
     text: str
 
 
-class EmbeddingRequest(_Tolerant):
+class EmbeddingRequest(Tolerant):
     """POST /v1/embeddings."""
 
     model: str = ""

@@ -125,6 +125,59 @@ class TextCompletion(_Answer):
     choices: list[TextChoice]
 
 
+class ResponseObject(BaseModel):
+    """Response of /v1/responses, which repeats the request's options. output: the answer, a message or a call."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["completed", "incomplete"]
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+    memory: MemoryUse
+    timings: dict[str, Any]
+    previous_response_id: str | None
+    conversation: dict[str, str] | None
+    incomplete_details: dict[str, str] | None
+    error: None
+
+
+class DeletedResponse(BaseModel):
+    """A response was forgotten."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ConversationObject(BaseModel):
+    """A conversation that this process keeps."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(BaseModel):
+    """A conversation was forgotten."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+class ItemList(BaseModel):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class Model(BaseModel):
     """A language model or an embedder."""
 

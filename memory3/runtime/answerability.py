@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from memory3.config import ModelConfig
 from memory3.errors import CorruptFile, ModelMismatch
@@ -20,8 +21,6 @@ from memory3.runtime.attention import memory_tensors
 
 PROBE_FILE = "answerability.npz"
 LARGEST_BIAS = 100.0
-LEAST_MEMORIES = 3
-"""A probe is fitted on questions that read five; of fewer memories its offset is wrong (docs/log/qwen2.5-coder.md)."""
 
 
 @dataclass(frozen=True)
@@ -29,45 +28,54 @@ class AnswerabilityProbe:
     """A bias of the refusal that is linear in queries.
 
     model_id: whose queries it reads; a tuned model needs another probe. weights: float32 [width] of queries as
-    `QueryRecord` keeps them, of all heads with memory; offset: what is added to their product.
+    `QueryRecord` keeps them, of all heads with memory. numbers: int32 [m], rising, of memories that are read, and
+    offsets: float32 [m], what is added to the weights' product there; between two numbers it is interpolated.
     """
 
     model_id: str
     weights: np.ndarray
-    offset: float
+    numbers: np.ndarray
+    offsets: np.ndarray
 
-    def biases(self, queries: np.ndarray) -> np.ndarray:
-        """Logits [n] that the refusal's first token gets after prompts with these queries [n, width]."""
-        found = queries.astype(np.float32, copy=False) @ self.weights + self.offset
+    def biases(self, queries: np.ndarray, memories: ArrayLike) -> np.ndarray:
+        """Logits [n] that the refusal's first token gets after prompts with these queries [n, width].
+
+        memories: how many each reads, or all.
+        """
+        offsets = np.interp(memories, self.numbers, self.offsets).astype(np.float32)
+        found = queries.astype(np.float32, copy=False) @ self.weights + offsets
         return np.asarray(np.clip(found, -LARGEST_BIAS, LARGEST_BIAS))
 
     @property
     def digest(self) -> str:
         """What results with this probe are told from others by."""
-        return hashlib.sha256(
-            self.weights.astype(np.float16).tobytes() + np.float32(self.offset).tobytes()
-        ).hexdigest()[:12]
+        parts = self.weights.astype("<f2"), self.numbers.astype("<i4"), self.offsets.astype("<f4")
+        return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()[:12]
 
     def save(self, path: str | Path) -> None:
         """Write `answerability.npz`; the weights with half precision."""
-        weights = self.weights.astype(np.float16)
-        np.savez(path, model_id=self.model_id, weights=weights, offset=np.float32(self.offset))
+        weights, numbers = self.weights.astype(np.float16), self.numbers.astype(np.int32)
+        np.savez(path, model_id=self.model_id, weights=weights, numbers=numbers, offsets=self.offsets)
 
     @classmethod
     def load(cls, path: str | Path, config: ModelConfig, model_id: str) -> AnswerabilityProbe:
         """Inverse of `save`, for a model; raises CorruptFile, and ModelMismatch for a probe of another model."""
         try:
             with np.load(path, allow_pickle=False) as file:
-                own, weights, offset = str(file["model_id"]), file["weights"].astype(np.float32), float(file["offset"])
+                own, weights = str(file["model_id"]), file["weights"].astype(np.float32)
+                numbers, offsets = file["numbers"].astype(np.int32), file["offsets"].astype(np.float32)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CorruptFile(f"{path} is no probe of answerability: {error}") from error
         if own != model_id:
             remedy = "fit another one with `memory-model fit-refusal`, or remove the file"
             raise ModelMismatch(own, model_id, remedy, subject=f"{Path(path).name} is of")
         width = query_width(config)
-        if weights.shape != (width,) or not (np.isfinite(weights).all() and np.isfinite(offset)):
+        if weights.shape != (width,) or not np.isfinite(weights).all():
             raise CorruptFile(f"{path} has weights {list(weights.shape)}, not {width} finite ones")
-        return cls(own, weights, offset)
+        rising = numbers.ndim == 1 and len(numbers) > 0 and bool((np.diff(numbers) > 0).all())
+        if not rising or offsets.shape != numbers.shape or not np.isfinite(offsets).all():
+            raise CorruptFile(f"{path} has not one finite offset for each of its numbers of memories")
+        return cls(own, weights, numbers, offsets)
 
 
 def query_width(config: ModelConfig) -> int:

@@ -17,6 +17,7 @@ from memory_model.data.factbook import FACTBOOK
 from memory_model.terminal import PrecisionOption, count, progress_bar, use_threads, write_json
 
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
+_ROWS_AT_ONCE = 100
 _WITHOUT_CODEC = "none,memory_exact,rag,rag_five"
 
 
@@ -97,14 +98,14 @@ def fit_refusal(
     The probe moves the logit of "I don't know." before an answer's first token. No weight is trained, and memories stay
     as they are. Give questions as people ask them, with the memories that a search finds for them (`distractors`), a
     few hundred with an answer and as many with `"answerable": false`, of every kind that will be asked. How readily it
-    refuses follows from the same questions, each scored by a probe that was fitted without its text. An answer that
-    reads fewer than three memories does not use it.
+    refuses follows from the same questions, each scored by a probe that was fitted without its text. Every question
+    is read with all its memories, with two and with one, because a search may find so few.
     """
     import numpy as np
 
     from memory3.errors import InvalidInput
     from memory3.runtime.answerability import PROBE_FILE
-    from memory_model.data.rows import open_rows
+    from memory_model.data.rows import QuestionRow, open_rows
     from memory_model.eval.conditions import Evaluation
     from memory_model.eval.probe_fit import Separation, cross_validated, fit_probe, limited
     from memory_model.eval.refusing import Signals, signals
@@ -119,14 +120,18 @@ def fit_refusal(
     sets = [open_rows(path, limit) for path in data]
     subject = Subject.open(model, adapter, codec, device=device)
     subject.bank.written = WrittenMemories(subject.loaded)
-    asked, found = [row for rows in sets for row in rows], []
-    with subject.computing(precision), progress_bar("questions", len(asked)) as advance:
-        for rows in sets:
-            found.append(signals(Evaluation(subject, rows, ["memory"]), advance))
+    others = sorted({subject.loaded.config.memory.memories_per_chunk - 1, 1, 0}, reverse=True)
+    asked, found = list[QuestionRow](), []
+    with subject.computing(precision), progress_bar("questions", len(others) * sum(map(len, sets))) as advance:
+        # In parts, whose memories stay in the cache from one number to the next.
+        for part in (rows[at : at + _ROWS_AT_ONCE] for rows in sets for at in range(0, len(rows), _ROWS_AT_ONCE)):
+            for distractors in others:
+                found.append(signals(Evaluation(subject, part, ["memory"], distractors=distractors), advance))
+                asked += part
     together = Signals(*map(np.concatenate, zip(*found, strict=True)))
     validated = cross_validated(together, asked)
     probe = fit_probe(subject.loaded.model_id, together)
-    probe = limited(probe, validated, together.answerable, most_wrong)
+    probe = limited(probe, together, validated, most_wrong)
     probe.save(path := out or folder.path / PROBE_FILE)
     table = Table(
         "refused by", "area under ROC", "refused rightly, 0.05 wrongly", title=counted(len(asked), "question")

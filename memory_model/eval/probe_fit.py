@@ -2,7 +2,7 @@
 
 The refusal's margin and the queries of all memory heads are the inputs; the queries' weights are penalised, because
 there are more of them than questions. The margin's weight turns the odds of having no answer into logits that are added
-to the refusal's: an answer is refused where they are even, up to the constant of `limited`.
+to the refusal's: an answer is refused where they are even, up to the constants of `limited`.
 """
 
 from __future__ import annotations
@@ -56,33 +56,38 @@ def fit_probe(model_id: str, signals: Signals, penalty: float = PENALTY) -> Answ
             f"{least} questions of a kind are too few to fit on: give {LEAST_QUESTIONS} with an answer in what is read,"
             ' and as many with `"answerable": false`'
         )
-    queries = signals.queries.astype(np.float64)
-    mean, deviation = queries.mean(0), queries.std(0) + _SMALL
-    scaled = (queries - mean) / deviation
+    # Queries differ by the number of memories, too; that is no sign of an answer, so each number has its own mean.
+    queries, numbers = signals.queries.astype(np.float64), _numbers(signals)
+    levels = (_nearest(numbers, signals.memories)[:, None] == numbers).astype(np.float64)
+    means = levels.T @ queries / levels.sum(0)[:, None]
+    centred = queries - levels @ means
+    deviation = centred.std(0) + _SMALL
+    scaled = centred / deviation
     # There are fewer questions than queries, so weights are sums of the questions' own: n unknowns instead of `width`.
     values, vectors = np.linalg.eigh(scaled @ scaled.T)
     kept = values > _SMALL * values[-1]
     size = np.sqrt(values[kept])
-    rows = len(scaled)
-    inputs = np.column_stack([vectors[:, kept] * size, np.ones(rows), signals.margins])
-    penalties = np.r_[np.full(len(size), penalty), _SMALL, _SMALL]
+    inputs = np.column_stack([vectors[:, kept] * size, levels, signals.margins])
+    penalties = np.r_[np.full(len(size), penalty), np.full(len(numbers) + 1, _SMALL)]
     found = _logistic(inputs, ~signals.answerable, penalties)
     if (of_margin := float(found[-1])) < LEAST_WEIGHT:
         of_margin = LEAST_WEIGHT
         found = _logistic(inputs[:, :-1], ~signals.answerable, penalties[:-1], of_margin * signals.margins)
-    found = found[: len(size) + 1] / of_margin
-    weights = scaled.T @ (vectors[:, kept] @ (found[:-1] / size)) / deviation
-    return AnswerabilityProbe(model_id, weights.astype(np.float32), float(found[-1] - weights @ mean))
+    of_queries, offsets = found[: len(size)] / of_margin, found[len(size) : len(size) + len(numbers)] / of_margin
+    weights = scaled.T @ (vectors[:, kept] @ (of_queries / size)) / deviation
+    return AnswerabilityProbe(
+        model_id, weights.astype(np.float32), numbers, (offsets - means @ weights).astype(np.float32)
+    )
 
 
-def limited(
-    probe: AnswerabilityProbe, scores: np.ndarray, answerable: np.ndarray, most_wrong: float
-) -> AnswerabilityProbe:
-    """The probe with the offset at which this share of the answerable questions is refused.
+def limited(probe: AnswerabilityProbe, signals: Signals, scores: np.ndarray, most_wrong: float) -> AnswerabilityProbe:
+    """The probe with the offsets at which this share of the answerable questions is refused.
 
     scores: [n], as `cross_validated` returns them; those of the questions that it was fitted on are too good.
     """
-    return replace(probe, offset=probe.offset - float(np.quantile(scores[answerable], 1 - most_wrong)))
+    read = _nearest(probe.numbers, signals.memories)
+    highest = [np.quantile(scores[signals.answerable & (read == n)], 1 - most_wrong) for n in probe.numbers]
+    return replace(probe, offsets=probe.offsets - np.asarray(highest, np.float32))
 
 
 def cross_validated(signals: Signals, rows: Sequence[QuestionRow], penalty: float = PENALTY) -> np.ndarray:
@@ -93,8 +98,21 @@ def cross_validated(signals: Signals, rows: Sequence[QuestionRow], penalty: floa
         own = fold == number
         if own.any():
             probe = fit_probe("", Signals(*(part[~own] for part in signals)), penalty)
-            found[own] += probe.biases(signals.queries[own])
+            found[own] += probe.biases(signals.queries[own], signals.memories[own])
     return found
+
+
+def _numbers(signals: Signals) -> np.ndarray:
+    """Numbers of memories, rising, that enough questions of each kind read for an offset; or the most frequent one."""
+    numbers, counts = np.unique(signals.memories, return_counts=True)
+    kinds = [signals.memories[signals.answerable == kind] for kind in (True, False)]
+    enough = [all((kind == number).sum() >= LEAST_QUESTIONS for kind in kinds) for number in numbers]
+    return numbers[enough] if any(enough) else numbers[[counts.argmax()]]
+
+
+def _nearest(numbers: np.ndarray, memories: np.ndarray) -> np.ndarray:
+    """Of these numbers the one that is nearest to each."""
+    return np.asarray(numbers[np.abs(memories[:, None] - numbers).argmin(1)])
 
 
 def _logistic(

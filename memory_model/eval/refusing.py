@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from memory3.runtime.answerability import LEAST_MEMORIES
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.scores import Mean
 from memory_model.nn.generate import last_queries, prefilled
@@ -71,8 +70,7 @@ def signals(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -
 def margins(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> list[Margin]:
     """Of every row of an evaluation, under `memory`, with what the model's probe adds."""
     found, probe = signals(run, progress), run.subject.probe
-    read = found.memories >= LEAST_MEMORIES
-    biased = found.margins + (probe.biases(found.queries) * read if probe is not None else 0)
+    biased = found.margins + (probe.biases(found.queries, found.memories) if probe is not None else 0)
     return [Margin(float(gap), bool(row)) for gap, row in zip(biased, found.answerable, strict=True)]
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory3.runtime.answerability import LEAST_MEMORIES, AnswerabilityProbe
+from memory3.runtime.answerability import AnswerabilityProbe
 from memory3.text.chat import text_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
@@ -32,7 +32,7 @@ class FirstBias(NamedTuple):
         """Other logits [B, V]. engine: as `prefilled` left it."""
         bias = np.asarray(self.values, np.float32)
         if self.probe is not None:
-            bias = bias + self.probe.biases(last_queries(engine)) * (np.asarray(self.memories) >= LEAST_MEMORIES)
+            bias = bias + self.probe.biases(last_queries(engine), self.memories)
         logits = logits.clone()
         logits[:, self.token] += logits.new_tensor(bias)
         return logits

@@ -16,7 +16,7 @@ from edge_client import ContextFull, EdgeModel, Finished, Recalled, SessionBusy,
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
 from edge_client.engine import Engine
-from edge_client.serve.requests import JsonGrammars
+from edge_client.serve.requests import Grammars
 from edge_client.settings import EdgeSettings
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput
@@ -103,7 +103,7 @@ def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only
 
 @pytest.mark.parametrize(("said", "refused"), [("I don't know.", True), ("I don the hat.", False)])
 def test_the_end_of_an_answer_says_whether_it_is_a_refusal(model: EdgeModel, said: str, refused: bool) -> None:
-    constraint = JsonGrammars(model.bundle).constraint({"const": said})
+    constraint = Grammars(model.bundle).of_schema({"const": said})
     end = answer(model, max_tokens=40, constraint=constraint)[2]
     assert (end.text, end.reason, end.refused) == (json.dumps(said), "end", refused)
 

@@ -1,7 +1,7 @@
 """A whole bundle with random weights, made in a second: byte tokenizer, tiny decoder, tiny BERT, exact codec."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +58,18 @@ def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel
     return LoadedModel(tiny.random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, folder)
 
 
-def probed(offset: float, weights: np.ndarray | None = None) -> LoadedModel:
+def probe_of(model_id: str, weights: np.ndarray, offsets: Mapping[int, float] | float = 0.0) -> AnswerabilityProbe:
+    """A probe with offsets by the number of memories that are read, or one offset."""
+    by_number = offsets if isinstance(offsets, Mapping) else {5: offsets}
+    numbers, each = np.array([*by_number], np.int32), np.array([*by_number.values()], np.float32)
+    return AnswerabilityProbe(model_id, weights, numbers, each)
+
+
+def probed(offsets: Mapping[int, float] | float, weights: np.ndarray | None = None) -> LoadedModel:
     """The tiny model with a probe."""
     loaded = tiny_loaded()
-    width = query_width(loaded.config)
-    probe = AnswerabilityProbe(loaded.model_id, np.zeros(width, np.float32) if weights is None else weights, offset)
-    vars(loaded)["probe"] = probe
+    nothing = np.zeros(query_width(loaded.config), np.float32)
+    vars(loaded)["probe"] = probe_of(loaded.model_id, nothing if weights is None else weights, offsets)
     return loaded
 
 

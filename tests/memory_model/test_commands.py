@@ -13,12 +13,12 @@ from experiments.__main__ import app as experiments
 from memory3.codec.codec import ExactCodec
 from memory3.config import parse_budget
 from memory3.errors import ModelMismatch
-from memory3.runtime.answerability import AnswerabilityProbe, query_width
+from memory3.runtime.answerability import query_width
 from memory_model.cli import app
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_base, load_model
 from memory_model.nn.adapter import attach, collect
-from tests.edge_client.tiny_bundle import tiny_bert
+from tests.edge_client.tiny_bundle import probe_of, tiny_bert
 from tests.memory_model.models.published import published
 
 ROW = {"knowledge": "Paris is in France.", "question": "Where is Paris?", "right_answer": "France"}
@@ -196,7 +196,7 @@ def test_a_probe_of_other_weights_is_refused_by_name(place: Path, monkeypatch: p
     monkeypatch.chdir(place)
     shutil.copytree("m", "changed")
     loaded = load_model(ModelFolder.open("changed"))
-    AnswerabilityProbe("0" * 64, np.zeros(query_width(loaded.config), np.float32), 0).save("changed/answerability.npz")
+    probe_of("0" * 64, np.zeros(query_width(loaded.config), np.float32)).save("changed/answerability.npz")
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model 0000.*fit-refusal"):
         _ = load_model(ModelFolder.open("changed")).probe
 

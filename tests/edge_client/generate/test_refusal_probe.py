@@ -33,9 +33,10 @@ def test_a_device_adds_what_the_probe_says_of_the_prompts_last_token(
     bundle = probed_bundle(0)
     offsets, asked, own = [], list[np.ndarray](), AnswerabilityProbe.biases
 
-    def watched(probe: AnswerabilityProbe, queries: np.ndarray) -> np.ndarray:
+    def watched(probe: AnswerabilityProbe, queries: np.ndarray, memories: int) -> np.ndarray:
         asked.append(queries)
-        return own(probe, queries)
+        assert memories == 5
+        return own(probe, queries, memories)
 
     with serving(towns(bundle, written)) as service:
         for citations in (False, True):
@@ -50,7 +51,7 @@ def test_a_device_adds_what_the_probe_says_of_the_prompts_last_token(
                 assert said.memories
                 assert np.abs(asked[0]).max() > 0
                 assert bundle.probe is not None
-                offsets.append(float(own(bundle.probe, asked[0])))
+                offsets.append(float(own(bundle.probe, asked[0], 5)))
     assert offsets[0] == pytest.approx(offsets[1], abs=1e-4)
 
 

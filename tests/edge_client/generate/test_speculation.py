@@ -9,7 +9,7 @@ import pytest
 from edge_client import ChatSession, EdgeModel, Finished, Recalled, Token
 from edge_client.generate import loop
 from edge_client.generate.drafts import MOST, Drafter
-from edge_client.serve.requests import JsonGrammars
+from edge_client.serve.requests import Grammars
 from edge_client.settings import EdgeSettings
 from memory3.files.bundle import Bundle
 from tests.edge_client.answers import QUESTION, finished, tokens_of
@@ -158,7 +158,7 @@ def test_a_grammar_follows_what_is_chosen_and_not_what_is_drafted(opened: Opened
     plain, drafting = opened(False), opened(True)
 
     def answer(model: EdgeModel) -> list[Any]:
-        constraint = JsonGrammars(model.bundle).constraint({"const": "The code of Lima is 74."})
+        constraint = Grammars(model.bundle).of_schema({"const": "The code of Lima is 74."})
         return list(model.generate(QUESTION, max_tokens=60, constraint=constraint))
 
     want = answer(plain)

@@ -65,7 +65,7 @@ def test_bad_requests_are_refused_and_the_server_lives_on(server: AppProcess) ->
         ("GET", "/v1/nothing", 404),
         ("GET", "/../../etc/passwd", 404),
         ("POST", "/health", 405),
-        ("POST", "/v1/responses", 404),
+        ("POST", "/v1/audio/speech", 404),
     ):
         assert call(server.port, method, path).status == status
 

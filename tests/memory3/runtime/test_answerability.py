@@ -14,10 +14,13 @@ from memory_model.eval.conditions import Evaluation
 from memory_model.eval.probe_fit import PENALTY, Separation, cross_validated, fit_probe, limited
 from memory_model.eval.refusing import Signals, margins, signals
 from memory_model.eval.subject import Subject
-from tests.edge_client.tiny_bundle import probed, tiny_config, tiny_loaded
+from tests.edge_client.tiny_bundle import probe_of, probed, tiny_config, tiny_loaded
 
 WIDTH, ROWS = 40, 120
 LANDS = [QuestionRow(f"Land{n}\nArea: {n} km", f"Area of Land{n}?", f"{n} km") for n in range(4)]
+
+
+FIVE = np.full(ROWS, 5)
 
 
 def synthetic(seed: int = 0) -> Signals:
@@ -27,23 +30,42 @@ def synthetic(seed: int = 0) -> Signals:
     queries = rng.standard_normal((ROWS, WIDTH)) * np.geomspace(0.1, 10, WIDTH) + 3
     queries[:, 5] += np.where(answerable, -1, 1) * 1.5 * np.geomspace(0.1, 10, WIDTH)[5]
     margins = rng.standard_normal(ROWS) + np.where(answerable, -0.5, 0.5)
-    return Signals(margins.astype(np.float32), np.full(ROWS, 5), queries.astype(np.float32), answerable)
+    return Signals(margins.astype(np.float32), FIVE, queries.astype(np.float32), answerable)
+
+
+def of_one_and_five() -> Signals:
+    """Two sets of such questions; those of the second read one memory."""
+    first, second = synthetic(), synthetic(2)
+    both = Signals(*map(np.concatenate, zip(first, second, strict=True)))
+    return both._replace(memories=np.repeat([5, 1], ROWS))
 
 
 def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
     config = tiny_config()
-    probe = AnswerabilityProbe("ab", np.arange(query_width(config), dtype=np.float32), 1.5)
+    weights = np.arange(query_width(config), dtype=np.float32)
+    probe = probe_of("ab", weights, {1: -2.5, 5: 1.5})
     probe.save(tmp_path / PROBE_FILE)
     found = AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "ab")
-    assert (found.weights.tolist(), found.offset, found.digest) == (probe.weights.tolist(), 1.5, probe.digest)
+    assert (found.weights.tolist(), found.numbers.tolist()) == (probe.weights.tolist(), [1, 5])
+    assert (found.offsets.tolist(), found.digest) == ([-2.5, 1.5], probe.digest)
+    nothing = np.zeros((4, len(weights)), np.float32)
+    assert found.biases(nothing, [1, 2, 5, 7]).tolist() == [-2.5, -1.5, 1.5, 1.5], "between two numbers, interpolated"
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model ab…, not cd….*fit-refusal"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "cd")
 
 
 @pytest.mark.parametrize("weights", [np.zeros(3), np.full(query_width(tiny_config()), np.nan), np.zeros((2, 2))])
 def test_weights_of_another_shape_are_refused(weights: np.ndarray, tmp_path: Path) -> None:
-    AnswerabilityProbe("ab", weights, 0).save(tmp_path / PROBE_FILE)
+    probe_of("ab", weights).save(tmp_path / PROBE_FILE)
     with pytest.raises(CorruptFile, match="finite ones"):
+        AnswerabilityProbe.load(tmp_path / PROBE_FILE, tiny_config(), "ab")
+
+
+@pytest.mark.parametrize(("numbers", "offsets"), [([], []), ([2, 1], [0, 0]), ([1, 2], [0]), ([1], [np.nan]), (1, 0)])
+def test_offsets_that_do_not_fit_their_numbers_are_refused(numbers: object, offsets: object, tmp_path: Path) -> None:
+    weights = np.zeros(query_width(tiny_config()), np.float32)
+    AnswerabilityProbe("ab", weights, np.array(numbers), np.array(offsets, np.float32)).save(tmp_path / PROBE_FILE)
+    with pytest.raises(CorruptFile, match="one finite offset for each"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, tiny_config(), "ab")
 
 
@@ -63,31 +85,48 @@ def test_a_fit_is_that_of_scikit_learn() -> None:
     probe = fit_probe("", found)
     weight = large * reference.coef_[0, -1]
     expected = reference.decision_function(inputs) / weight
-    np.testing.assert_allclose(found.margins + probe.biases(found.queries), expected, atol=2e-3)
+    np.testing.assert_allclose(found.margins + probe.biases(found.queries, FIVE), expected, atol=2e-3)
 
 
 def test_a_margin_that_says_the_opposite_does_not_turn_the_probe_round() -> None:
     found = synthetic()
     wrong = found._replace(margins=-found.margins)
-    scores = wrong.margins + fit_probe("", wrong, 100.0).biases(found.queries)
+    scores = wrong.margins + fit_probe("", wrong, 100.0).biases(found.queries, FIVE)
     assert Separation.of(scores, found.answerable).area > 0.9
 
 
 def test_a_probe_separates_new_questions_better_than_the_logit() -> None:
     probe, new = fit_probe("", synthetic(), 100.0), synthetic(1)
     alone = Separation.of(new.margins, new.answerable).area
-    assert Separation.of(new.margins + probe.biases(new.queries), new.answerable).area > alone + 0.1
+    assert Separation.of(new.margins + probe.biases(new.queries, FIVE), new.answerable).area > alone + 0.1
     rows = [QuestionRow(f"text {n}", "?", "a") for n in range(ROWS)]
     assert Separation.of(cross_validated(new, rows, 100.0), new.answerable).area > alone + 0.05
 
 
 @pytest.mark.parametrize("most_wrong", [0.05, 0.2])
 def test_a_limited_probe_refuses_the_share_of_answerable_questions_that_is_given(most_wrong: float) -> None:
-    found, probe = synthetic(), fit_probe("", synthetic())
-    scores = found.margins + probe.biases(found.queries)
-    shifted = limited(probe, scores, found.answerable, most_wrong)
-    refused = found.margins + shifted.biases(found.queries) > 0
-    assert refused[found.answerable].mean() == pytest.approx(most_wrong, abs=0.02)
+    """For every number of memories that enough questions read; a single question belongs to the nearest."""
+    found = of_one_and_five()
+    found.memories[0] = 4
+    probe = fit_probe("", found, 100.0)
+    assert probe.numbers.tolist() == [1, 5]
+    scores = found.margins + probe.biases(found.queries, found.memories)
+    shifted = limited(probe, found, scores, most_wrong)
+    refused = found.margins + shifted.biases(found.queries, found.memories) > 0
+    for number in (1, 5):
+        own = found.answerable & (found.memories == number)
+        assert refused[own].mean() == pytest.approx(most_wrong, abs=0.03)
+
+
+def test_what_differs_by_the_number_of_memories_alone_is_no_sign_of_an_answer() -> None:
+    """Queries of one memory are shifted along the direction that tells the kinds apart."""
+    found, plain = of_one_and_five(), synthetic()
+    found.queries[found.memories == 1, 5] += 50
+    scores = found.margins + fit_probe("", found, 100.0).biases(found.queries, found.memories)
+    for number in (1, 5):
+        own = found.memories == number
+        assert Separation.of(scores[own], found.answerable[own]).area > 0.8
+    assert (scores > 0).mean() == pytest.approx((~plain.answerable).mean(), abs=0.1)
 
 
 def test_cross_validation_of_questions_about_one_text_does_not_know_it() -> None:
@@ -126,11 +165,11 @@ def test_a_question_is_refused_where_probe_and_margin_say_so() -> None:
             assert again.run()["memory"].answers[number].startswith(SENTENCE[0]) is begins
 
 
-def test_few_memories_do_not_use_a_probe() -> None:
-    plain, strong = Subject.of(tiny_loaded()), Subject.of(probed(90.0))
-    for distractors, uses in ((1, False), (2, True)):
+def test_an_offset_is_that_of_the_number_of_memories_that_are_read() -> None:
+    plain, strong = Subject.of(tiny_loaded()), Subject.of(probed({1: -90.0, 3: 90.0}))
+    for distractors, offset in ((0, -90.0), (1, 0.0), (2, 90.0)):
         first, second = (margins(Evaluation(s, LANDS, ["memory"], distractors=distractors)) for s in (plain, strong))
         raised = [b.margin - a.margin for a, b in zip(first, second, strict=True)]
-        assert raised == pytest.approx([90.0 * uses] * len(LANDS), abs=1e-3)
+        assert raised == pytest.approx([offset] * len(LANDS), abs=1e-3)
         answers = Evaluation(strong, LANDS, ["memory"], distractors=distractors).run()["memory"].answers
-        assert all(answer.startswith(SENTENCE[0]) for answer in answers) is uses
+        assert offset <= 0 or all(answer.startswith(SENTENCE[0]) for answer in answers)

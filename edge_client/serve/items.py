@@ -1,0 +1,243 @@
+"""Bodies of the Responses API: the supported fields, and the items that its input and its conversations consist of.
+
+A request becomes a `ChatRequest`, so that both interfaces are answered the same way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from edge_client.serve.requests import (
+    ChatMessage,
+    ChatRequest,
+    Custom,
+    CustomFormat,
+    Drawn,
+    Function,
+    Grammar,
+    ResponseFormat,
+    TokenLimit,
+    Tolerant,
+    Tool,
+)
+from memory3.errors import InvalidInput
+
+MOST_ITEMS = 1024
+MOST_METADATA = 16
+
+
+class ItemPart(Tolerant):
+    """A part of an item's content; only text is supported. annotations, logprobs: of an earlier answer; not read."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: list[Any] = Field(default=[])
+    logprobs: list[Any] = Field(default=[])
+
+
+class Item(Tolerant):
+    """A message, a call of a tool, what it returned, or reasoning, which is not read. id, status: not read."""
+
+    type: Literal[
+        "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"
+    ] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[ItemPart] = ""
+    name: str = ""
+    arguments: str = "{}"
+    input: str = ""
+    output: str | list[ItemPart] = ""
+    call_id: str = ""
+    id: str = ""
+    status: str = ""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Item:
+        if self.type == "message" and self.role is None:
+            raise ValueError("a message must have a role: system, developer, user or assistant")
+        if self.type in ("function_call", "custom_tool_call") and not self.name:
+            raise ValueError("a call must have a name")
+        return self
+
+    def message(self) -> ChatMessage | None:
+        """As a turn of a chat; None for reasoning."""
+        if self.type == "reasoning":
+            return None
+        if self.type == "message":
+            return ChatMessage(role=self.role or "user", content=_text(self.content))
+        if self.type == "function_call":
+            function = Function(name=self.name, arguments=self.arguments)
+            return ChatMessage(role="assistant", tool_calls=[Tool(function=function)])
+        if self.type == "custom_tool_call":
+            custom = Custom(name=self.name, input=self.input)
+            return ChatMessage(role="assistant", tool_calls=[Tool(custom=custom)])
+        return ChatMessage(role="tool", content=_text(self.output))
+
+    def named(self) -> Item:
+        """The item with an id."""
+        return self if self.id else self.model_copy(update={"id": new_id("item")})
+
+    def as_json(self) -> dict[str, Any]:
+        """The item as lists of items show it."""
+        shown = self.model_dump(exclude_unset=True) | {"type": self.type, "id": self.id}
+        if self.type == "message":
+            kind = "output_text" if self.role == "assistant" else "input_text"
+            text = {"type": kind, "text": _text(self.content), **({"annotations": []} if kind == "output_text" else {})}
+            shown |= {"status": "completed", "content": [text]}
+        return shown
+
+
+class Items(Tolerant):
+    """POST /v1/conversations, and its items. items: what a conversation begins or goes on with."""
+
+    items: list[Item] = Field(default=[], max_length=MOST_ITEMS)
+    metadata: dict[str, str] = Field(default={}, max_length=MOST_METADATA)
+
+
+class ToolFormat(BaseModel, extra="allow", frozen=True):
+    """Of a custom tool's input: any text, or one of a grammar."""
+
+    type: Literal["text", "grammar"] = "text"
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
+
+
+class ResponseTool(BaseModel, extra="allow", frozen=True):
+    """A tool; functions and custom tools are supported, the rest is ignored."""
+
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    format: ToolFormat = ToolFormat()
+
+    def as_tool(self) -> Tool:
+        """The same in a chat request."""
+        about = self.model_dump(include={"name", "description", "parameters"}, exclude_none=True)
+        if self.type == "function":
+            return Tool(function=Function.model_validate(about))
+        if self.type != "custom":
+            return Tool()
+        if self.format.type == "text":
+            return Tool(custom=Custom(name=self.name, description=self.description))
+        if self.format.syntax is None or self.format.definition is None:
+            raise InvalidInput(f"tools: the grammar of {self.name} must have syntax and definition")
+        grammar = Grammar(syntax=self.format.syntax, definition=self.format.definition)
+        form = CustomFormat(type="grammar", grammar=grammar)
+        return Tool(custom=Custom(name=self.name, description=self.description, format=form))
+
+
+class ToolChoice(BaseModel, extra="allow", frozen=True):
+    """The tool that is called."""
+
+    type: Literal["function", "custom"]
+    name: str
+
+    def as_tool(self) -> Tool:
+        """The same in a chat request."""
+        if self.type == "function":
+            return Tool(function=Function(name=self.name))
+        return Tool(custom=Custom(name=self.name))
+
+
+class TextFormat(Tolerant):
+    """text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> TextFormat:
+        if self.type == "json_schema" and self.schema_ is None:
+            raise ValueError("json_schema must hold the schema")
+        return self
+
+    def as_response_format(self) -> ResponseFormat:
+        """The same in a chat request."""
+        return ResponseFormat(type=self.type, json_schema={"schema": self.schema_} if self.schema_ is not None else {})
+
+
+class TextOptions(Tolerant):
+    """What the text of an answer must be."""
+
+    format: TextFormat = TextFormat()
+
+
+class ConversationName(BaseModel, extra="allow", frozen=True):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
+class ResponseRequest(Drawn):
+    """POST /v1/responses.
+
+    store: whether the response can be read again and continued; both need this process, nothing is on disk. tools: see
+    ChatRequest. The options that are not OpenAI's, such as `memory` and `top_k`, are those of chat completions.
+    """
+
+    input: str | Annotated[list[Item], Field(max_length=MOST_ITEMS)] = ""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationName | None = None
+    max_output_tokens: TokenLimit | None = None
+    text: TextOptions = TextOptions()
+    tools: list[ResponseTool] = Field(default=[])
+    tool_choice: str | ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    store: bool = True
+    metadata: dict[str, str] = Field(default={}, max_length=MOST_METADATA)
+
+    @model_validator(mode="after")
+    def _has_one_past(self) -> ResponseRequest:
+        if self.previous_response_id and self.conversation:
+            raise ValueError("give either previous_response_id or conversation")
+        return self
+
+    @property
+    def items(self) -> list[Item]:
+        """The input as items."""
+        if isinstance(self.input, str):
+            return [Item(role="user", content=self.input)] if self.input else []
+        return self.input
+
+    @property
+    def conversation_id(self) -> str:
+        """Of the conversation; empty without one."""
+        return self.conversation.id if isinstance(self.conversation, ConversationName) else self.conversation or ""
+
+    def chat(self, past: Iterable[Item]) -> ChatRequest:
+        """The same request of chat completions, behind the items of the past. Raises InvalidInput."""
+        messages = [found for item in (*past, *self.items) if (found := item.message())]
+        if not messages:
+            raise InvalidInput("input: is empty: give a text or a message")
+        if self.instructions:
+            messages.insert(0, ChatMessage(role="system", content=self.instructions))
+        shared = {name: getattr(self, name) for name in Drawn.model_fields if name in self.model_fields_set}
+        return ChatRequest(
+            **shared,
+            messages=messages,
+            max_completion_tokens=self.max_output_tokens,
+            response_format=self.text.format.as_response_format(),
+            tools=[tool.as_tool() for tool in self.tools],
+            tool_choice=self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.as_tool(),
+        )
+
+    def ignored(self) -> list[str]:
+        """See the base class; tools that cannot be called are ignored."""
+        known = any(tool.type in ("function", "custom") for tool in self.tools)
+        called = known and self.tool_choice not in ("auto", "none")
+        return [*super().ignored(), *(["tools"] if self.tools and not called else [])]
+
+
+def new_id(kind: str) -> str:
+    """As `resp_…`."""
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+def _text(content: str | list[ItemPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
