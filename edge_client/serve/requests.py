@@ -321,28 +321,29 @@ class ChatRequest(_Sampled):
             raise InvalidInput(f"tool_choice requires {named or 'a function'}, which tools does not have")
         return found
 
-    def input_grammar(self) -> Grammar | None:
-        """Of the custom tool that is called, whose input is the answer. Raises InvalidInput beside other tools."""
+    def custom_tool(self) -> Custom | None:
+        """The custom tool that is the only one to call: its input is the answer. Raises InvalidInput."""
         tools = self.callable_tools()
-        found = [tool.format.grammar for tool in tools if isinstance(tool, Custom) and tool.format.grammar]
-        if found and len(tools) > 1:
+        custom = [tool for tool in tools if isinstance(tool, Custom)]
+        if len(tools) == 1:
+            return custom[0] if custom else None
+        if any(tool.format.grammar for tool in custom):
             raise InvalidInput("a custom tool with a grammar cannot be chosen among others: name it in tool_choice")
-        return found[0] if found else None
+        return None
 
     def constraint(self, grammars: Grammars) -> GrammarConstraint | None:
         """See the base class; of a call if one is required."""
-        if grammar := self.input_grammar():
-            return grammars.of_syntax(grammar)
+        if custom := self.custom_tool():
+            return grammars.of_syntax(custom.format.grammar) if custom.format.grammar else None
         tools = self.callable_tools()
         return grammars.of_schema(call_schema(tools)) if tools else super().constraint(grammars)
 
     def called(self, text: str) -> Function | Custom | None:
         """The call that a complete answer is; None if it is text."""
-        tools = self.callable_tools()
-        if not tools:
+        if custom := self.custom_tool():
+            return Custom(name=custom.name, input=text)
+        if not self.callable_tools():
             return None
-        if self.input_grammar():
-            return Custom(name=tools[0].name, input=text)
         call = json.loads(text)
         if "input" in call:
             return Custom(name=call["name"], input=call["input"])
@@ -364,7 +365,7 @@ class ChatRequest(_Sampled):
         if tools := self.callable_tools():
             shown = json.dumps([tool.model_dump(exclude_unset=True) for tool in tools])
             instruction = f"Call one of these functions, in JSON with name and arguments: {shown}"
-            if self.input_grammar():
+            if self.custom_tool():
                 instruction = f"Reply with the input of this tool alone: {shown}"
             elif any(isinstance(tool, Custom) for tool in tools):
                 instruction = f"Call one of these tools, in JSON with name and arguments, or input: {shown}"

@@ -170,6 +170,16 @@ def test_a_custom_tool_without_a_grammar_is_called_with_any_text() -> None:
     assert "in JSON with name and arguments, or input" in chat.conversation()[0]["content"]
 
 
+def test_the_only_tool_to_call_gets_the_answer_as_its_input(server: AppProcess) -> None:
+    tool = {"type": "custom", "name": "math"}
+    ends = {"logit_bias": {"257": 100}, "max_output_tokens": 8}
+    for choice in ("required", {"type": "custom", "name": "math"}):
+        (item,) = asked(
+            server, tools=[tool, *([] if choice == "required" else [ADD])], tool_choice=choice, **ends
+        ).json()["output"]
+        assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "math", "")
+
+
 def test_a_call_that_is_cut_off_is_shown_as_its_text(server: AppProcess) -> None:
     wanted = {"tools": [ADD], "tool_choice": "required", "max_output_tokens": 2}
     assert asked(server, **wanted).json()["output"][0]["type"] == "message"
