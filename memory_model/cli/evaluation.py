@@ -118,7 +118,7 @@ def fit_refusal(
     if out is None and folder.packaged:
         raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, or give --out")
     sets = [open_rows(path, limit) for path in data]
-    subject = Subject.open(model, adapter, codec, device=device)
+    subject = Subject.open(model, adapter, codec, device=device, probed=False)  # the old one may be of other weights
     subject.bank.written = WrittenMemories(subject.loaded)
     others = sorted({subject.loaded.config.memory.memories_per_chunk - 1, 1, 0}, reverse=True)
     asked, found = list[QuestionRow](), []

@@ -75,10 +75,11 @@ class Subject:
     probe: AnswerabilityProbe | None = None
 
     @classmethod
-    def of(cls, loaded: LoadedModel, codec: MemoryCodec | None = None) -> Subject:
-        """A model that reads memories; without a codec they are as they were written."""
+    def of(cls, loaded: LoadedModel, codec: MemoryCodec | None = None, *, probed: bool = True) -> Subject:
+        """A model that reads memories; without a codec they are as they were written. probed: as `open`."""
         memory_format = MemoryFormat(loaded.config, loaded.model_id, codec or ExactCodec(loaded.config.head_dim))
-        return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), loaded.folder.refusal, loaded.probe)
+        bank, probe = MemoryBank(loaded, memory_format), loaded.probe if probed else None
+        return cls(bank, tuple(loaded.writer.prefix), loaded.folder.refusal, probe)
 
     @classmethod
     def open(
@@ -89,11 +90,12 @@ class Subject:
         *,
         device: str = "cpu",
         coded: bool = True,
+        probed: bool = True,
     ) -> Subject:
         """A model folder (None: the packaged default), with its own adapter and codec or with others, on a device.
 
         adapter "none": the plain base model, which reads no memory. coded: whether memories are read through the codec;
-        else the folder needs none.
+        else the folder needs none. probed: whether the folder's probe of refusals is used; else it is not even read.
         """
         on = writing_device(device)
         folder = ModelFolder.open(model)
@@ -104,7 +106,7 @@ class Subject:
         encoder = MemoryCodec.load(codec or folder.need_codec()) if coded else None
         loaded = load_model(folder, adapter, codec=encoder)
         loaded.model.to(on)
-        return cls.of(loaded, encoder)
+        return cls.of(loaded, encoder, probed=probed)
 
     @property
     def loaded(self) -> LoadedModel:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from experiments.__main__ import app as experiments
@@ -174,31 +175,43 @@ def test_calibrating_saves_a_bias_for_one_memory_and_one_for_several(
     assert (found["bias"]["chosen"], found["bias_alone"]["chosen"]) == (saved.bias, saved.bias_alone), done.output
 
 
+def fitted(model: str) -> Result:
+    """`fit-refusal` of a folder."""
+    rows = [ROW | {"knowledge": f"Town {n} is in France.", "answerable": n % 2 == 0} for n in range(80)]
+    Path("asked.json").write_text(json.dumps(rows))
+    line = f"fit-refusal --model {model} --data asked.json --precision float32"
+    return CliRunner().invoke(app, line.split(), catch_exceptions=False)
+
+
 def test_a_probe_is_fitted_into_the_folder_and_changes_what_is_refused(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
     shutil.copytree("m", "probed")
-    rows = [ROW | {"knowledge": f"Town {n} is in France.", "answerable": n % 2 == 0} for n in range(80)]
-    Path("asked.json").write_text(json.dumps(rows))
-    line = "fit-refusal --model probed --data asked.json --precision float32"
-    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    done = fitted("probed")
     assert done.exit_code == 0, done.output
     assert "area under ROC" in done.output
     with_probe, without = (load_model(ModelFolder.open(name)).probe for name in ("probed", "m"))
     assert with_probe is not None
+    assert with_probe.numbers.tolist() == [1, 2, 5], "an offset for each number that was read"
     assert without is None
     other = load_model(ModelFolder.open("probed"), "rank2.safetensors")
     assert other.probe is None, "another adapter has other queries"
 
 
-def test_a_probe_of_other_weights_is_refused_by_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_of_other_weights_is_refused_by_name_and_fitted_anew(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place)
     shutil.copytree("m", "changed")
     loaded = load_model(ModelFolder.open("changed"))
     probe_of("0" * 64, np.zeros(query_width(loaded.config), np.float32)).save("changed/answerability.npz")
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model 0000.*fit-refusal"):
         _ = load_model(ModelFolder.open("changed")).probe
+    assert fitted("changed").exit_code == 0
+    probe = load_model(ModelFolder.open("changed")).probe
+    assert probe is not None
+    assert probe.model_id == loaded.model_id
 
 
 @pytest.mark.usefixtures("no_weights")
