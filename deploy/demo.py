@@ -83,7 +83,10 @@ COUNTRIES = (
     ("mv", "What is the public debt of Maldives?", None),
 )
 NEIGHBOURS = ("to", "ng", "ni", "in", "ce", "mp", "bu", "gr", "gg")
+# In the page's own words, in others (the crossing, the quay), and what the page does not say.
 ABOUT_THE_PAGE = (
+    DemoQuestion("When was the lighthouse of Skarnholm built?", "1884"),
+    DemoQuestion("How far can the lamp of Skarnholm be seen?", "nineteen sea miles", "nineteen"),
     DemoQuestion("Who rescued the fishermen near Skarnholm?", "Ragna Amdal"),
     DemoQuestion("How much is the boat to the lighthouse of Skarnholm?", "120 crowns; children under seven go free"),
     DemoQuestion("Where do I have to leave my dog at Skarnholm?", "on the quay", "quay"),

@@ -71,12 +71,13 @@ class Outcome:
 class Load:
     """What threads do to one knowledge base until they are stopped."""
 
-    def __init__(self, client: Client, address: str, backups: Path, plan: Plan, outcome: Outcome) -> None:
+    def __init__(self, channel: grpc.Channel, address: str, backups: Path, plan: Plan, outcome: Outcome) -> None:
         self.latencies_ms: deque[float] = deque(maxlen=LATENCIES)
         self.stop, self.trouble = threading.Event(), threading.Event()
         self.calm = threading.Event()
         self.outcome = outcome
-        self._client, self._address, self._backups, self._plan = client, address, backups, plan
+        self._channel, self._client = channel, Client(channel)
+        self._address, self._backups, self._plan = address, backups, plan
         self._versions: dict[str, list[str]] = defaultdict(lambda: [""])
         """Of each key the last text that is known to be stored and those sent after it; "" for none."""
 
@@ -121,6 +122,10 @@ class Load:
         while not self.stop.wait(60 * self._plan.backup_minutes):
             with self._counted("backup"):
                 back_up(self._address, "soak", Archive(str(self._backups)), keep=2)
+
+    def reconnect(self) -> None:
+        """Waits until its own channel, which was told of the outage, tries again."""
+        grpc.channel_ready_future(self._channel).result(timeout=RECOVERY_S)
 
     def compare(self) -> None:
         """Every document has the text that was acknowledged last or one sent since."""
@@ -181,6 +186,7 @@ def make_trouble(load: Load, plan: Plan, started: Started, disk: Path) -> None:
             started.again()
         if not started.recovered():
             load.outcome.unexpected.append(f"{RECOVERY_S:.0f} s after trouble nothing could be stored")
+        load.reconnect()
         load.calm.set()
 
 
@@ -271,7 +277,7 @@ def run(folder: Path, plan: Plan) -> Outcome:
         stack.callback(started.end)
         assert started.recovered(), (folder / "log").read_text()
         channel = stack.enter_context(grpc.insecure_channel(started.address, options=_CHANNEL))
-        load = Load(Client(channel), started.address, folder / "backups", plan, outcome)
+        load = Load(channel, started.address, folder / "backups", plan, outcome)
         load.calm.set()
         load.ingest([f"d{n}" for n in range(plan.keys)], random.Random(0))
         work = (load.write, load.read, load.read, load.back_up, lambda: make_trouble(load, plan, started, disk))
