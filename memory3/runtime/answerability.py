@@ -42,7 +42,7 @@ class AnswerabilityProbe:
 
         memories: how many each reads, or all.
         """
-        offsets = np.interp(memories, self.numbers, self.offsets).astype(np.float32)
+        offsets = np.interp(np.asarray(memories, np.float64), self.numbers, self.offsets).astype(np.float32)
         found = queries.astype(np.float32, copy=False) @ self.weights + offsets
         return np.asarray(np.clip(found, -LARGEST_BIAS, LARGEST_BIAS))
 

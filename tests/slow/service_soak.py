@@ -5,7 +5,7 @@
 Documents are ingested, replaced, deleted, retrieved, filtered and backed up. The service is a process of its own with
 a small encoder; now and then it is killed by SIGKILL, or its disk (a small file system, where this user may mount one)
 is full for a while. After each of these every document is compared with what was acknowledged. Writes samples.csv and
-a picture of each quantity to build/soak.
+a picture of each quantity to build/soak, and where something was wrong, the store's files and the service's log.
 """
 
 from __future__ import annotations
@@ -268,8 +268,8 @@ def own_disk(folder: Path, megabytes: int) -> Iterator[Path]:
             subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def run(folder: Path, plan: Plan) -> Outcome:
-    """The load for so long in `folder`, then a last comparison."""
+def run(folder: Path, plan: Plan, evidence: Path | None = None) -> Outcome:
+    """The load for so long in `folder`, then a last comparison. evidence: gets store and log if something was wrong."""
     outcome = Outcome()
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(own_disk(folder / "disk", plan.disk_mb))
@@ -303,6 +303,10 @@ def run(folder: Path, plan: Plan) -> Outcome:
             for one in doing:
                 one.result()
         load.compare()
+        if evidence is not None and (outcome.lost or outcome.unexpected):
+            started.end()
+            shutil.copytree(disk, evidence / "disk", ignore=shutil.ignore_patterns("ballast"))
+            shutil.copy(folder / "log", evidence)
     return outcome
 
 
@@ -332,7 +336,7 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run(Path(folder), Plan(**vars(given)))
+        outcome = run(Path(folder), Plan(**vars(given)), out)
     rows = outcome.rows
     with (out / "samples.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, ["seconds", *QUANTITIES])
