@@ -86,6 +86,10 @@ class Memo:
         while sum(self._sizes.values()) > self._most and len(self._kept) > 1:
             self.drop(next(iter(self._kept)))
 
+    def __contains__(self, name: object) -> bool:
+        """Whether one of this id is kept."""
+        return name in self._kept
+
     def get(self, name: str, kind: str, status: int = 404, code: str = "not_found") -> Kept:
         """Raises ApiError where there is none."""
         found = self._kept.get(name)
@@ -131,11 +135,11 @@ def response_routes(answering: Answering) -> APIRouter:
             new = [item.named() for item in body.items] + [Item.model_validate(one) for one in answer["output"]]
             if body.store:
                 memo.keep(Kept(answer, [*items, *new], len(items)))
-            if before is not None and body.conversation_id:
+            if before is not None and body.conversation_id in memo:  # it may have been deleted meanwhile
                 before.items += new
                 memo.keep(before)
 
-        form = _Answer(body, chat, answering.model.bundle.manifest.name)
+        form = ResponseForm(body, chat, answering.model.bundle.manifest.name)
         if body.stream:
             response: Response = _typed_events(form, form.events(answering.events(stream), finished))
         else:
@@ -200,7 +204,7 @@ def response_routes(answering: Answering) -> APIRouter:
     return router
 
 
-class _Answer:
+class ResponseForm:
     """Formats an answer as a response, whole or as the events of a stream."""
 
     def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str) -> None:
@@ -333,7 +337,7 @@ class _Answer:
         return {"type": kind, "sequence_number": self._sequence - 1, **values}
 
 
-def _typed_events(form: _Answer, values: AsyncGenerator[dict[str, Any], None]) -> EventSourceResponse:
+def _typed_events(form: ResponseForm, values: AsyncGenerator[dict[str, Any], None]) -> EventSourceResponse:
     """Server-sent events that have their `type` as name; an error ends the stream. Closes `values`."""
 
     def sent(value: dict[str, Any]) -> dict[str, str]:

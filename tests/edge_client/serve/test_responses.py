@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from edge_client.serve.items import Item, ResponseRequest
 from edge_client.serve.refusals import ApiError
 from edge_client.serve.requests import Custom, Function, call_schema
-from edge_client.serve.responses import Kept, Memo, _Answer
+from edge_client.serve.responses import Kept, Memo, ResponseForm
 from edge_client.stream import Event, Token
 from testing.processes import AppProcess
 from tests.edge_client.http_calls import MESSAGES, MODEL, QUESTION, call, post, refused
@@ -100,6 +100,18 @@ def test_a_conversation_grows_by_its_responses(server: AppProcess, client: OpenA
     assert client.conversations.delete(begun.id).deleted
     with pytest.raises(openai.NotFoundError):
         client.responses.create(model=MODEL, input="x", conversation=begun.id)
+
+
+def test_a_conversation_that_is_deleted_during_an_answer_stays_deleted(client: OpenAI) -> None:
+    begun = client.conversations.create()
+    with client.responses.create(
+        model=MODEL, input=QUESTION, conversation=begun.id, max_output_tokens=40, stream=True
+    ) as stream:
+        assert next(stream).type == "response.created"
+        client.conversations.delete(begun.id)
+        assert [event.type for event in stream][-1] in ("response.completed", "response.incomplete")
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(begun.id)
 
 
 def test_what_is_kept_is_read_and_forgotten_and_the_rest_is_not_kept(server: AppProcess, client: OpenAI) -> None:
@@ -251,7 +263,7 @@ async def test_a_stream_that_fails_ends_with_a_response_that_says_why() -> None:
         raise ApiError(503, "the service is gone", code="unavailable")
 
     body = ResponseRequest(input="x")
-    form, sent = _Answer(body, body.chat([]), MODEL), list[dict[str, Any]]()
+    form, sent = ResponseForm(body, body.chat([]), MODEL), list[dict[str, Any]]()
     with pytest.raises(ApiError) as failed:
         sent += [event async for event in form.events(events(), lambda _: None)]
     last = form.failure(failed.value)
