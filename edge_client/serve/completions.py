@@ -113,6 +113,11 @@ class Answering:
             except InvalidInput as error:
                 raise ApiError(404, str(error), code="knowledge_base_not_found") from error
 
+    async def admitted(self) -> AsyncIterator[None]:
+        """A dependency of routes: the request counts in the queue while it lasts; raises ApiError (429)."""
+        with self.queue.admitted():
+            yield
+
     async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
         """The answer's events, once it is its turn. Closing the generator or cancelling its task ends the answer."""
         try:
@@ -152,12 +157,7 @@ class Answering:
 
 def completion_routes(answering: Answering) -> APIRouter:
     """Both routes. A request counts in the queue until its response is sent, complete or not."""
-
-    async def admitted() -> AsyncIterator[None]:
-        with answering.queue.admitted():
-            yield
-
-    router = APIRouter(dependencies=[Depends(admitted)])
+    router = APIRouter(dependencies=[Depends(answering.admitted)])
     bundle = answering.model.bundle
 
     async def answer(form: _Text, request: Request) -> Response:
@@ -257,7 +257,7 @@ class _Text:
                     if event.text or logprobs:
                         yield self._chunk(self.piece(event.text), logprobs=logprobs)
                 elif isinstance(event, Finished):
-                    yield self._chunk(self.last_piece(event), finish=self.reason(event), **outcome_of(event))
+                    yield self._chunk(self.last_piece(event), finish=self.reason(event), **_outcome(event))
                     if self.body.stream_options.get("include_usage"):
                         usage = {"choices": [], "usage": _usage(event)}
                         yield {**self._head, "object": self.chunk_object, **usage}
@@ -267,9 +267,7 @@ class _Text:
         finished = events[-1] if events else None
         if not isinstance(finished, Finished):
             return {}
-        outcome = outcome_of(finished)
-        last = {event.chunk: event for event in events if isinstance(event, Recalled)}
-        outcome["memory"]["chunks"] = [event.as_json(texts=self.body.memory.texts) for event in last.values()]
+        outcome = whole_outcome(finished, events, texts=self.body.memory.texts)
         logprobs = self.logprobs([event for event in events if isinstance(event, Token)])
         ending = {"finish_reason": self.reason(finished), "logprobs": logprobs}
         choice = {"index": 0, **self.message(finished), **ending}
@@ -352,7 +350,15 @@ def file_citation(text: str, span: Span, texts: bool) -> dict[str, Any]:
     }
 
 
-def outcome_of(finished: Finished) -> dict[str, Any]:
+def whole_outcome(finished: Finished, events: Sequence[Event], *, texts: bool) -> dict[str, Any]:
+    """Memory outcome and timings of a whole answer, with the last state of each chunk's memories."""
+    last = {event.chunk: event for event in events if isinstance(event, Recalled)}
+    outcome = _outcome(finished)
+    outcome["memory"]["chunks"] = [event.as_json(texts=texts) for event in last.values()]
+    return outcome
+
+
+def _outcome(finished: Finished) -> dict[str, Any]:
     """Memory outcome and timings of the answer; times in milliseconds."""
     s = finished.statistics
     timings = {name: round(getattr(s, name), 3) for name in TIMINGS}

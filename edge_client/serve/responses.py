@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse
 
-from edge_client.serve.completions import PING_S, Answering, file_citation, outcome_of, with_ignored
+from edge_client.serve.completions import PING_S, Answering, file_citation, whole_outcome, with_ignored
 from edge_client.serve.items import Item, Items, ResponseRequest, new_id
 from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, Custom
@@ -31,7 +31,7 @@ from edge_client.serve.schema import (
     ResponseObject,
     ok,
 )
-from edge_client.stream import Event, Finished, Recalled, Span, Token
+from edge_client.stream import Event, Finished, Span, Token
 
 KEPT_BYTES = 16 << 20
 """Of responses and conversations, as JSON; the ones that were used longest ago are forgotten."""
@@ -107,10 +107,6 @@ def response_routes(answering: Answering) -> APIRouter:
     """All routes. A request of an answer counts in the queue until its response is sent, complete or not."""
     router, memo = APIRouter(), Memo()
 
-    async def admitted() -> AsyncIterator[None]:
-        with answering.queue.admitted():
-            yield
-
     def past(body: ResponseRequest) -> Kept | None:
         """What the response goes on from."""
         if body.previous_response_id:
@@ -121,7 +117,7 @@ def response_routes(answering: Answering) -> APIRouter:
         "/v1/responses",
         response_model=None,
         responses=ok(ResponseObject, streams=True),
-        dependencies=[Depends(admitted)],
+        dependencies=[Depends(answering.admitted)],
     )
     async def respond(body: ResponseRequest, request: Request) -> Response:
         """Answer an input, or a conversation that is kept here."""
@@ -240,10 +236,7 @@ class ResponseForm:
         finished = events[-1] if events else None
         if not isinstance(finished, Finished):
             return {}
-        outcome, cut = outcome_of(finished), finished.reason in ("length", "context")
-        last = {event.chunk: event for event in events if isinstance(event, Recalled)}
-        outcome["memory"]["chunks"] = [event.as_json(texts=self.body.memory.texts) for event in last.values()]
-        s = finished.statistics
+        cut, s = finished.reason in ("length", "context"), finished.statistics
         return {
             **self._head,
             "status": "incomplete" if cut else "completed",
@@ -256,7 +249,7 @@ class ResponseForm:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": s.prompt_tokens + s.generated_tokens,
             },
-            **outcome,
+            **whole_outcome(finished, events, texts=self.body.memory.texts),
         }
 
     async def events(
