@@ -497,6 +497,13 @@ def test_many_swept_versions_near_a_query_hide_none_of_the_others(store: Store) 
     assert keys_near(store, base, "sought", k=1) == ["mine"]
 
 
+def test_a_store_for_trials_says_so_when_it_is_opened(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(open_store(f"chdb://{folder}")):
+        said = capsys.readouterr().out
+    assert "store_for_trials" in said
+    assert "a full disk can lose what was stored" in said
+
+
 def test_a_write_that_took_too_long_is_not_committed(folder: Path) -> None:
     """Its references may have been swept, as those of a write that was given up."""
     with closing(open_store(f"chdb://{folder}", StoreOptions(sweep_after_s=0.0001))) as store:

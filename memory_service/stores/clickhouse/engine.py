@@ -41,7 +41,7 @@ def engine_errors(doing: str) -> Iterator[None]:
     except ClickHouseError as error:
         code, first_line = (getattr(error, "code", None), (str(error) or type(error).__name__).splitlines()[0][:300])
         if code == _DISK_FULL_CODE:
-            message = f"the store's disk is full while {doing}: free space, nothing stored before is lost"
+            message = f"the store's disk is full while {doing}: free space"
             raise StoreFull(message, code=code) from error
         if code in _DAMAGE_CODES and not of_the_machine(str(error)):
             message = f"the store's files are damaged while {doing} ({first_line})"

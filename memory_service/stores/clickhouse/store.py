@@ -2,7 +2,8 @@
 
 Any number of processes read and write it; there is no claim, lease or recovery. How a write is committed is described
 in `writes`, how a search leaves out what is not committed in `search`. `chdb:///path`, ClickHouse as a library, is for
-tests and trials: one process, a tenth as fast as `file:///path`, and without a check of what is on the disk.
+tests and trials: one process, a tenth as fast as `file:///path`, without a check of what is on the disk, and blind to
+writes that fail (decision 0073).
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from memory_service.telemetry.logs import logger
 _REFRESH_S = 1.0
 _INDEX_CHECK_S = 60.0
 _ATTEMPTS = 3
+_RISK = "this engine does not notice writes that fail: a full disk can lose what was stored; file:///path does not"
 
 
 class ClickHouseStore(Store):
@@ -73,6 +75,8 @@ class ClickHouseStore(Store):
         except BaseException:
             engine.close()
             raise
+        if not engine.dialect.shared:
+            logger().warning("store_for_trials", store=str(address), risk=_RISK)
         self._uses = Uses(engine)
         self._writes = Writes(engine, self._bases, options.sweep_after_s)
         self._closing = threading.Event()
