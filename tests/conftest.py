@@ -11,6 +11,8 @@ from hypothesis import settings
 # Before anything imports torch, which reads it once; processes that tests start take it over.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # And beside others each device would measure its threads anew, for which it opens its decoder three times.
+    os.environ.setdefault("EDGE_CLIENT_THREADS", "1")
 
 # The tiny model where none is named, whatever the environment names: before anything of the project is imported.
 TINY = "smollm2-135m"

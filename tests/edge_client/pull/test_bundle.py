@@ -1,7 +1,6 @@
 """Pulling against the service as a real process, through a proxy that breaks connections where a test says."""
 
 import json
-import resource
 import shutil
 import signal
 import subprocess
@@ -130,11 +129,10 @@ def test_a_full_disk_is_named_and_what_came_is_kept(address: str, offered: Path,
     place = tmp_path / "bundle"
     limit = 4 << 20
 
-    def small_files_only() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    command = [PROGRAM, "pull", "--service", address, "--bundle", place]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=small_files_only)
+    limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+    then = "os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", f"{limited}; {then}", PROGRAM, "pull", "--service", address, "--bundle", place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ("no room for" in done.stderr, "Traceback" in done.stderr) == (True, False), done.stderr
     assert done.returncode == 1
     assert not place.exists()
