@@ -7,6 +7,7 @@ import typer
 from experiments.answers.citations import citations
 from experiments.answers.device_quality import device_quality
 from experiments.answers.languages import languages
+from experiments.answers.probe_lean import probe_lean
 from experiments.answers.quality import quality
 from experiments.answers.refusals import refusal_curve
 from experiments.answers.verdicts import verdicts
@@ -48,6 +49,7 @@ for study in (
     refusal_curve,
     cost,
     citations,
+    probe_lean,
     follow_ups,
     usage,
     verdicts,

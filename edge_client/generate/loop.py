@@ -96,7 +96,8 @@ class Answer:
         self._ends = set(tokenizer.stop_ids)
         self._refusal = engine.bundle.manifest.refusal
         self._refuses = self._refusal.first_token(tokenizer)
-        self._probe = engine.bundle.probe if engine.decoder.backend.records_queries else None
+        probe, backend = engine.bundle.probe, engine.decoder.backend
+        self._probe = probe.at(backend.precision) if probe is not None and backend.records_queries else None
         self._asked = self._attention.record if self._attention is not None else QueryRecord()
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel

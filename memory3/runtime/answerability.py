@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,18 @@ class AnswerabilityProbe:
     model_id: whose queries it reads; a tuned model needs another probe. weights: float32 [width] of queries as
     `QueryRecord` keeps them, of all heads with memory. numbers: int32 [m], rising, of memories that are read, and
     offsets: float32 [m], what is added to the weights' product there; between two numbers it is interpolated.
+    leans: by the label of a precision, what is taken off there: weights that are rounded to it lean to a refusal.
     """
 
     model_id: str
     weights: np.ndarray
     numbers: np.ndarray
     offsets: np.ndarray
+    leans: Mapping[str, float] = field(default_factory=dict)
+
+    def at(self, precision: str) -> AnswerabilityProbe:
+        """The probe for weights that are rounded to this precision."""
+        return replace(self, offsets=self.offsets - np.float32(self.leans.get(precision, 0.0)), leans={})
 
     def biases(self, queries: np.ndarray, memories: ArrayLike) -> np.ndarray:
         """Logits [n] that the refusal's first token gets after prompts with these queries [n, width].
@@ -55,7 +62,10 @@ class AnswerabilityProbe:
     def save(self, path: str | Path) -> None:
         """Write `answerability.npz`; the weights with half precision."""
         weights, numbers = self.weights.astype(np.float16), self.numbers.astype(np.int32)
-        np.savez(path, model_id=self.model_id, weights=weights, numbers=numbers, offsets=self.offsets)
+        precisions, leans = np.array([*self.leans], np.str_), np.array([*self.leans.values()], np.float32)
+        offsets = self.offsets.astype(np.float32)
+        own = {"numbers": numbers, "offsets": offsets, "precisions": precisions, "leans": leans}
+        np.savez(path, model_id=self.model_id, weights=weights, **own)
 
     @classmethod
     def load(cls, path: str | Path, config: ModelConfig, model_id: str) -> AnswerabilityProbe:
@@ -64,6 +74,8 @@ class AnswerabilityProbe:
             with np.load(path, allow_pickle=False) as file:
                 own, weights = str(file["model_id"]), file["weights"].astype(np.float32)
                 numbers, offsets = file["numbers"].astype(np.int32), file["offsets"].astype(np.float32)
+                measured = (file[n].tolist() if n in file else [] for n in ("precisions", "leans"))
+                leans = dict(zip(*measured, strict=True))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CorruptFile(f"{path} is no probe of answerability: {error}") from error
         if own != model_id:
@@ -75,7 +87,9 @@ class AnswerabilityProbe:
         rising = numbers.ndim == 1 and len(numbers) > 0 and bool((np.diff(numbers) > 0).all())
         if not rising or offsets.shape != numbers.shape or not np.isfinite(offsets).all():
             raise CorruptFile(f"{path} has not one finite offset for each of its numbers of memories")
-        return cls(own, weights, numbers, offsets)
+        if not np.isfinite(np.array([*leans.values()], np.float32)).all():
+            raise CorruptFile(f"{path} has no finite lean for each of its precisions")
+        return cls(own, weights, numbers, offsets, leans)
 
 
 def query_width(config: ModelConfig) -> int:

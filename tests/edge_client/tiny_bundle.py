@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +66,14 @@ def probe_of(model_id: str, weights: np.ndarray, offsets: Mapping[int, float] | 
     return AnswerabilityProbe(model_id, weights, numbers, each)
 
 
-def probed(offsets: Mapping[int, float] | float, weights: np.ndarray | None = None) -> LoadedModel:
+def probed(
+    offsets: Mapping[int, float] | float, weights: np.ndarray | None = None, leans: Mapping[str, float] | None = None
+) -> LoadedModel:
     """The tiny model with a probe."""
     loaded = tiny_loaded()
     nothing = np.zeros(query_width(loaded.config), np.float32)
-    vars(loaded)["probe"] = probe_of(loaded.model_id, nothing if weights is None else weights, offsets)
+    probe = probe_of(loaded.model_id, nothing if weights is None else weights, offsets)
+    vars(loaded)["probe"] = replace(probe, leans=leans or {})
     return loaded
 
 

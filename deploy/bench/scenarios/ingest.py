@@ -16,7 +16,7 @@ from urllib.parse import quote
 import torch
 from pydantic import Field
 
-from deploy.bench.answers.knowledge import fewer_of_large, portions
+from deploy.bench.answers.knowledge import Portion, fewer_of_large, portions
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.processes import side_process
 from deploy.bench.scenario import BUILD, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, with_intervals
@@ -33,13 +33,16 @@ from testing.processes import ServiceProcess
 
 _POD_DIMENSION, _POD_PAYLOAD_BYTES = 384, 19_968
 """Of SmolLM2-135M, whatever the model: the store is the limit."""
+_LARGE, _SMALL = 16, 10
+"""Documents of each kind while waits are measured."""
 
 
 class IngestSettings(Settings):
     """references: about so many a round; None: 150 of a model of 135M parameters, of others by their size.
 
     threads: of the model, in the services and alone. engines: of the stores, one after the other. The figures without a
-    store's name are those of the first one. pod_references: a round of the pods; 0: they are not measured.
+    store's name are those of the first one. pod_references: a round of the pods; 0: they are not measured. waits:
+    measure how long a small document waits behind sixteen of a fourth of `references`.
     """
 
     rounds: int = 5
@@ -47,6 +50,7 @@ class IngestSettings(Settings):
     references: int | None = Field(default=None, ge=1, le=1000)
     engines: tuple[Literal["chdb", "file"], ...] = Field(default=("chdb", "file"), min_length=1)
     pod_references: int = Field(default=2048, ge=0)
+    waits: bool = True
 
 
 def measure(settings: IngestSettings) -> Keys:
@@ -95,9 +99,40 @@ def measure(settings: IngestSettings) -> Keys:
         "threads": settings.threads,
         "references": references,
         "stores": stores,
+        "waits": measured_waits(settings, given[0]) if settings.waits else None,
         "pods": measured_pods(settings) if settings.pod_references else None,
         **stores[settings.engines[0]],
     }
+
+
+def measured_waits(settings: IngestSettings, portion: Portion) -> Keys:
+    """Seconds until a small document is acknowledged: alone, and while sixteen calls write a large one each."""
+    texts, each = portion.references, max(portion.count // 4, 1)
+    large = " ".join(texts[:each])
+
+    def write(address: str, key: str, text: str) -> float:
+        return ingest(address, [Upload(key, pb.IngestItem(document=pb.Document(key=key, text=text)))])
+
+    with tempfile.TemporaryDirectory(dir=BUILD) as made:
+        folder = Path(made).resolve()
+        environment = {"OMP_NUM_THREADS": str(settings.threads)}
+        store = f"file://{folder / 'store'}"
+        with ServiceProcess.start(folder, settings.bundle, store=store, environment=environment) as service:
+            small = functools.partial(write, service.address)
+            alone = [small(f"alone {n}", texts[n % len(texts)]) for n in range(_SMALL)]
+            with ThreadPoolExecutor(_LARGE) as callers:
+                writing = [callers.submit(small, f"large {n}", f"{n} {large}") for n in range(_LARGE)]
+                time.sleep(2 * max(alone))  # until the first of them is being written
+                behind = [small(f"behind {n}", f"Behind. {texts[n % len(texts)]}") for n in range(_SMALL)]
+                if sum(not one.done() for one in writing) < _LARGE // 2:
+                    raise ScenarioFailed("the large documents were done too soon: take more references")
+                for one in writing:
+                    one.result()
+    return with_intervals(
+        {"large_references": each, "longest_s": max(behind)},
+        alone_s=median_interval(alone),
+        behind_s=median_interval(behind),
+    )
 
 
 def measured_pods(settings: IngestSettings) -> Keys:
@@ -158,6 +193,10 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     columns = ("store", "references/s ↑", "forward pass alone ↑", "ratio ↑")
     note = "From the first document sent to the last acknowledgement of a durable, searchable memory."
     found = [Sheet(f"ingestion, {result['model']}, {result['threads']} threads", columns, rows, note)]
+    if waits := result.get("waits"):
+        cells = (figure(waits, "alone_s"), figure(waits, "behind_s"), figure(waits, "longest_s"))
+        title = f"A small document behind {_LARGE} of {waits['large_references']} references each"
+        found.append(Sheet(title, ("alone, s ↓", "behind them, s ↓", "longest, s ↓"), [cells]))
     if pods := result["pods"]:
         written = (("one", figure(pods, "one"), "1"), ("two", figure(pods, "two"), figure(pods, "ratio")))
         title = f"Pods on one server store, memories of {_POD_PAYLOAD_BYTES:,} bytes sent by clients"
@@ -171,5 +210,5 @@ SCENARIO = Scenario(
     settings=IngestSettings,
     measure=measure,
     sheets=sheets,
-    quick={"rounds": 1, "warm_up": 0, "pod_references": 256},
+    quick={"rounds": 1, "warm_up": 0, "pod_references": 256, "waits": False},
 )

@@ -17,17 +17,17 @@ from tests.edge_client.tiny_bundle import edit_manifest, probed, tiny_bundle, ti
 
 
 @pytest.fixture(scope="module")
-def probed_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Bundle]:
+def probed_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bundle]:
     weights = np.random.default_rng(0).standard_normal(query_width(tiny_config())).astype(np.float32)
 
-    def made(offset: float) -> Bundle:
-        return tiny_bundle(tmp_path_factory.mktemp("probed"), loaded=probed(offset, weights))
+    def made(offset: float, **leans: float) -> Bundle:
+        return tiny_bundle(tmp_path_factory.mktemp("probed"), loaded=probed(offset, weights, leans))
 
     return made
 
 
 def test_a_device_adds_what_the_probe_says_of_the_prompts_last_token(
-    probed_bundle: Callable[[float], Bundle], written: list[ExplicitMemory]
+    probed_bundle: Callable[..., Bundle], written: list[ExplicitMemory]
 ) -> None:
     """With citations, which record queries themselves, and without; nothing is added where no memory is read."""
     bundle = probed_bundle(0)
@@ -55,11 +55,19 @@ def test_a_device_adds_what_the_probe_says_of_the_prompts_last_token(
     assert offsets[0] == pytest.approx(offsets[1], abs=1e-4)
 
 
-@pytest.mark.parametrize(("offset", "refuses"), [(90.0, True), (-90.0, False)])
+@pytest.mark.parametrize(
+    ("offset", "leans", "refuses"),
+    [(90.0, {}, True), (-90.0, {}, False), (90.0, {"float32": 180.0}, False), (90.0, {"int4": 180.0}, True)],
+)
 def test_a_device_refuses_as_its_probe_says(
-    offset: float, refuses: bool, probed_bundle: Callable[[float], Bundle], written: list[ExplicitMemory]
+    offset: float,
+    leans: dict[str, float],
+    refuses: bool,
+    probed_bundle: Callable[..., Bundle],
+    written: list[ExplicitMemory],
 ) -> None:
-    bundle = probed_bundle(offset)
+    """Less what the weights of its precision, float32 here, lean to a refusal."""
+    bundle = probed_bundle(offset, **leans)
     with (
         serving(towns(bundle, written)) as service,
         EdgeModel.open(bundle.folder, service.address, memory="exact", deadline_s=20) as model,
@@ -69,7 +77,7 @@ def test_a_device_refuses_as_its_probe_says(
         assert not model.ask("What is the code of Lima?", max_tokens=1, memory="off").text.startswith(SENTENCE[0])
 
 
-def test_a_bundle_with_the_probe_of_another_model_is_refused(probed_bundle: Callable[[float], Bundle]) -> None:
+def test_a_bundle_with_the_probe_of_another_model_is_refused(probed_bundle: Callable[..., Bundle]) -> None:
     bundle = probed_bundle(0)
     edit_manifest(bundle.folder, model_id="ff" * 32)
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model 00"):

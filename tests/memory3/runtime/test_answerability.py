@@ -1,5 +1,6 @@
 """A probe of queries: its file, its fit beside scikit-learn's, and questions that it has refused or answered."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +44,14 @@ def of_one_and_five() -> Signals:
 def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
     config = tiny_config()
     weights = np.arange(query_width(config), dtype=np.float32)
-    probe = probe_of("ab", weights, {1: -2.5, 5: 1.5})
+    probe = replace(probe_of("ab", weights, {1: -2.5, 5: 1.5}), leans={"int4": 0.5})
     probe.save(tmp_path / PROBE_FILE)
     found = AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "ab")
     assert (found.weights.tolist(), found.numbers.tolist()) == (probe.weights.tolist(), [1, 5])
     assert (found.offsets.tolist(), found.digest) == ([-2.5, 1.5], probe.digest)
     nothing = np.zeros((4, len(weights)), np.float32)
     assert found.biases(nothing, [1, 2, 5, 7]).tolist() == [-2.5, -1.5, 1.5, 1.5], "between two numbers, interpolated"
+    assert [found.at(precision).offsets.tolist() for precision in ("int4", "int8")] == [[-3, 1], [-2.5, 1.5]]
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model ab…, not cd….*fit-refusal"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "cd")
 
@@ -67,6 +69,19 @@ def test_offsets_that_do_not_fit_their_numbers_are_refused(numbers: object, offs
     AnswerabilityProbe("ab", weights, np.array(numbers), np.array(offsets, np.float32)).save(tmp_path / PROBE_FILE)
     with pytest.raises(CorruptFile, match="one finite offset for each"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, tiny_config(), "ab")
+
+
+def test_a_lean_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    weights = np.zeros(query_width(tiny_config()), np.float32)
+    replace(probe_of("ab", weights), leans={"int4": np.nan}).save(tmp_path / PROBE_FILE)
+    with pytest.raises(CorruptFile, match="finite lean"):
+        AnswerabilityProbe.load(tmp_path / PROBE_FILE, tiny_config(), "ab")
+
+
+def test_a_file_of_before_leans_were_measured_has_none(tmp_path: Path) -> None:
+    weights, file = np.zeros(query_width(tiny_config()), np.float32), tmp_path / PROBE_FILE
+    np.savez(file, model_id="ab", weights=weights, numbers=np.array([5]), offsets=np.zeros(1))
+    assert AnswerabilityProbe.load(file, tiny_config(), "ab").leans == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04"])
