@@ -31,7 +31,8 @@ class AnswerabilityProbe:
     model_id: whose queries it reads; a tuned model needs another probe. weights: float32 [width] of queries as
     `QueryRecord` keeps them, of all heads with memory. numbers: int32 [m], rising, of memories that are read, and
     offsets: float32 [m], what is added to the weights' product there; between two numbers it is interpolated.
-    leans: by the label of a precision, what is taken off there: weights that are rounded to it lean to a refusal.
+    leans: by the label of a precision, what is taken off the last offset there: weights that are rounded to it lean to a
+    refusal.
     """
 
     model_id: str
@@ -42,7 +43,9 @@ class AnswerabilityProbe:
 
     def at(self, precision: str) -> AnswerabilityProbe:
         """The probe for weights that are rounded to this precision."""
-        return replace(self, offsets=self.offsets - np.float32(self.leans.get(precision, 0.0)), leans={})
+        offsets = self.offsets.copy()
+        offsets[-1] -= self.leans.get(precision, 0.0)
+        return replace(self, offsets=offsets, leans={})
 
     def biases(self, queries: np.ndarray, memories: ArrayLike) -> np.ndarray:
         """Logits [n] that the refusal's first token gets after prompts with these queries [n, width].

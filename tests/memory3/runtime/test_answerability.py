@@ -51,7 +51,7 @@ def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (found.offsets.tolist(), found.digest) == ([-2.5, 1.5], probe.digest)
     nothing = np.zeros((4, len(weights)), np.float32)
     assert found.biases(nothing, [1, 2, 5, 7]).tolist() == [-2.5, -1.5, 1.5, 1.5], "between two numbers, interpolated"
-    assert [found.at(precision).offsets.tolist() for precision in ("int4", "int8")] == [[-3, 1], [-2.5, 1.5]]
+    assert [found.at(precision).offsets.tolist() for precision in ("int4", "int8")] == [[-2.5, 1], [-2.5, 1.5]]
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model ab…, not cd….*fit-refusal"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "cd")
 
