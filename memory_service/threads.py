@@ -10,14 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-_SECONDS_OF_ONE = 0.01
-_MOST_S = 10.0
+_SECONDS_OF_ONE = 0.5
+_MOST_S = 30.0
 
 
 class FairThread:
-    """One thread. Work is done in the order of its arrival, to which 10 ms are added for each unit of its size.
+    """One thread. Work is done in the order of its arrival, to which half a second is added for each unit of its size.
 
-    So small work overtakes large work, which waits for 10 s more at most.
+    So small work overtakes large work, also what has waited for a while; large work waits for 30 s more at most.
     """
 
     def __init__(self, name: str) -> None:

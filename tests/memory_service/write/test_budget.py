@@ -147,14 +147,30 @@ def test_small_work_overtakes_large_work_that_waits() -> None:
     thread, begun, done = FairThread("test"), threading.Event(), list[str]()
     first = thread.submit(0, begun.wait)
     cancelled = thread.submit(500, lambda: done.append("cancelled"))
-    futures = [thread.submit(size, lambda size=size: done.append(str(size))) for size in (2000, 400, 300, 1)]
+    futures = [thread.submit(size, lambda size=size: done.append(str(size))) for size in (2000, 40, 20, 1)]
     cancelled.cancel()
     begun.set()
     for future in (first, *futures):
         future.result(30)
-    assert done == ["1", "300", "400", "2000"]
+    assert done == ["1", "20", "40", "2000"]
     with pytest.raises(ZeroDivisionError):
         thread.submit(0, lambda: 1 / 0).result(30)
+    thread.shutdown()
+
+
+@pytest.mark.parametrize(("later_s", "first"), [(8.0, "small"), (29.0, "small"), (31.0, "large")])
+def test_large_work_is_overtaken_for_as_long_as_sixteen_slices_take_and_not_for_ever(
+    later_s: float, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, begun, done, now_s = FairThread("test"), threading.Event(), list[str](), [0.0]
+    monkeypatch.setattr("memory_service.threads.time.monotonic", lambda: now_s[0])
+    futures = [thread.submit(0, begun.wait), thread.submit(200, lambda: done.append("large"))]
+    now_s[0] = later_s
+    futures.append(thread.submit(1, lambda: done.append("small")))
+    begun.set()
+    for future in futures:
+        future.result(30)
+    assert done[0] == first
     thread.shutdown()
 
 
