@@ -31,8 +31,8 @@ class AnswerabilityProbe:
     model_id: whose queries it reads; a tuned model needs another probe. weights: float32 [width] of queries as
     `QueryRecord` keeps them, of all heads with memory. numbers: int32 [m], rising, of memories that are read, and
     offsets: float32 [m], what is added to the weights' product there; between two numbers it is interpolated.
-    leans: by the label of a precision, what is taken off the last offset there: weights that are rounded to it lean to a
-    refusal.
+    leans: by the label of a precision, what is taken off the last offset there, because weights that are rounded to it
+    lean to a refusal.
     """
 
     model_id: str
@@ -64,11 +64,15 @@ class AnswerabilityProbe:
 
     def save(self, path: str | Path) -> None:
         """Write `answerability.npz`; the weights with half precision."""
-        weights, numbers = self.weights.astype(np.float16), self.numbers.astype(np.int32)
-        precisions, leans = np.array([*self.leans], np.str_), np.array([*self.leans.values()], np.float32)
-        offsets = self.offsets.astype(np.float32)
-        own = {"numbers": numbers, "offsets": offsets, "precisions": precisions, "leans": leans}
-        np.savez(path, model_id=self.model_id, weights=weights, **own)
+        np.savez(
+            path,
+            model_id=self.model_id,
+            weights=self.weights.astype(np.float16),
+            numbers=self.numbers.astype(np.int32),
+            offsets=self.offsets.astype(np.float32),
+            precisions=np.array([*self.leans], np.str_),
+            leans=np.array([*self.leans.values()], np.float32),
+        )
 
     @classmethod
     def load(cls, path: str | Path, config: ModelConfig, model_id: str) -> AnswerabilityProbe:
