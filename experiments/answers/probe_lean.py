@@ -68,7 +68,7 @@ def probe_lean(
     )
     for path, one, other in zip(data, exact, rounded, strict=True):
         more = fitted.biases(other.queries, other.memories) - fitted.biases(one.queries, one.memories)
-        shares = [refused(of, read) for of, read in ((fitted, one), (fitted, other), (corrected, other))]
+        shares = [refused(by, of) for by, of in ((fitted, one), (fitted, other), (corrected, other))]
         own = Mean.of(more.tolist())
         table.add_row(path.stem, str(own.n), f"{own.mean:.2f} ± {own.error:.2f}", *shares)
     console.print(table)
