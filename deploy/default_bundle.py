@@ -25,18 +25,19 @@ def bundle_of(model: str = MODEL) -> Path:
     return Path("build", "bundle" if model == PACKAGED else f"bundle-{model}")
 
 
-def ensure(bundle: Path, model: str = MODEL) -> bool:
+def ensure(bundle: Path, model: str = MODEL, *, calibrated: bool = True) -> bool:
     """Export `bundle` of a packaged model unless it is current; True if it was exported.
 
-    Of several processes one exports and the others wait. Raises CalledProcessError.
+    calibrated: whether its weights are rounded for the model's calibration rows, which takes most of the time. Of
+    several processes one exports and the others wait. Raises CalledProcessError.
     """
     bundle.parent.mkdir(parents=True, exist_ok=True)
     with bundle.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        state = made_from(model=ASSETS / model)
+        state = made_from(model=ASSETS / model) + ("" if calibrated else " not calibrated")
         if is_current(bundle, state):
             return False
-        export(bundle, model)
+        export(bundle, model, calibrated)
         record(bundle, state)
     return True
 
@@ -52,9 +53,10 @@ def record(bundle: Path, state: str) -> None:
     _note(bundle).write_text(f"{_digest([bundle / 'manifest.json'])} {state}")
 
 
-def export(bundle: Path, model: str) -> None:
+def export(bundle: Path, model: str, calibrated: bool) -> None:
     """Export a packaged model with the exporter's defaults, in a process of its own."""
-    code = "import sys; from memory_model.export.bundle import export_bundle; export_bundle(*sys.argv[1:])"
+    options = "" if calibrated else ", calibration=''"
+    code = f"import sys; from memory_model.export.bundle import export_bundle; export_bundle(*sys.argv[1:]{options})"
     subprocess.run([sys.executable, "-c", code, str(ASSETS / model), str(bundle)], check=True)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from matplotlib import pyplot as plt
 from rich.table import Table
 
 from memory3.errors import InvalidInput
@@ -99,6 +98,8 @@ def summary(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, 
 
 def draw(result: Mapping[str, Any], title: str, file: Path) -> None:
     """The paper's figure: accuracy against seconds a question, with standard errors; RAG's points are joined."""
+    from matplotlib import pyplot as plt
+
     figure, side = plt.subplots(figsize=(5, 3.4))
     for names in ([f"rag_{n}" for n in REFERENCES], [MEMORY], ["none"]):
         (y, y_error), (x, x_error) = (

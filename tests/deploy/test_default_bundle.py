@@ -65,8 +65,8 @@ def test_a_bundle_is_exported_once_until_its_sources_or_its_manifest_change(
 ) -> None:
     state, exports = ["first"], []
 
-    def export(bundle: Path, model: str) -> None:
-        exports.append(bundle)
+    def export(bundle: Path, model: str, calibrated: bool) -> None:
+        exports.append(calibrated)
         bundle.mkdir(exist_ok=True)
         (bundle / "manifest.json").write_text(f"{len(exports)}")
 
@@ -80,4 +80,6 @@ def test_a_bundle_is_exported_once_until_its_sources_or_its_manifest_change(
     (bundle / "manifest.json").write_text("another bundle")
     assert ensure(bundle)
     assert not ensure(bundle)
-    assert len(exports) == 3
+    assert ensure(bundle, calibrated=False)
+    assert not ensure(bundle, calibrated=False)
+    assert exports == [True, True, True, False]

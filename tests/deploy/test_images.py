@@ -13,8 +13,10 @@ from deploy.images import sbom
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RUN, MORE = re.findall(r"^(?:RUN|DEV) := (?:\$\(RUN\) )?(.+)$", (ROOT / "Makefile").read_text(), re.M)
 LOCKS = {
-    "dev": tuple(re.findall(r"^DEV := (.+)$", (ROOT / "Makefile").read_text(), re.M)[0].split()),
+    "run": tuple(RUN.split()),
+    "dev": (*RUN.split(), *MORE.split()),
     "service": ("service", "edge", "tracing"),
     "encoder": ("service", "edge", "tracing", "formats", "ray"),
     "edge": ("edge", "serve", "formats"),

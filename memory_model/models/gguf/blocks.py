@@ -14,8 +14,8 @@ from gguf.quants import dequantize
 from memory3.errors import InvalidInput
 from memory_model.models.gguf.header import StoredTensor
 
-_AT_ONCE = 1 << 20
-"""Values that are dequantised at once: what is held besides the result stays small."""
+_AT_ONCE = 1 << 17
+"""Values that are dequantised at once: what is held besides the result fits a core's cache."""
 _PLAIN = {GGMLQuantizationType.F32: "<f4", GGMLQuantizationType.F16: "<f2"}
 
 
@@ -53,8 +53,10 @@ def dequantized(tensor: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _numbers(data: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
     """Float32 [rows, width] of uint8 [rows, bytes of a row]."""
-    plain = _PLAIN.get(kind)
-    return data.view(plain).astype(np.float32) if plain else np.asarray(dequantize(data, kind), np.float32)
+    if plain := _PLAIN.get(kind):
+        return data.view(plain).astype(np.float32)
+    # As one long row, since the package takes 16 rows at a time and blocks do not know their row.
+    return np.asarray(dequantize(data.reshape(1, -1), kind), np.float32).reshape(len(data), -1)
 
 
 def _bfloat16_bits(values: np.ndarray) -> np.ndarray:

@@ -1,9 +1,8 @@
 """PDF files: reading order, words in one piece, tables, form fields, titles, and pages without text."""
 
-import os
+from importlib.resources import files
 from pathlib import Path
 
-import matplotlib
 import pytest
 from PIL import Image
 from reportlab.lib import colors
@@ -29,8 +28,8 @@ def read(path: Path) -> list[FileDocument]:
 def write(path: Path, *texts: str, title: str = "") -> Path:
     """A page of lines for each text; an empty text is a picture, as a scanner makes it."""
     canvas = Canvas(str(path))
-    font = os.path.join(os.path.dirname(matplotlib.__file__), "mpl-data", "fonts", "ttf", "DejaVuSans.ttf")
-    pdfmetrics.registerFont(TTFont("DejaVu", font))
+    font = files("matplotlib").joinpath("mpl-data", "fonts", "ttf", "DejaVuSans.ttf")
+    pdfmetrics.registerFont(TTFont("DejaVu", str(font)))
     canvas.setTitle(title)
     for text in texts:
         canvas.setFont("DejaVu", 11)
