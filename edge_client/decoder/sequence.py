@@ -27,11 +27,15 @@ WORTH_COPYING = 16
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Tokens `start` to `end` of a prompt, read with the same memories; missed: without those they should have had."""
+class ReadChunk:
+    """Tokens `start` to `end` of a prompt, read with the same memories.
+
+    memory_ids: of those. missed: without those that they should have had.
+    """
 
     start: int
     end: int
+    memory_ids: tuple[int, ...] = ()
     missed: bool = False
 
 
@@ -62,7 +66,8 @@ class CachedSequence(SequenceState):
     What was read is used again for a prompt that begins alike. Without memory that is every common token. With memory
     a chunk of a prompt reads memories by a query that depends on the text up to the chunk's end; so a chunk is kept if
     all of it is in the new prompt, and else read again from its start. A generated token depends on the text before
-    it and is kept like that. So the text in the cache is always as if this conversation had been the first.
+    it and is kept like that. So the text in the cache is always as if this conversation had been the first. Which
+    memories a query finds may have changed since: `ChunkRecalls` compares, and forgets what was read with others.
     """
 
     def __init__(self, decoder: SequenceDecoder, source: object = None) -> None:
@@ -70,8 +75,9 @@ class CachedSequence(SequenceState):
         self.decoder = decoder
         self.decoder_s = 0.0
         self.on_change: Callable[[], None] | None = None
-        self._chunks: list[_Chunk] = []  # as prompts were read
-        self._chunk_start: int | None = None  # where it is not what is read first
+        self._chunks: list[ReadChunk] = []  # as prompts were read
+        self._begun: ReadChunk | None = None  # the one of which a part is read again first
+        self.memory_ids: tuple[int, ...] = ()  # of the memories in the slots
         self._prompt_length = 0
         self._missed = False
         self._first_position = text_start(decoder.prefix, decoder.config.memory)
@@ -114,14 +120,31 @@ class CachedSequence(SequenceState):
             self._chunks = list(donor._chunks)
         elif memory != self.memory:
             slots.restart(self, memory)
-        self._chunk_start = next((c.start for c in self._chunks if c.start < kept < c.end), None)
-        self._chunks = [c for c in self._chunks if c.end <= kept]
-        del self.tokens[kept:]
-        self.drafted.clear()
+        self._begun = next((c for c in self._chunks if c.start < kept < c.end), None)
+        self._keep(kept)
         self._prompt_length, self._missed, self.over = len(ids), False, False
-        if not goes_on and self.memories:
-            slots.inject(self, ())
+        if not goes_on:
+            self.memory_ids = ()
+            if self.memories:
+                slots.inject(self, ())
         return kept
+
+    def _keep(self, tokens: int) -> None:
+        self._chunks = [c for c in self._chunks if c.end <= tokens]
+        del self.tokens[tokens:]
+        self.drafted.clear()
+
+    def chunk_of(self, token: int) -> ReadChunk | None:
+        """The chunk of the prompt, as it was read, that token number `token` of the text is in."""
+        chunks = [*self._chunks, self._begun] if self._begun else self._chunks
+        return next((c for c in chunks if c.start <= token < c.end), None)
+
+    def forget(self, start: int) -> None:
+        """Take back the text from token `start` on."""
+        if self.on_change is not None:
+            self.on_change()
+        self._begun = None
+        self.decoder.scheduler.call(lambda _: self._keep(start))
 
     def valid(self, ids: Sequence[int], memory: bool) -> int:
         """How many tokens of the prompt `ids` this sequence has read as they would be read now."""
@@ -145,9 +168,9 @@ class CachedSequence(SequenceState):
         self._check([*tokens, *draft])
         start, end = len(self.tokens), len(self.tokens) + len(tokens)
         if start < self._prompt_length:
-            first = start if self._chunk_start is None else self._chunk_start
-            self._chunks.append(_Chunk(first, end, self._missed))
-        self._chunk_start = None
+            first = self._begun.start if self._begun else start
+            self._chunks.append(ReadChunk(first, end, self.memory_ids, self._missed))
+        self._begun = None
         pieces = [tokens[n : n + PROMPT_TOKENS] for n in range(0, len(tokens), PROMPT_TOKENS)]
         found = [self._read(piece, all_logits, draft) for piece in pieces]
         self.decoder_s += time.perf_counter() - begun
@@ -159,9 +182,12 @@ class CachedSequence(SequenceState):
             self.decoder.give_way(len(tokens), self.per_step)
         return logits
 
-    def inject(self, memories: Sequence[ExplicitMemory]) -> None:
-        """Read these memories from the next token on; those that are in the slots already cost nothing."""
-        self._missed = False
+    def inject(self, memories: Sequence[ExplicitMemory], memory_ids: Sequence[int] = ()) -> None:
+        """Read these memories from the next token on; those that are in the slots already cost nothing.
+
+        memory_ids: theirs, which tell whether a chunk was read with the same ones.
+        """
+        self._missed, self.memory_ids = False, tuple(memory_ids)
         if len(memories) == len(self.memories) and all(a is b for a, b in zip(memories, self.memories, strict=True)):
             return
         if not self.memory:
@@ -207,8 +233,8 @@ class CachedSequence(SequenceState):
 
     def _become(self, slots: Slots, other: CachedSequence) -> None:
         slots.move(other, self)
-        self._chunks, self._chunk_start, self.source = other._chunks, other._chunk_start, other.source
-        self._prompt_length, self._missed = other._prompt_length, other._missed
+        self._chunks, self._begun, self.memory_ids = other._chunks, other._begun, other.memory_ids
+        self._prompt_length, self._missed, self.source = other._prompt_length, other._missed, other.source
         other._chunks = []
 
     def _check(self, tokens: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation
-from edge_client.generate.prompt import cut, requests_recall
+from edge_client.generate.prompt import cut, last_turn, requests_recall
 from edge_client.recall.outcome import MemoryRead, Recall, without
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import SLOW, LocalSource
@@ -52,7 +52,8 @@ class ChunkRecalls:
     policy: with mode `off` nothing is recalled. also: the conversation's own memories, searched next to the knowledge
     bases; None where it has none. worker: None for the engine's. cancellation: ends a wait. events: Recalled events
     that were not yet passed on. last: the last event of every chunk. read: what is in the slots, as it was recalled.
-    failed: whether a chunk went without memories because they could not be had.
+    kept: tokens of the prompt that were read before. failed: whether a chunk went without memories because they could
+    not be had.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ChunkRecalls:
         self.events: list[Recalled] = []
         self.last: dict[int, Recalled] = {}
         self.read: tuple[MemoryRead, ...] = ()
+        self.kept = 0
         self.failed = False
         self.worker: RecallSource | None = None if policy.mode is RecallMode.off else worker or engine.worker
         self._recaller = engine.recaller
@@ -82,13 +84,19 @@ class ChunkRecalls:
         self._content = [t for t, is_content in zip(prompt.ids, prompt.content, strict=True) if is_content]
         self._pending: _Pending | None = None
 
-    def read_prompt(self, reused: int) -> np.ndarray:
-        """Read the prompt from token `reused` on, every chunk with its own memories; the logits after the last token.
+    def read_prompt(self) -> np.ndarray:
+        """Read what the sequence has not read of the prompt, each chunk with its own memories; the last token's logits.
 
-        One call recalls for all chunks. Raises CancelledError.
+        A turn that is asked once more is recalled once more, because documents may have come, changed or gone: from the
+        first of its chunks on that has other memories now, it is read again. One call recalls for all chunks.
+        Raises CancelledError.
         """
-        held = bool(self._sequence.memories)
-        chunks = cut(self._prompt, self._tokenizer, self.chunk_tokens, reused, held=held)
+        text, first = self._sequence, len(self._sequence.tokens)
+        self.kept, held = first, bool(text.memories)
+        if not held and self.worker is not None:
+            known = text.chunk_of(min(first, last_turn(self._prompt)))
+            first = known.start if known is not None else first
+        chunks = cut(self._prompt, self._tokenizer, self.chunk_tokens, first, held=held)
         queries = [chunk.query for chunk in chunks if chunk.query is not None]
         begun = time.perf_counter()
         found = iter(self._wait(self._submit(queries)) if queries and self.worker is not None else [])
@@ -96,11 +104,16 @@ class ChunkRecalls:
         for chunk in chunks:
             if chunk.query is not None and self.worker is not None:
                 recall = next(found)
-                self._swap(len(self.last), recall, waited_ms, generated=False)
+                known = text.chunk_of(chunk.start)
+                if known is not None and not recall.error and known.memory_ids != _ids(recall):
+                    text.forget(chunk.start)
+                    self.kept = chunk.start
+                self._swap(len(self.last), recall, waited_ms, position=chunk.start)
                 if recall.error:
-                    self._sequence.miss()
+                    text.miss()
             self._cancellation.check()
-            logits = self._sequence.read(chunk.tokens)
+            if unread := chunk.tokens[max(len(text.tokens) - chunk.start, 0) :]:
+                logits = text.read(unread)
         return logits
 
     def take_over(self, earlier: Sequence[Recalled]) -> None:
@@ -139,7 +152,7 @@ class ChunkRecalls:
         pending, now = self._pending, time.perf_counter()
         if pending is not None and not pending.ticket.done() and now - pending.begun < self._recaller.queries.text_s:
             left_out = max(pending.chunk, *self.last) + 1
-            self._swap(left_out, without([query], SLOW, _BEHIND, "skipped")[0], 0.0, generated=True)
+            self._swap(left_out, without([query], SLOW, _BEHIND, "skipped")[0], 0.0)
             return
         self._give_up("they had not come when the next chunk's were requested")
         if query:
@@ -169,24 +182,27 @@ class ChunkRecalls:
         """The end of what was under way."""
         assert self._pending is not None
         pending, self._pending = self._pending, None
-        self._swap(pending.chunk, found, blocked_ms, generated=True)
+        self._swap(pending.chunk, found, blocked_ms)
 
-    def _swap(self, chunk: int, found: Recall, waited_ms: float, *, generated: bool) -> None:
-        """Give the slots these memories, or after an error leave them those they have; adds the event."""
+    def _swap(self, chunk: int, found: Recall, waited_ms: float, *, position: int | None = None) -> None:
+        """Give the slots these memories, or after an error leave them those they have; adds the event.
+
+        position: where in the prompt the chunk begins; None for a generated one, which begins now.
+        """
         kept, inject_ms = len(self._sequence.memories), 0.0
         if not found.error:
             begun = time.perf_counter()
-            self._sequence.inject(found.memories)
+            self._sequence.inject(found.memories, _ids(found))
             self.read = found.read
             inject_ms = 1e3 * (time.perf_counter() - begun)
         self.failed = self.failed or bool(found.error)
         times = replace(found.times, inject_ms=inject_ms)
         recalled = Recalled(
             chunk,
-            generated,
+            position is None,
             replace(found, times=times),
             kept=kept if found.error else 0,
-            position=len(self._sequence.tokens),
+            position=len(self._sequence.tokens) if position is None else position,
             blocked_ms=waited_ms + inject_ms,
         )
         self.events.append(recalled)
@@ -208,3 +224,8 @@ class ChunkRecalls:
         except TimeoutError:
             message = f"no memories {limit_s:g} s after they were needed"
             return without(ticket.queries, "DEADLINE_EXCEEDED", message, "late")
+
+
+def _ids(recall: Recall) -> tuple[int, ...]:
+    """Of the memories that are read, which name their content, in their order."""
+    return tuple(memory.memory_id for memory in recall.read if not memory.refused)

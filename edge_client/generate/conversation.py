@@ -136,10 +136,11 @@ class Conversation:
         except Memory3Error as failed:  # the text stays where it is as long as it fits
             self.events.append(Remembered(eviction.turns, 0, described(failed)))
             return False
-        rest, held = self.sequence.tokens[len(found.tokens) + eviction.fewer :], self.sequence.memories
+        rest = self.sequence.tokens[len(found.tokens) + eviction.fewer :]
+        held, ids = self.sequence.memories, self.sequence.memory_ids
         self.sequence.become(found)
         if rest:  # generated meanwhile
-            self.sequence.inject(held)
+            self.sequence.inject(held, ids)
             self.sequence.read(rest)
         self.events.append(Remembered(eviction.turns, references, error))
         if eviction.ahead:
@@ -256,10 +257,11 @@ class Conversation:
         text.per_step = per_step
         recalls = ChunkRecalls(engine, text, prompt, policy, engine.closing, self.memories)
         try:
-            recalls.read_prompt(text.begin(prompt.ids, memory=True))
+            text.begin(prompt.ids, memory=True)
+            recalls.read_prompt()
             while len(rest := answer.tokens[len(text.tokens) + fewer :]) > CLOSE:
                 engine.closing.check()
-                text.inject(answer.memories)
+                text.inject(answer.memories, answer.memory_ids)
                 text.read(rest[:PROMPT_TOKENS])
         finally:
             recalls.end()

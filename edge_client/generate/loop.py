@@ -124,7 +124,7 @@ class Answer:
                 self._attention.begin()
             elif self._probe is not None and sequence.memory:
                 sequence.record = self._asked
-            for event in self._tokens(reused):
+            for event in self._tokens():
                 if self._sampling.only_documents and isinstance(event, Token):
                     withheld.append(event)
                     continue
@@ -153,6 +153,7 @@ class Answer:
         own = refused or verdict is Verdict.from_the_model  # read from no memory
         if self._sampling.citations and attention is not None and not own:
             spans = spans_of(attention, self._texts, self._tokenizer)
+        reused = min(reused, self._recalls.kept)
         drafted, accepted = sequence.drafted_tokens - before[1], sequence.accepted_tokens - before[2]
         statistics = self._statistics(reused, sequence.decoder_s - before[0], drafted, accepted)
         contributed = self._contributions() if self._sampling.explain and whole else ()
@@ -168,14 +169,14 @@ class Answer:
             verdict,
         )
 
-    def _tokens(self, reused: int) -> Iterator[Event]:
+    def _tokens(self) -> Iterator[Event]:
         """Read the prompt, then one token after the other; every 64 of them get the memories of the next 64.
 
         The first 64 read what the last chunk of the prompt read (paper 3.1). What a chunk reads is recalled
         `lead_tokens` before it begins, so that decoding need not stand still: 0 when it shall wait ("exact").
         """
         recalls = self._recalls
-        logits = recalls.read_prompt(reused)
+        logits = recalls.read_prompt()
         yield from self._pending_events()
         if self._sampling.only_documents and not self._read_anything:
             self._generated, self._texts, self._reason = [self._refuses], [""], "end"

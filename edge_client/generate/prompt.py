@@ -80,6 +80,16 @@ def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit
     return Query(text, earlier) if text else None
 
 
+def last_turn(prompt: Prompt) -> int:
+    """Where in the text the last of what people and the model wrote begins; 0 if they wrote nothing."""
+    wrote = False
+    for n in range(len(prompt.ids) - 1, -1, -1):
+        if wrote and not prompt.content[n]:
+            return n + 1
+        wrote = wrote or prompt.content[n]
+    return 0
+
+
 def requests_recall(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
     """Whether the next chunk's memories are requested now, after `generated` tokens of an answer.
 

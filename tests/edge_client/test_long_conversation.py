@@ -104,12 +104,24 @@ def test_a_conversation_goes_on_past_its_context(model: EdgeModel, memory: str) 
     assert {e.reason for e in events if isinstance(e, Finished)} == {"length"}
 
 
+def test_a_prompt_that_the_background_reads_is_not_read_again(model: EdgeModel) -> None:
+    session = model.session(SYSTEM)
+    for turn in range(10):
+        events = talk(session, 1)
+        if any(isinstance(e, Remembered) for e in events[:3]):
+            said, sequence = tokens_of(events), session.conversation.sequence
+            assert sequence.tokens == [*session.conversation._prompt.ids, *said[:-1]], turn
+            return
+    pytest.fail("no turn left before an answer")
+
+
 def fresh(model: EdgeModel, session: ChatSession, text: Prompt) -> CachedSequence:
     """A sequence that has read a text in chunks, each with the memories that it retrieves."""
     sequence = model.engine.sequence(object())
     own = session.conversation.memories
     recalls = ChunkRecalls(model.engine, sequence, text, session._policy, Cancellation(), own)
-    recalls.read_prompt(sequence.begin(text.ids, memory=True))
+    sequence.begin(text.ids, memory=True)
+    recalls.read_prompt()
     return sequence
 
 

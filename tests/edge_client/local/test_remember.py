@@ -17,9 +17,12 @@ from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
 from edge_client.retrieval import RetrievalResult
+from edge_client.stream import Statistics, Token
 from memory3.errors import InvalidInput, ModelMismatch
 from memory3.files.bundle import Bundle
+from memory3.text.chat import Message
 from testing.tcp_proxy import TcpProxy
+from tests.edge_client.answers import finished, recalls_of
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
@@ -104,6 +107,33 @@ def test_a_prompt_waits_for_memories_of_this_device_longer_than_for_a_service(
     with EdgeModel.open(tiny.folder, offline=True, deadline_s=0.05, minimum_score=-1) as model:
         result = model.ask("Where is the key?", max_tokens=1)
     assert len(result.memories) == 2, result.errors
+
+
+def test_a_question_asked_again_reads_what_was_remembered_changed_and_forgotten_meanwhile(tiny: Bundle) -> None:
+    talk = [{"role": "user", "content": "Good day."}, {"role": "assistant", "content": "Good day."}]
+    question = {"role": "user", "content": "Where is the key of the shed?"}  # of several chunks
+
+    def answered(model: EdgeModel, *before: Message) -> tuple[list[float | None], set[str | None], Statistics]:
+        events = list(model.generate([*before, question], max_tokens=6, logprobs=0))
+        read = {memory.text for recalled in recalls_of(events) for memory in recalled.recall.read}
+        return [e.logprob for e in events if isinstance(e, Token)], read, finished(events).statistics
+
+    with EdgeModel.open(tiny.folder, offline=True, minimum_score=-1) as model:
+        answered(model)
+        for text in ("The key lies below the mat.", "The key is with Anna.", None):
+            model.remember(text, key="key") if text else model.forget("key")
+            again, same = answered(model), answered(model)
+            with EdgeModel.open(tiny.folder, offline=True, minimum_score=-1) as fresh:
+                want = answered(fresh)
+            assert again[0] == pytest.approx(want[0], abs=1e-4)
+            assert same[0] == pytest.approx(want[0], abs=1e-4)
+            assert again[1] == want[1] == ({text} if text else set())
+            assert (again[2].reused_tokens, same[2].reused_tokens) == (0, same[2].prompt_tokens - 1)
+        answered(model, *talk)
+        model.remember("The key is lost.", key="key")
+        _, read, statistics = answered(model, *talk)
+        assert read == {"The key is lost."}
+        assert 0 < statistics.reused_tokens < statistics.prompt_tokens // 2, "what was said before it is kept"
 
 
 def test_what_is_unchanged_costs_nothing_and_what_changed_is_replaced(
