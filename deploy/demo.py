@@ -122,7 +122,7 @@ def main() -> int:
 
 def run_walk(bundle: Path, model: str, *, full: bool) -> tuple[Walk, list[dict[str, Any]]]:
     """All steps; the answers to all questions."""
-    base = ModelFolder.open(ASSETS / model).base
+    base = ModelFolder.open(model).base
     if base.startswith(PREFIX):
         with step("model", f"{model}: fetched once into the cache of this user, and checked by its SHA-256"):
             run("memory-model", "pull", "--quiet", base.removeprefix(PREFIX))

@@ -245,7 +245,7 @@ def remember(
 ) -> Iterator[DocumentOutcome]:
     """Write documents into a knowledge base; what is there unchanged costs nothing, what is there in part goes on.
 
-    Yields after every piece that is stored ("writing"), and once for every document with its outcome. One that cannot
+    Yields before every piece that is written ("writing"), and once for every document with its outcome. One that cannot
     be read or split fails alone. documents: all of each file, by `FileDocument.source`; pages and rows that a file no
     longer has are dropped at the end. Raises StorageError and CorruptFile of the knowledge base.
     """
@@ -274,11 +274,10 @@ def _remembered(
     if whole not in (0, len(texts)):
         done = 0  # a tokenizer that cuts otherwise
     while done < len(texts):
+        yield DocumentOutcome(read.where, read.key, "writing", done, len(texts))
         piece = texts[done : done + PIECE]
         base.add(document, piece, writer.write(piece), first=done, whole=len(texts))
         done += len(piece)
-        if done < len(texts):
-            yield DocumentOutcome(read.where, read.key, "writing", done, len(texts))
     yield DocumentOutcome(read.where, read.key, "stored", done, len(texts))
 
 

@@ -245,7 +245,7 @@ class Drawn(Tolerant):
 
     model: str = ""
     """Any name: there is one model."""
-    temperature: float = Field(default=0.0, ge=0, le=100)
+    temperature: float = Field(default=0.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
     """0 and -1 keep all tokens."""

@@ -32,7 +32,7 @@ class Skipped:
 
 @dataclass
 class Report:
-    """Filled while files are found and read. read: documents by kind of file; files: files by kind."""
+    """Filled while files are found and read. read: documents by kind of file; files: those that they are of."""
 
     read: Counter[str] = field(default_factory=Counter)
     files: Counter[str] = field(default_factory=Counter)
@@ -46,8 +46,10 @@ class Report:
 
     def add(self, kind: str, documents: Iterable[FileDocument]) -> Iterator[FileDocument]:
         """The documents of one file of a kind, counted as they pass."""
-        self.files[kind] += 1
+        readable = False
         for document in documents:
+            self.files[kind] += not readable and not document.unreadable
+            readable = readable or not document.unreadable
             self.count(kind, document.where, document.source, document.unreadable, document.notes)
             yield document
 

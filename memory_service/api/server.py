@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -161,9 +163,7 @@ class Server:
             secure = credentials is not None
             self.port = server.add_secure_port(listen, credentials) if secure else server.add_insecure_port(listen)
         except RuntimeError as error:
-            raise StoreUnavailable(
-                f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
-            ) from error
+            raise _cannot_listen(settings.listen) from error
         self.open_metrics()
         await self._health.watch(runtime, None if address.host else address.path)
         await server.start()
@@ -290,11 +290,34 @@ def keep_what_is_loaded() -> None:
     gc.freeze()
 
 
+def _cannot_listen(address: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"cannot listen on {address}: the address is taken or not ours; choose another with --listen"
+    )
+
+
+def require_free(listen: str) -> None:
+    """Raise StoreUnavailable where another program listens there, before a model is loaded in vain."""
+    host, _, port = listen.rpartition(":")
+    if listen.startswith("unix:") or not port.isdigit():
+        return
+    with contextlib.suppress(socket.gaierror):  # gRPC resolves names in more ways, and says what is wrong
+        for family, kind, protocol, _, address in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    tried.bind(address)
+                except OSError as error:
+                    if error.errno == errno.EADDRINUSE:
+                        raise _cannot_listen(listen) from error
+
+
 async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Encoder]) -> None:
     """Opens the store, loads the model, listens and serves until SIGTERM or SIGINT, then stops gracefully.
 
     Raises what `open_store` and `load_encoder` raise; without either only the metrics port was open.
     """
+    require_free(settings.listen)
     raise_descriptor_limit()
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -103,12 +103,11 @@ def _reported(uploads: Iterator[Upload], report: Report) -> Iterator[Upload]:
     """The uploads; the report gets what workers read and assumed."""
     files: set[str] = set()
     for upload in uploads:
-        kind = name_of_kind(Path(upload.source))
-        report.files[kind] += upload.source not in files
-        files.add(upload.source)
-        report.count(
-            kind, upload.where, upload.source, upload.message if upload.reason == "UNREADABLE" else "", upload.notes
-        )
+        kind, unreadable = name_of_kind(Path(upload.source)), upload.reason == "UNREADABLE"
+        if not unreadable:
+            report.files[kind] += upload.source not in files
+            files.add(upload.source)
+        report.count(kind, upload.where, upload.source, upload.message if unreadable else "", upload.notes)
         yield upload
 
 

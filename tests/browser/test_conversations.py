@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from testing.processes import AppProcess
 from tests.browser.chat_page import (
@@ -80,6 +80,15 @@ def test_below_an_answer_stands_in_one_line_what_it_rests_on(
     open_small: OpenPage, verdict: str | None, read: list[str], sources: str, says: str
 ) -> None:
     page = open_small()
+    answer_with(page, verdict, read)
+    answer = ask_and_wait(page, "What is it?")
+    expect(answer.locator(".sources")).to_have_text(sources)
+    note = answer.locator(".note")
+    expect(note).to_contain_text(says) if says else expect(note).to_be_hidden()
+
+
+def answer_with(page: Page, verdict: str | None, read: list[str]) -> None:
+    """Have every question answered so."""
     event = {
         "choices": [{"delta": {"content": "I don't know."}, "finish_reason": "stop"}],
         "memory": {"chunks": [chunk_of("x", read)], "without_memory": False, "refused": False, "verdict": verdict},
@@ -87,10 +96,26 @@ def test_below_an_answer_stands_in_one_line_what_it_rests_on(
     }
     sent = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
     page.route("**/v1/chat/completions", lambda route: route.fulfill(body=sent, content_type="text/event-stream"))
-    answer = ask_and_wait(page, "What is it?")
-    expect(answer.locator(".sources")).to_have_text(sources)
-    note = answer.locator(".note")
-    expect(note).to_contain_text(says) if says else expect(note).to_be_hidden()
+
+
+def test_an_answer_that_found_nothing_says_which_files_were_not_read_yet(open_small: OpenPage) -> None:
+    page = open_small()
+    answer_with(page, "not_in_what_was_read", ["one"])
+    held: list[Route] = []
+    page.route("**/v1/local?key=*", lambda route: held.append(route))
+    files = [{"name": f"{n}.md", "mimeType": "text/markdown", "buffer": b"Lamp: Ida."} for n in range(2)]
+    page.get_by_role("button", name="Documents").click()
+    page.locator("#u-files").set_input_files(files)
+    page.locator("#upload-dialog").get_by_role("button", name="Done").click()
+    note = ask_and_wait(page, "Who has the lamp?").locator(".note")
+    expect(note).to_have_text("2 added files were not read yet when this was asked: ask again when all are ready.")
+    page.unroute("**/v1/local?key=*")
+    held[0].continue_()
+    page.get_by_role("button", name="Documents").click()
+    expect(page.locator("#u-list .good")).to_have_count(2, timeout=90_000)
+    page.locator("#upload-dialog").get_by_role("button", name="Done").click()
+    note = ask_and_wait(page, "Who has the lamp?", 2).locator(".note")
+    expect(note).to_contain_text("found no answer in what it read")
 
 
 def test_below_an_answer_stand_the_documents_it_was_read_from_those_that_gave_most_first(open_small: OpenPage) -> None:

@@ -73,7 +73,8 @@ def probed(
     loaded = tiny_loaded()
     nothing = np.zeros(query_width(loaded.config), np.float32)
     probe = probe_of(loaded.model_id, nothing if weights is None else weights, offsets)
-    vars(loaded)["probe"] = replace(probe, leans=leans or {})
+    own = {one: np.full(len(probe.numbers), lean, np.float32) for one, lean in (leans or {}).items()}
+    vars(loaded)["probe"] = replace(probe, leans=own)
     return loaded
 
 

@@ -222,6 +222,7 @@ async function run(mine, parent, question, begunOne, signal) {
   made.annotations ??= []; // one that was kept before there were any
   made.status = "waiting";
   made.error = "";
+  made.unread = documents.waiting();
   if (!begunOne && chosen.compare && chosen.mode !== "off") made.plain = begun();
   const said = branch(mine, parent).map((at) => mine.messages[at]);
   const messages = answering.conversationFor(said, mine.system);

@@ -6,8 +6,12 @@ import * as service from "./service.js";
 import { locale, t } from "./words.js";
 
 let line = Promise.resolve();
+let unread = 0;
 let ask = () => {};
 const opened = new Set(); // documents whose memories are shown
+
+/** How many added files are not read yet. */
+export const waiting = () => unread;
 
 /** Make the dialog work, and dropping files anywhere. askAbout: called with a document to ask about. */
 export function prepare(askAbout) {
@@ -16,6 +20,7 @@ export function prepare(askAbout) {
     add([...event.target.files]);
     event.target.value = "";
   });
+  window.addEventListener("beforeunload", (event) => unread && event.preventDefault());
   window.addEventListener("dragover", (event) => event.preventDefault());
   window.addEventListener("drop", (event) => {
     event.preventDefault();
@@ -102,7 +107,8 @@ function add(files) {
     const bar = h("progress", { max: 1, "aria-label": t`Progress of ${file.name}` });
     const state = h("span", { class: "dim" }, t`in line`);
     byId("u-list").append(h("li", {}, h("span", { class: "name" }, file.name), state, bar));
-    line = line.then(() => send(file, bar, state));
+    unread += 1;
+    line = line.then(() => send(file, bar, state)).finally(() => { unread -= 1; });
   }
 }
 

@@ -74,6 +74,7 @@ export class AnswerView {
       kind = "warn";
     } else if (!busy && !text) {
       text = VERDICTS[answer.verdict] ?? "";
+      if (text && answer.unread) text = t`${files(answer.unread)} not read yet when this was asked: ask again when all are ready.`;
       if (answer.chunks.some((chunk) => chunk.state === "offline" && chunk.service_error && !chunk.service_error.startsWith("OFFLINE"))) {
         [text, kind] = [t`The service did not answer; read from this device. ${text}`.trim(), "warn"];
       }
@@ -96,6 +97,8 @@ export class AnswerView {
     this.sources.disabled = busy && !answer.chunks.length;
   }
 }
+
+const files = (count) => (count === 1 ? t`1 added file was` : t`${count} added files were`);
 
 /** The documents that parts of an answer were read from, those that gave most of it first. */
 function citedBy(answer) {

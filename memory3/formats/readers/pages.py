@@ -7,6 +7,7 @@ ligatures and hyphens at line ends are resolved. Pages without text are read by 
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ _LIGATURES = str.maketrans(
     }
 )
 _OCR_DPI = 200
+for _library in ("pypdf", "pdfminer"):  # what they say of a broken file is told by our own error
+    logging.getLogger(_library).addHandler(logging.NullHandler())
 _HYPHEN = re.compile(r"(\w+)[-\u2010\u2011]\n(\w+)")
 _ENDED = re.compile(r"[.!?:。！？…][\"'”’)\]]*\Z")
 
@@ -75,7 +78,8 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
     except MissingFile:
         raise
     except Exception as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
-        yield FileDocument.failed(source, f"it is no readable PDF: {error}", position)
+        why = f"it is no readable PDF: {error}" + ("" if position else "; copy it again, or save it anew from a viewer")
+        yield FileDocument.failed(source, why, position)
         return
     notes = []
     if numbers_without:

@@ -28,7 +28,7 @@ def test_every_file_of_a_folder_is_read_or_named_with_the_reason(tmp_path: Path)
     documents = [one for source in find_sources([tmp_path], report) for one in read_documents(source, report=report)]
     assert len(documents) == 5
     assert report.lines() == [
-        "read: 2 text, 1 CSV (2 documents), 1 Markdown",
+        "read: 1 CSV (2 documents), 1 Markdown, 1 text",
         f"skipped 2 hidden: {tmp_path}/.git, {tmp_path}/sub/.env",
         f"skipped 1 empty: {tmp_path}/empty.md",
         f"skipped 2 no regular file: {tmp_path}/gone (a broken link), {tmp_path}/pipe",

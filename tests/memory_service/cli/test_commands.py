@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -62,7 +63,7 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
         "line 4",
         "facts.jsonl, line 5: UNREADABLE: not valid UTF-8",
         "bad.txt",
-        "read: 2 text, 1 JSON lines (3 documents), 1 Markdown",
+        "read: 1 JSON lines (3 documents), 1 Markdown, 1 text",
         "front matter became metadata and text: x",
     ):
         assert part in done.stderr, part
@@ -210,6 +211,19 @@ def test_serve_says_what_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert says in line
     assert "listening" not in refused.output
     assert not (tmp_path / "x").exists() or "none" not in options, "a wrong bundle leaves no store"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_a_taken_address_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr("memory_service.write.model_encoder.ModelEncoder.open", None)  # must not be called
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"{host}:{taken.getsockname()[1]}"
+        refused = CliRunner().invoke(app, ["serve", "--listen", listen, "--store", f"file://{tmp_path}/x"])
+    assert refused.exit_code == 1
+    assert f"error: cannot listen on {listen}: the address is taken or not ours; choose" in refused.stderr
+    assert not (tmp_path / "x").exists()
 
 
 def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:

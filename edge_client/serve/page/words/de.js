@@ -1,6 +1,7 @@
 // German. The reader is “du”.
 
 export default {
+  "1 added file was": "war 1 hinzugefügte Datei",
   "1 document read.": "1 Dokument gelesen.",
   "1 memory": "1 Erinnerung",
   "A small model on this device answers from memories of documents, which it looks up again for every 64 tokens. None of their text is in the prompt.": "Ein kleines Modell auf diesem Gerät antwortet aus Erinnerungen an Dokumente, die es alle 64 Tokens neu nachschlägt. Nichts von ihrem Text steht im Prompt.",
@@ -179,10 +180,12 @@ export default {
   "Without memory": "Ohne Gedächtnis",
   "Your question": "Deine Frage",
   "{0} (on this device)": "{0} (auf diesem Gerät)",
+  "{0} added files were": "waren {0} hinzugefügte Dateien",
   "{0} documents read.": "{0} Dokumente gelesen.",
   "{0} memories": "{0} Erinnerungen",
   "{0} more": "{0} weitere",
   "{0} ms; decoding stood still for {1} ms": "{0} ms; das Schreiben stand {1} ms still",
+  "{0} not read yet when this was asked: ask again when all are ready.": "Als dies gefragt wurde, {0} noch nicht gelesen: Frag noch einmal, wenn alles bereit ist.",
   "{0} of {1}": "{0} von {1}",
   "{0} of {1} tokens": "{0} von {1} Tokens",
   "{0} tokens": "{0} Tokens",

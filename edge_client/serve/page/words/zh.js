@@ -1,6 +1,7 @@
 // Simplified Chinese.
 
 export default {
+  "1 added file was": "有 1 个添加的文件",
   "1 document read.": "读取了 1 个文档。",
   "1 memory": "1 条记忆",
   "A small model on this device answers from memories of documents, which it looks up again for every 64 tokens. None of their text is in the prompt.": "本设备上的小模型根据文档的记忆作答，每 64 个 token 重新检索一次。提示词中不含任何文档原文。",
@@ -179,10 +180,12 @@ export default {
   "Without memory": "无记忆",
   "Your question": "你的问题",
   "{0} (on this device)": "{0}（本设备）",
+  "{0} added files were": "有 {0} 个添加的文件",
   "{0} documents read.": "读取了 {0} 个文档。",
   "{0} memories": "{0} 条记忆",
   "{0} more": "另有 {0} 个",
   "{0} ms; decoding stood still for {1} ms": "{0} ms；生成暂停了 {1} ms",
+  "{0} not read yet when this was asked: ask again when all are ready.": "提问时{0}尚未读完：请在全部就绪后再问一次。",
   "{0} of {1}": "{0} / {1}",
   "{0} of {1} tokens": "{0} / {1} token",
   "{0} tokens": "{0} token",
