@@ -37,7 +37,6 @@ def probe_lean(
     model: Annotated[Path, typer.Option(help="Model folder with a probe.")] = ASSETS / MODEL,
     limit: Annotated[int | None, typer.Option(min=2, help="Questions of each file.")] = None,
     most_wrong: Annotated[float, typer.Option(min=0, max=1, help="Share of answerable questions refused.")] = 0.05,
-    memories: Annotated[list[int] | None, typer.Option(help="Read by each; by default all numbers of the probe.")] = None,
     save: Annotated[bool, typer.Option(help="Write it into the model folder's probe.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="Of the decoder.")] = 1,
 ) -> None:
@@ -46,43 +45,37 @@ def probe_lean(
     probe, decoder = subject.probe, BatchingDecoder.open(opened, provider="cpu", threads=threads)
     if probe is None or opened.manifest.model_id != probe.model_id:
         raise InvalidInput(f"{bundle} and {model} need one model with a probe: `memory-model fit-refusal` fits one")
-    numbers = probe.numbers.tolist()
-    if unknown := sorted(set(memories or ()) - set(numbers)):
-        raise InvalidInput(f"the probe has offsets for {numbers} memories, not for {unknown}")
     subject.bank.written = WrittenMemories(subject.loaded)
-    precision, fitted = decoder.backend.precision, replace(probe, leans={})
-    leans = probe.leans.get(precision, np.zeros(len(numbers), np.float32)).copy()
+    exact, rounded, precision = list[Signals](), list[Signals](), decoder.backend.precision
+    for path in data:
+        run = Evaluation(subject, open_rows(path, limit), ["memory"])
+        with progress_bar(f"{path.stem}, bfloat16", len(run.rows)) as advance, subject.computing("auto"):
+            exact.append(signals(run, advance))
+        with progress_bar(f"{path.stem}, {precision}", len(run.rows)) as advance:
+            found = []
+            for row, references in zip(run.rows, run.given, strict=True):
+                found.append(read(decoder, subject, subject.prompt(row.question), references))
+                advance(1)
+        margins, queries = (np.stack(part) for part in zip(*found, strict=True))
+        rounded.append(exact[-1]._replace(margins=margins, queries=queries))
+    fitted = replace(probe, leans={})
+    scores = np.concatenate([(of.margins + fitted.biases(of.queries, of.memories))[of.answerable] for of in rounded])
+    found_here = round(max(0.0, float(np.quantile(scores, 1 - most_wrong))), 2)
+    lean = found_here if save else probe.leans.get(precision, found_here)
+    corrected = replace(fitted, leans={precision: lean}).at(precision)
     table = Table(
-        "questions", "memories", "n", "more than in bfloat16", "refused wrongly, rightly: bfloat16", precision, "corrected"
+        "questions", "n", "more than in bfloat16", "refused wrongly, rightly: bfloat16", precision, "corrected"
     )
-    for number in memories or numbers:
-        exact, rounded = list[Signals](), list[Signals]()
-        for path in data:
-            run = Evaluation(subject, open_rows(path, limit), ["memory"], distractors=number - 1)
-            with progress_bar(f"{path.stem}, {number}, bfloat16", len(run.rows)) as advance, subject.computing("auto"):
-                exact.append(signals(run, advance))
-            with progress_bar(f"{path.stem}, {number}, {precision}", len(run.rows)) as advance:
-                found = []
-                for row, references in zip(run.rows, run.given, strict=True):
-                    found.append(read(decoder, subject, subject.prompt(row.question), references))
-                    advance(1)
-            margins, queries = (np.stack(part) for part in zip(*found, strict=True))
-            rounded.append(exact[-1]._replace(margins=margins, queries=queries))
-        if save:
-            scores = [(of.margins + fitted.biases(of.queries, of.memories))[of.answerable] for of in rounded]
-            leans[numbers.index(number)] = max(0.0, float(np.quantile(np.concatenate(scores), 1 - most_wrong)))
-        corrected = replace(fitted, leans={precision: leans}).at(precision)
-        for path, one, other in zip(data, exact, rounded, strict=True):
-            more = fitted.biases(other.queries, other.memories) - fitted.biases(one.queries, one.memories)
-            shares = [refused(by, of) for by, of in ((fitted, one), (fitted, other), (corrected, other))]
-            own = Mean.of(more.tolist())
-            table.add_row(path.stem, str(number), str(own.n), f"{own.mean:.2f} ± {own.error:.2f}", *shares)
+    for path, one, other in zip(data, exact, rounded, strict=True):
+        more = fitted.biases(other.queries, other.memories) - fitted.biases(one.queries, one.memories)
+        shares = [refused(by, of) for by, of in ((fitted, one), (fitted, other), (corrected, other))]
+        own = Mean.of(more.tolist())
+        table.add_row(path.stem, str(own.n), f"{own.mean:.2f} ± {own.error:.2f}", *shares)
     console.print(table)
-    each = ", ".join(f"{lean:.2f} of {number}" for number, lean in zip(numbers, leans, strict=True))
-    console.print(f"leans of {precision}, by memories: {each}")
+    console.print(f"lean of {precision}: {lean:.2f}")
     if save:
         path = model / PROBE_FILE
-        replace(probe, leans={**probe.leans, precision: leans}).save(path)
+        replace(probe, leans={**probe.leans, precision: lean}).save(path)
         console.print(f"written to [bold]{path}[/bold]; export the bundle again")
 
 

@@ -31,20 +31,21 @@ class AnswerabilityProbe:
     model_id: whose queries it reads; a tuned model needs another probe. weights: float32 [width] of queries as
     `QueryRecord` keeps them, of all heads with memory. numbers: int32 [m], rising, of memories that are read, and
     offsets: float32 [m], what is added to the weights' product there; between two numbers it is interpolated.
-    leans: by the label of a precision, float32 [m], what is taken off the offsets there, because weights that are
-    rounded to it lean to a refusal.
+    leans: by the label of a precision, what is taken off the last offset there, because weights that are rounded to it
+    lean to a refusal.
     """
 
     model_id: str
     weights: np.ndarray
     numbers: np.ndarray
     offsets: np.ndarray
-    leans: Mapping[str, np.ndarray] = field(default_factory=dict)
+    leans: Mapping[str, float] = field(default_factory=dict)
 
     def at(self, precision: str) -> AnswerabilityProbe:
         """The probe for weights that are rounded to this precision."""
-        lean = self.leans.get(precision)
-        return replace(self, offsets=self.offsets if lean is None else self.offsets - lean, leans={})
+        offsets = self.offsets.copy()
+        offsets[-1] -= self.leans.get(precision, 0.0)
+        return replace(self, offsets=offsets, leans={})
 
     def biases(self, queries: np.ndarray, memories: ArrayLike) -> np.ndarray:
         """Logits [n] that the refusal's first token gets after prompts with these queries [n, width].
@@ -80,8 +81,8 @@ class AnswerabilityProbe:
             with np.load(path, allow_pickle=False) as file:
                 own, weights = str(file["model_id"]), file["weights"].astype(np.float32)
                 numbers, offsets = file["numbers"].astype(np.int32), file["offsets"].astype(np.float32)
-                precisions, measured = (file.get(n, ()) for n in ("precisions", "leans"))
-                leans = {str(one): np.asarray(lean, np.float32) for one, lean in zip(precisions, measured, strict=True)}
+                measured = (file[n].tolist() if n in file else [] for n in ("precisions", "leans"))
+                leans = dict(zip(*measured, strict=True))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CorruptFile(f"{path} is no probe of answerability: {error}") from error
         if own != model_id:
@@ -93,8 +94,8 @@ class AnswerabilityProbe:
         rising = numbers.ndim == 1 and len(numbers) > 0 and bool((np.diff(numbers) > 0).all())
         if not rising or offsets.shape != numbers.shape or not np.isfinite(offsets).all():
             raise CorruptFile(f"{path} has not one finite offset for each of its numbers of memories")
-        if not all(lean.shape == numbers.shape and np.isfinite(lean).all() for lean in leans.values()):
-            raise CorruptFile(f"{path} has not one finite lean for each of its precisions and numbers of memories")
+        if not np.isfinite(np.array([*leans.values()], np.float32)).all():
+            raise CorruptFile(f"{path} has no finite lean for each of its precisions")
         return cls(own, weights, numbers, offsets, leans)
 
 

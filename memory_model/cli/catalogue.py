@@ -29,12 +29,15 @@ def pull(
     from memory_model.catalogue.table import entry_of
 
     entry = entry_of(name)
+    there = entry.fetched
     with progress_bars(bytes_of=True) as bars:
-        task = bars.add_task(entry.name, total=entry.bytes)
+        task = bars.add_task(f"{entry.name} (there, being checked)" if there else entry.name, total=entry.bytes)
         path = fetch(
             entry, source, lambda way, done: bars.update(task, completed=done, description=f"{entry.name} ({way})")
         )
         bars.update(task, completed=entry.bytes)
+    if there and source is not None:
+        console.print(f"{entry.name} was in the cache already: {source} was not read")
     if quiet:
         return
     console.print(f"{entry.name}: {entry.about}, {entry.licence}, SHA-256 checked, in [bold]{path}[/bold]")

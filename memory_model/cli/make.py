@@ -17,7 +17,9 @@ _TUNED_HEADS = 8
 
 
 def new(
-    base: Annotated[Path, typer.Argument(help="Hugging Face folder or .gguf file.")],
+    base: Annotated[
+        Path, typer.Argument(help="Hugging Face folder, .gguf file, or `catalogue:NAME` of `memory-model list`.")
+    ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
     heads: Annotated[
         str,

@@ -73,8 +73,7 @@ def probed(
     loaded = tiny_loaded()
     nothing = np.zeros(query_width(loaded.config), np.float32)
     probe = probe_of(loaded.model_id, nothing if weights is None else weights, offsets)
-    own = {one: np.full(len(probe.numbers), lean, np.float32) for one, lean in (leans or {}).items()}
-    vars(loaded)["probe"] = replace(probe, leans=own)
+    vars(loaded)["probe"] = replace(probe, leans=leans or {})
     return loaded
 
 

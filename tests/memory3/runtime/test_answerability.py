@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from memory3.errors import CorruptFile, InvalidInput, ModelMismatch
 from memory3.runtime.answerability import PROBE_FILE, AnswerabilityProbe, query_width
@@ -43,14 +44,14 @@ def of_one_and_five() -> Signals:
 def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
     config = tiny_config()
     weights = np.arange(query_width(config), dtype=np.float32)
-    probe = replace(probe_of("ab", weights, {1: -2.5, 5: 1.5}), leans={"int4": np.array([0.25, 0.5])})
+    probe = replace(probe_of("ab", weights, {1: -2.5, 5: 1.5}), leans={"int4": 0.5})
     probe.save(tmp_path / PROBE_FILE)
     found = AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "ab")
     assert (found.weights.tolist(), found.numbers.tolist()) == (probe.weights.tolist(), [1, 5])
     assert (found.offsets.tolist(), found.digest) == ([-2.5, 1.5], probe.digest)
     nothing = np.zeros((4, len(weights)), np.float32)
     assert found.biases(nothing, [1, 2, 5, 7]).tolist() == [-2.5, -1.5, 1.5, 1.5], "between two numbers, interpolated"
-    assert [found.at(precision).offsets.tolist() for precision in ("int4", "int8")] == [[-2.75, 1], [-2.5, 1.5]]
+    assert [found.at(precision).offsets.tolist() for precision in ("int4", "int8")] == [[-2.5, 1], [-2.5, 1.5]]
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model ab…, not cd….*fit-refusal"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "cd")
 
@@ -70,14 +71,10 @@ def test_offsets_that_do_not_fit_their_numbers_are_refused(numbers: object, offs
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, tiny_config(), "ab")
 
 
-@pytest.mark.parametrize("leans", [[[np.nan]], [[0.5, 0.5]], [0.5]])
-def test_leans_that_are_not_finite_or_not_one_for_each_number_are_refused(leans: list[object], tmp_path: Path) -> None:
-    probe = probe_of("ab", np.zeros(query_width(tiny_config()), np.float32))
-    probe.save(tmp_path / PROBE_FILE)
-    with np.load(tmp_path / PROBE_FILE) as file:
-        parts = {**file, "precisions": np.array(["int4"]), "leans": np.array(leans, np.float32)}
-    np.savez(tmp_path / PROBE_FILE, **parts)
-    with pytest.raises(CorruptFile, match="one finite lean for each"):
+def test_a_lean_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    weights = np.zeros(query_width(tiny_config()), np.float32)
+    replace(probe_of("ab", weights), leans={"int4": np.nan}).save(tmp_path / PROBE_FILE)
+    with pytest.raises(CorruptFile, match="finite lean"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, tiny_config(), "ab")
 
 
@@ -95,8 +92,6 @@ def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_fit_is_that_of_scikit_learn() -> None:
-    from sklearn.linear_model import LogisticRegression
-
     found, large = synthetic(), 1e3  # a large margin has a weight that no penalty matters to
     scaled = (found.queries - found.queries.mean(0)) / found.queries.std(0)
     inputs = np.column_stack([scaled, large * found.margins])
