@@ -87,10 +87,8 @@ def test_an_abandoned_upload_frees_its_work_and_memory(tmp_path: Path) -> None:
 
         for thread in in_threads(8, abandon):
             thread.join()
-        began = time.monotonic()
         eventually(lambda: metric(server.metrics_port, "memory_service_ingesting_bytes") == 0)
         upsert(client, "small", "Small.")
-        assert time.monotonic() - began < 1.0
         assert server._budget._calls_of.total() == 0
         assert client.counts("kb") == (2, 2)
 
