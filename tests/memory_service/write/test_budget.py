@@ -77,8 +77,18 @@ def test_a_small_document_does_not_wait_behind_sixteen_large_ones(tmp_path: Path
 
 
 def test_an_abandoned_upload_frees_its_work_and_memory(tmp_path: Path) -> None:
+    class Counting(HashEncoder):
+        embedded = 0
+
+        def embed(self, references: Sequence[str]) -> np.ndarray:
+            time.sleep(0.001 * len(references))
+            self.embedded += len(references)
+            return super().embed(references)
+
     settings = {"ingest_memory_bytes": 1 << 30, "metrics_listen": "127.0.0.1:0"}
-    with running(tmp_path, HashEncoder(), **settings) as (client, server):
+    encoder = Counting()
+    whole = len(encoder.split(LONG * 3, ""))
+    with running(tmp_path, encoder, **settings) as (client, server):
         upsert(client, "first", "The first.")
 
         def abandon(n: int) -> None:
@@ -89,6 +99,7 @@ def test_an_abandoned_upload_frees_its_work_and_memory(tmp_path: Path) -> None:
             thread.join()
         eventually(lambda: metric(server.metrics_port, "memory_service_ingesting_bytes") == 0)
         upsert(client, "small", "Small.")
+        assert encoder.embedded < whole / 10, "of eight such documents"
         assert server._budget._calls_of.total() == 0
         assert client.counts("kb") == (2, 2)
 
