@@ -1,6 +1,7 @@
 """What the documents name exists: programs, options, settings, files, links, decisions, stages and their bytes."""
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -52,9 +53,15 @@ def calls(text: str) -> Iterator[tuple[str, list[str]]]:
         yield program, words.partition(" #")[0].split()
 
 
+@functools.cache
+def commands(program: str) -> Any:
+    """A program's group of commands."""
+    return typer.main.get_command(importlib.import_module(PROGRAMS[program]).app)
+
+
 def resolved(program: str, words: list[str]) -> tuple[Any, list[str]]:
     """The command or group that the words name, and the words after its name."""
-    command: Any = typer.main.get_command(importlib.import_module(PROGRAMS[program]).app)
+    command = commands(program)
     while words and hasattr(command, "commands"):
         assert words[0] in command.commands, f"{program} has no command {words[0]}"
         command, words = command.commands[words[0]], words[1:]

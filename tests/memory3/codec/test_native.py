@@ -110,10 +110,15 @@ def test_a_codec_too_wide_to_fold_is_left_to_numpy_or_multiplied_in_bytes() -> N
         assert isinstance(found, ByteProduct) if library.multiplies else found is None
 
 
-multiplying = [library for library in libraries() if library.multiplies]
+@pytest.fixture(scope="module")
+def multiplying() -> Library:
+    """The library at the lowest level that multiplies bytes."""
+    found = [library for library in libraries() if library.multiplies]
+    if not found:
+        pytest.skip("this processor has no AVX-512 with VNNI")
+    return found[0]
 
 
-@pytest.mark.skipif(not multiplying, reason="this processor has no AVX-512 with VNNI")
 @given(
     st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([2, 6, 8, 10])),
     st.sampled_from([16, 48, 64, 80]),
@@ -123,14 +128,14 @@ multiplying = [library for library in libraries() if library.multiplies]
 )
 @settings(max_examples=25, deadline=None)
 def test_a_product_of_bytes_is_within_its_rounding_of_what_numpy_decodes(
-    shape: tuple[int, int, int], head_dim: int, together: int, n: int, seed: int
+    multiplying: Library, shape: tuple[int, int, int], head_dim: int, together: int, n: int, seed: int
 ) -> None:
     parts, bits, wide = shape
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, parts, bits, wide, head_dim * together, None, together)
     codes, indices = rng.integers(0, 256, (n, tables.code_bytes), np.uint8), rng.permutation(n * together)
     found = np.full((n * together, head_dim), np.nan, np.float32)
-    ByteProduct(tables, multiplying[0]).decode_into(codes, indices, found)
+    ByteProduct(tables, multiplying).decode_into(codes, indices, found)
     wanted = ProductCodec(tables).decode(codes)
     step = np.ptp(tables.codewords, axis=1).reshape(-1, 1) / 255
     reach = step * np.abs(tables.basis)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from memory3.errors import CorruptFile, InvalidInput, ModelMismatch
 from memory3.runtime.answerability import PROBE_FILE, AnswerabilityProbe, query_width
@@ -92,6 +91,8 @@ def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_fit_is_that_of_scikit_learn() -> None:
+    from sklearn.linear_model import LogisticRegression  # seconds, in every process that collects this file
+
     found, large = synthetic(), 1e3  # a large margin has a weight that no penalty matters to
     scaled = (found.queries - found.queries.mean(0)) / found.queries.std(0)
     inputs = np.column_stack([scaled, large * found.margins])
