@@ -16,6 +16,15 @@ def test_words_of_the_question_are_no_evidence(answer: str, found: float | None)
     assert words_found(answer, "What is the password of Lyra?", [NOTE]) == found
 
 
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [("No.", None), ("Yes", None), ("是", None), ("No, kite-55.", 1.0), ("No, swordfish.", 0.0), ("not cut off", 1.0)],
+)
+def test_a_yes_or_no_is_no_evidence(answer: str, found: float | None) -> None:
+    text = f"{NOTE} No visitors, yes?"
+    assert words_found(answer, "Is the password of Lyra known?", [text]) == found
+
+
 def test_characters_of_scripts_without_spaces_are_words() -> None:
     assert words_found("密码是风筝", "密码是什么？", ["风筝"]) == 1.0
 
