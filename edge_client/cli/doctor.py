@@ -248,7 +248,7 @@ def pull(
     ] = None,
     precision: Annotated[
         str,
-        typer.Option(metavar="LABEL", help="Download the bundle of this precision. [default: what suits --provider]"),
+        typer.Option(metavar="LABEL", help="Download the bundle of this precision; default: what suits --provider."),
     ] = "",
 ) -> None:
     """Download the service's bundle, or with --kb a memory pack.

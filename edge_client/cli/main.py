@@ -57,7 +57,7 @@ EXIT_CODES = (
     "the cause needs fixing, such as a service with another model or a missing API key; 130 interrupted."
 )
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
+app = typer.Typer(no_args_is_help=True, epilog=EXIT_CODES)
 
 PATIENCE_S = 10.0
 """How long `ask` waits for memories: nobody watches its words come, and it has no later chunk to make up for them."""
@@ -183,11 +183,11 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
 def serve(
     given: dict[str, Any],
     memory: Annotated[RecallMode | None, typer.Option("--memory", help="Default memory mode of requests.")] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; default: 127.0.0.1.")] = None,
     lan: Annotated[bool, typer.Option("--lan", help="Listen on the network, with a key; prints a QR code.")] = False,
     tls: Annotated[bool | None, typer.Option("--tls", help="Serve HTTPS with a self-signed certificate.")] = None,
-    port: Annotated[int | None, typer.Option("--port", min=0, help="Port; 0 takes a free one. [default: 8080]")] = None,
-    parallel: Annotated[int | None, typer.Option(min=1, help="Concurrent answers. [default: 4]")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, help="Port; 0 takes a free one; default: 8080.")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Concurrent answers; default: 4.")] = None,
     port_file: Annotated[Path | None, typer.Option(help="File to write the port to, once ready.")] = None,
 ) -> None:
     """Serve OpenAI's API under /v1 and a chat page at /.

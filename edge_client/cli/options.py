@@ -38,14 +38,14 @@ class Memory(str, Enum):
 
 SETTINGS = {
     "bundle": "Bundle folder.",
-    "local": "Folder of this device's own knowledge bases. [default: the user's, ~/.local/share/memory3-edge/local]",
+    "local": "Folder of this device's own knowledge bases; default: the user's, ~/.local/share/memory3-edge/local.",
     "service": "Address of the service, host:port.",
     "knowledge_base": "Knowledge base to read; several as a,b.",
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
     "without and then with memories.",
     "offline": "Never call the service; read only memories on this device.",
     "provider": f"What runs the decoder: {', '.join(provider_names()[:-1])} or {provider_names()[-1]}.",
-    "model": "Folder of the model that provider torch runs; the bundle was exported from it. [default: packaged]",
+    "model": "Folder of the bundle's model, which provider torch runs; default: the packaged one.",
 }
 ANSWER = {
     "max_tokens": "Longest answer, in tokens.",
@@ -142,8 +142,8 @@ def with_options(*settings: str, answer: bool = False) -> Callable[[Command], Co
 def _option(name: str, help: str, kind: Any, default: Any) -> inspect.Parameter:
     flags = FLAGS.get(name, (f"--{name.replace('_', '-')}",))
     shown = default.value if isinstance(default, Enum) else default
-    stated = "" if shown in (None, (), False) else f" [default: {shown}]"
-    option = typer.Option(*flags, help=f"{help}{stated}", show_default=False)
+    stated = help if shown in (None, (), False) else f"{help[:-1]}; default: {shown}."
+    option = typer.Option(*flags, help=stated, show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[TYPES.get(name, kind) | None, option]
     )

@@ -128,6 +128,13 @@ def test_every_command_has_a_version_and_ends_silently_while_it_loads(program: s
         assert b"Traceback" not in said
 
 
+def test_the_help_has_the_boxes_of_the_other_programs_and_every_default() -> None:
+    shown = run("serve", "--help").output
+    assert "─ Options ─" in shown
+    for default in ("127.0.0.1", "8080", "build/bundle", "the user's", "the packaged one"):
+        assert f"default: {default}" in " ".join(shown.replace("│", " ").split())
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 @pytest.mark.parametrize("host", ["::1", "::"])
 def test_the_address_that_is_printed_answers(tiny: Bundle, nobody: str, tmp_path: Path, host: str) -> None:
