@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -71,6 +72,14 @@ class Entry:
     def fetched(self) -> bool:
         """Whether the cache has it."""
         return self.path.is_file() and self.path.stat().st_size == self.bytes
+
+    @property
+    def installed(self) -> bool:
+        """Whether the Python package that is the whole file is installed."""
+        if self.packages is None or self.packages.parts > 1:
+            return False
+        spec = importlib.util.find_spec(self.packages.name.format(1).replace("-", "_"))
+        return bool(spec and spec.origin and (Path(spec.origin).parent / self.file).is_file())
 
     def require(self) -> Path:
         """The file; raises MissingFile with the command that fetches it."""

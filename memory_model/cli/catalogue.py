@@ -52,9 +52,8 @@ def list_models() -> None:
 
     table = Table("base", "what", "MB", "licence", "fetched")
     for entry in entries().values():
-        table.add_row(
-            entry.name, entry.about, f"{entry.bytes / 1e6:,.0f}", entry.licence, "yes" if entry.fetched else ""
-        )
+        there = "yes" if entry.fetched else "as a package" if entry.installed else "no"
+        table.add_row(entry.name, entry.about, f"{entry.bytes / 1e6:,.0f}", entry.licence, there)
     Console().print(table)
     names = (f"{name} (default)" if name == MODEL else name for name in packaged_models())
     Console().print(f"packaged model folders, for --model: {', '.join(names)}")

@@ -19,6 +19,7 @@ from memory_model.catalogue import pull as pulling
 from memory_model.catalogue import table
 from memory_model.catalogue.pull import pull
 from memory_model.catalogue.table import Entry, Hub, Packages, entries, entry_of
+from memory_model.cli.catalogue import list_models
 from memory_model.models.folder import DEFAULT, ModelFolder, packaged_models
 from tests.memory_model.models.gguf_files import write_gguf
 from tests.memory_model.models.published import published
@@ -215,6 +216,19 @@ def test_a_packaged_folder_is_opened_by_its_name(tmp_path: Path, monkeypatch: py
     (tmp_path / DEFAULT.name).mkdir()
     with pytest.raises(MissingFile, match=r"model\.json"):  # a folder here goes before a packaged one
         ModelFolder.open(DEFAULT.name)
+
+
+def test_the_list_says_how_each_base_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "tiny.gguf").write_bytes(CONTENT)
+    pull(ENTRY, file)
+    installed, missing = entries()["smollm2-135m"], replace(ENTRY, name="other")
+    monkeypatch.setattr(table, "entries", lambda: {one.name: one for one in (ENTRY, installed, missing)})
+    monkeypatch.setenv("COLUMNS", "120")
+    list_models()
+    rows = [line.strip("│ ") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [row.rpartition("│")[2].strip() for row in rows] == ["yes", "as a package", "no"]
 
 
 def test_the_commands_list_and_pull(tmp_path: Path) -> None:
