@@ -126,12 +126,13 @@ def _first_problem(problems: Sequence[Any], body: Any) -> tuple[str, str | None]
     where = ".".join(str(part) for part in field)
     if problem["type"] == "json_invalid":
         return f"the body is no JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", None
+    if problem["type"] == "unknown_field":
+        where = ".".join(map(str, (*field, problem["ctx"]["field"])))
+        return f"unknown field {where}; {_message(problem)}", where
     if not where and problem["type"] == "value_error":
         return _message(problem), None
     if not where:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
-    if problem["type"] == "extra_forbidden":
-        return f"unknown field {where}: leave it out", where
     forms: dict[str, list[tuple[tuple[Any, ...], str]]] = {}  # by the union's member: its problems, with their places
     for other in problems:
         steps = _steps(other)

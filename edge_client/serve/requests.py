@@ -14,7 +14,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from edge_client.generate.sampling import MOST_LOGPROBS, SamplingOptions
 from edge_client.recall.policy import RecallMode
@@ -188,7 +188,20 @@ TokenLimit = Literal[-1] | Annotated[int, Field(ge=1)]
 """-1: as many as fit."""
 
 
-class MemoryOptions(BaseModel, extra="forbid", frozen=True):
+class Exact(BaseModel, extra="forbid", frozen=True):
+    """Our own fields, not OpenAI's: an unknown one is refused with the names of the known ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, given: Any) -> Any:
+        for name in given if isinstance(given, dict) else ():
+            if name not in cls.model_fields:
+                known = ", ".join(cls.model_fields)
+                raise PydanticCustomError("unknown_field", "known: {known}", {"field": name, "known": known})
+        return given
+
+
+class MemoryOptions(Exact, frozen=True):
     """Which memories an answer reads.
 
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
@@ -384,7 +397,7 @@ class CompletionRequest(_Sampled):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
-class Correction(BaseModel, extra="forbid", frozen=True):
+class Correction(Exact, frozen=True):
     """PUT /v1/local/memories. text: of the memory, without the document's title; empty removes it."""
 
     text: str

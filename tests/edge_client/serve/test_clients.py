@@ -60,6 +60,24 @@ def test_an_error_names_the_field_and_every_form_that_it_may_have(
     assert all(form in error["message"] for form in forms), error["message"]
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [("chat/completions", {"messages": MESSAGES}), ("completions", {"prompt": "x"}), ("responses", {"input": "x"})],
+)
+def test_an_unknown_field_of_memory_is_refused_with_the_known_ones(
+    server: AppProcess, route: str, body: dict[str, Any]
+) -> None:
+    error = call(server.port, "POST", f"/v1/{route}", json.dumps({**body, "memory": {"tekst": True}})).json()["error"]
+    known = "mode, knowledge_base, texts, citations, only_documents, document"
+    assert (error["param"], error["message"]) == ("memory.tekst", f"unknown field memory.tekst; known: {known}")
+
+
+def test_an_unknown_field_of_a_correction_is_refused_with_the_known_one(server: AppProcess) -> None:
+    place = "/v1/local/memories?key=a.txt&chunk_number=0"
+    error = call(server.port, "PUT", place, json.dumps({"test": "x"})).json()["error"]
+    assert (error["param"], error["message"]) == ("test", "unknown field test; known: text")
+
+
 def test_two_prompts_are_refused_with_both_forms(server: AppProcess) -> None:
     error = call(server.port, "POST", "/v1/completions", '{"prompt": ["a", "b"]}').json()["error"]
     assert "a valid string" in error["message"]
