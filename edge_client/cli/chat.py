@@ -68,6 +68,7 @@ HELP = {
     "/quit": "leave, as Ctrl-D does",
 }
 COMMANDS = [name.split()[0] for name in HELP]
+NOTHING = "this device remembers nothing yet: /add FILE remembers a file or a folder"
 Typed = Callable[[], str | None]
 """Returns the next input, stripped; None at the end. Raises KeyboardInterrupt on Ctrl-C."""
 
@@ -138,6 +139,8 @@ class TerminalChat:
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
         if self._tables or self._last.without_memory or refused:
             err.print(memories_table(self._last.recalls, texts=False))
+        if self._last.without_memory and not any(self._model.local.documents().values()):
+            say(NOTHING)
 
     def _follow(self, session: ChatSession, stream: AnswerStream) -> Result:
         """Print an answer as it is generated."""
@@ -200,9 +203,12 @@ class TerminalChat:
         say("a new conversation")
 
     def _do_documents(self, _: str) -> None:
-        for name, documents in self._model.local.documents().items():
+        bases = self._model.local.documents()
+        for name, documents in bases.items():
             for one in documents:
                 say(f"{name}: {one.key}, {counted(one.references, 'memory')}")
+        if not any(bases.values()):
+            say(NOTHING)
 
     def _do_forget(self, key: str) -> None:
         keys = [document.key for document in self._model.local.documents().get(DEFAULT_NAME, [])]

@@ -72,6 +72,15 @@ def test_what_would_move_the_cursor_or_colour_the_screen_is_shown_as_it_is(place
     assert "\x1b[2J" not in result.stderr
 
 
+def test_who_has_nothing_to_read_is_told_how_to_remember_a_file(tiny: Bundle, tmp_path: Path) -> None:
+    (note := tmp_path / "note.md").write_text("The key of room 3 is under the mat.")
+    lines = ["hello", "/documents", f"/add {note}", "/documents", note.read_text()]
+    result = run("chat", "--bundle", tiny.folder, "--offline", "--max-tokens", 2, stdin="\n".join(lines))
+    before, _, after = result.stderr.partition("stored: ")
+    assert before.count("/add FILE remembers") == 2
+    assert "/add FILE" not in after
+
+
 def test_chat_keeps_the_conversation_and_knows_its_commands(places: list[object], tmp_path: Path) -> None:
     note = tmp_path / "note.md"
     note.write_text("The key of room 3 is under the mat.")
