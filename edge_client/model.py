@@ -257,7 +257,7 @@ class EdgeModel:
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Remove a text from a knowledge base of this device, for all models; whether it was there.
 
-        Raises MissingFile.
+        key: of a text, or of a file whose pages and rows all go. Raises MissingFile.
         """
         return self.local.delete(knowledge_base, key)
 

@@ -115,15 +115,15 @@ class LocalKnowledgeBases:
     def delete(self, name: str, key: str) -> bool:
         """Remove a document, in the user's store from what other models have by this name, too; whether it was there.
 
-        Raises as `base` does.
+        key: of a document, or of a file whose pages and rows all go. Raises as `base` does.
         """
-        found = [self.base(name).delete(key)]
+        found = [self.base(name).delete_file(key)]
         with self._lock:
             own = set(self._open)
         for path in self.store.named(name):
             if path not in own and not read_head(path).pulled:
                 with contextlib.closing(LocalKnowledgeBase.any(path)) as other:
-                    found.append(other.delete(key))
+                    found.append(other.delete_file(key))
         return any(found)
 
     def document(self, name: str) -> tuple[LocalKnowledgeBase, list[str]]:

@@ -31,7 +31,7 @@ from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
-from memory3.formats.naming import FILE, file_of
+from memory3.formats.naming import FILE, file_of, natural
 from memory3.text.references import title_line
 from memory3.text.words import order_texts
 
@@ -208,6 +208,14 @@ class LocalKnowledgeBase:
         with self._writing() as connection:
             return self._delete(connection, key)
 
+    def delete_file(self, key: str) -> bool:
+        """Remove a document by its key, or all of a file by the file's; whether there was one."""
+        with self._writing() as connection:
+            chosen = [each for each, file in self.files().items() if key in (each, file)]
+            for each in chosen:
+                self._delete(connection, each)
+            return bool(chosen)
+
     def correct(self, document: LocalDocument, chunk: int, text: str = "", written: Written | None = None) -> bool:
         """Replace one memory of a document, or remove it; whether it was there.
 
@@ -233,14 +241,15 @@ class LocalKnowledgeBase:
             return True
 
     def documents(self) -> list[LocalDocument]:
-        """All documents in the order of their keys, without their texts."""
+        """All documents by file, those of a file in their order, without their texts."""
         query = (
-            "SELECT key, title, metadata, count(refs.id), written_at FROM documents"
-            " LEFT JOIN refs ON refs.document = documents.id GROUP BY documents.id ORDER BY key"
+            "SELECT key, title, metadata, count(refs.id), whole, written_at FROM documents"
+            " LEFT JOIN refs ON refs.document = documents.id GROUP BY documents.id"
         )
         with self._reading() as connection:
             rows = connection.execute(query).fetchall()
-        return [LocalDocument(key, title, None, json.loads(metadata), n, at) for key, title, metadata, n, at in rows]
+        found = [LocalDocument(key, title, None, json.loads(metadata), *more) for key, title, metadata, *more in rows]
+        return sorted(found, key=lambda one: (natural(one.file), natural(one.key)))
 
     def files(self) -> dict[str, str]:
         """Of every document, by its key, the key of the file that it is from."""
@@ -253,7 +262,7 @@ class LocalKnowledgeBase:
         with self._reading() as connection:
             rows = connection.execute("SELECT key, title, metadata FROM documents").fetchall()
         found = [(key, title, file_of(key, json.loads(metadata))) for key, title, metadata in rows]
-        return sorted(found, key=lambda one: (one[2], len(one[0]), one[0]))  # page 2 before page 10
+        return sorted(found, key=lambda one: (natural(one[2]), natural(one[0])))
 
     def memories_of(self, keys: Sequence[str]) -> list[Hit]:
         """All memories of these documents, in the order of the keys and of the text; raises CorruptFile."""

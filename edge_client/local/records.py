@@ -17,7 +17,8 @@ __all__ = ["Head", "LocalDocument", "Reference"]
 class LocalDocument:
     """A document as it is kept. text: whole, from which its memories can be written anew; None where it was not kept.
 
-    references: number of memories, and written_at: when, in seconds since 1970; both set by the knowledge base.
+    references: number of memories that are written, of `whole`, and written_at: when, in seconds since 1970; set by the
+    knowledge base.
     """
 
     key: str
@@ -25,12 +26,18 @@ class LocalDocument:
     text: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     references: int = 0
+    whole: int = 0
     written_at: float = 0.0
+
+    @property
+    def file(self) -> str:
+        """The key of the file that it is from; its own where it is the whole file."""
+        return file_of(self.key, self.metadata)
 
     @property
     def source(self) -> str:
         """The document for people, as `MemoryRead.source`."""
-        return source_of(self.key, self.title, file_of(self.key, self.metadata))
+        return source_of(self.key, self.title, self.file)
 
     @property
     def content_hash(self) -> bytes:

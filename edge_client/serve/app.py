@@ -206,7 +206,10 @@ def local_routes(model: EdgeModel) -> APIRouter:
         found = await anyio.to_thread.run_sync(model.local.documents)
         each = ((name, one) for name, documents in found.items() for one in documents)
         return {
-            "data": [{"knowledge_base": name, **_listed(one), "written_at": int(one.written_at)} for name, one in each]
+            "data": [
+                {"knowledge_base": name, **_listed(one), "file": one.file, "written_at": int(one.written_at)}
+                for name, one in each
+            ]
         }
 
     @router.get(MEMORIES, responses=ok(MemoryList))
@@ -247,7 +250,7 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
     @router.delete(DOCUMENTS, responses=ok(Deleted))
     async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, Any]:
-        """Forget a document."""
+        """Forget a document, or with the key of a file all of its pages and rows."""
         forgotten = await anyio.to_thread.run_sync(lambda: model.forget(key, knowledge_base=knowledge_base))
         return {"deleted": forgotten}
 

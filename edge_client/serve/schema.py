@@ -256,8 +256,13 @@ class DocumentPage(BaseModel):
 
 
 class LocalDocumentItem(DocumentItem):
-    """A document of this device. written_at: when its memories were written, in seconds since 1970."""
+    """A document of this device.
 
+    file: the key of the file that it is a page or row of, otherwise its own. written_at: when its memories were
+    written, in seconds since 1970.
+    """
+
+    file: str
     written_at: int
 
 

@@ -115,6 +115,11 @@ def file_of(key: str, metadata: Mapping[str, str]) -> str:
     return metadata.get(FILE) or _PART.sub("", key)
 
 
+def natural(key: str) -> str:
+    """What keys are sorted by, so that page 2 comes before page 10."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(12), key)
+
+
 def page_of(key: str) -> int | None:
     """The page of a PDF that a document is, from 1; None for any other document."""
     found = _PART.search(key)

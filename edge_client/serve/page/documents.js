@@ -40,25 +40,39 @@ const row = ({ source, key, references }, ...more) =>
   h("li", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, memories(references)), more);
 
 async function local() {
-  const documents = await service.remembered();
-  byId("u-local").replaceChildren(...documents.map(localRow));
+  const files = new Map();
+  for (const document of await service.remembered()) {
+    const file = JSON.stringify([document.knowledge_base, document.file]);
+    files.set(file, [...(files.get(file) ?? []), document]);
+  }
+  byId("u-local").replaceChildren(...[...files.values()].map((parts) => (parts.length > 1 ? localRow(whole(parts), parts) : localRow(parts[0]))));
 }
 
-function localRow(document) {
+/** The file that these pages or rows are of, as a document. */
+const whole = (parts) => ({
+  ...parts[0],
+  key: parts[0].file,
+  source: parts[0].file.split(/[\\/]/).pop(),
+  references: parts.reduce((sum, part) => sum + part.references, 0),
+  written_at: Math.max(...parts.map((part) => part.written_at)),
+});
+
+/** A document, which opens to its memories, or a file, which opens to its pages or rows. */
+function localRow(document, parts = null) {
   const { key, source, references, written_at } = document;
-  const pieces = h("ul", { class: "pieces" });
+  const inside = h("ul", { class: parts ? "parts" : "pieces" });
   const date = new Date(1000 * written_at).toLocaleDateString(locale, { dateStyle: "medium" });
-  const draw = () => api.memoriesOf(document).then(
-    (all) => pieces.replaceChildren(...all.map((memory) => piece(document, memory, draw))),
-    (error) => toast(plain(error.message), "error"));
+  const draw = () => (parts ? inside.replaceChildren(...parts.map((part) => localRow(part))) : api.memoriesOf(document).then(
+    (all) => inside.replaceChildren(...all.map((memory) => piece(document, memory, draw))),
+    (error) => toast(plain(error.message), "error")));
   const row = h("details", {
     open: opened.has(key),
     ontoggle: () => {
-      if (row.open && !pieces.children.length) draw();
+      if (row.open && !inside.children.length) draw();
       row.open ? opened.add(key) : opened.delete(key);
     },
-  }, h("summary", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, `${memories(references)}, ${date}`)), pieces);
-  return h("li", {}, row,
+  }, h("summary", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, `${memories(references)}, ${date}`)), inside);
+  return h("li", { class: "document" }, row,
     button("ask", t`Ask about ${source}`, () => ask({ key, source })),
     button("trash", t`Delete ${source}`, async () => {
       if (!confirm(t`Delete “${source}” and its memories from this device?`)) return;

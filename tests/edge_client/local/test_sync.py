@@ -108,7 +108,7 @@ def test_records_that_left_their_file_are_dropped(tiny: Bundle, notes: Path) -> 
     assert "1 dropped, 4 unchanged" in remembered(tiny, notes)
     facts.write_text("{")  # what its lines were cannot be known
     remembered(tiny, notes, code=1)
-    assert keys(tiny)[-2:] == ["a", "b"]
+    assert [key for key in keys(tiny) if len(key) == 1] == ["a", "b"]
     facts.unlink()
     assert "2 dropped" in remembered(tiny, notes)
 

@@ -119,7 +119,22 @@ def test_the_sources_of_an_answer_over_http_know_their_page(tiny: Bundle, tmp_pa
 
 
 def keys(model: EdgeModel) -> list[str]:
-    return [document.key for document in model.local.documents()["mine"]]
+    return sorted(document.key for document in model.local.documents()["mine"])
+
+
+def test_the_rows_of_a_file_are_listed_in_their_order_and_forgotten_together(tiny: Bundle, tmp_path: Path) -> None:
+    (rooms := tmp_path / "rooms.csv").write_text("room\n" + "".join(f"Hall {n}\n" for n in range(1, 12)))
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        model.remember("Another.", key="s.txt")
+        list(model.remember_documents(read_documents(rooms)))
+        listed = model.local.documents()["mine"]
+        assert [(one.key, one.file) for one in listed] == [
+            *((f"{rooms}#row={n}", str(rooms)) for n in range(1, 12)),
+            ("s.txt", "s.txt"),
+        ]
+        assert model.forget(str(rooms))
+        assert not model.forget(str(rooms))
+        assert [one.key for one in model.local.documents()["mine"]] == ["s.txt"]
 
 
 def test_a_file_that_became_shorter_or_longer_leaves_no_old_page_or_row(tiny: Bundle, tmp_path: Path) -> None:

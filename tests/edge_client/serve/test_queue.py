@@ -216,7 +216,8 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
         assert "Code of Lima: 75" in found["text"]
     (listed,) = call(alone.port, "GET", "/v1/local").json()["data"]
     assert abs(listed.pop("written_at") - time.time()) < 600
-    assert listed == {"knowledge_base": "mine", "key": "a.txt", "title": "a", "source": "a", "references": 1}
+    own = {"knowledge_base": "mine", "key": "a.txt", "file": "a.txt"}
+    assert listed == {**own, "title": "a", "source": "a", "references": 1}
     assert call(alone.port, "DELETE", "/v1/local?knowledge_base=mine&key=a.txt").json() == {"deleted": True}
     assert refused(call(alone.port, "DELETE", "/v1/local?knowledge_base=typo&key=a.txt")) == (404, "missing_file")
     assert call(alone.port, "GET", "/v1/local").json()["data"] == []

@@ -1,0 +1,39 @@
+"""The documents of the device as the page lists them: files, their pages and rows, and what an upload says."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage
+from tests.browser.test_page_access import violations
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+
+def with_documents(open_small: OpenPage, *files: Path) -> Page:
+    """A page whose dialog has read these files."""
+    page = open_small()
+    page.get_by_role("button", name="Documents").click()
+    page.locator("#u-files").set_input_files(files)
+    expect(page.locator("#u-list progress")).to_have_count(0, timeout=90_000)
+    return page
+
+
+def test_rows_belong_under_their_file_in_their_order(open_small: OpenPage, tmp_path: Path) -> None:
+    (rooms := tmp_path / "rooms.csv").write_text("room\n" + "".join(f"Hall {n}\n" for n in range(1, 12)))
+    page = with_documents(open_small, rooms)
+    line = page.locator("#u-local > li", has_text="rooms.csv")
+    expect(line).to_have_count(1)
+    expect(line.locator("summary")).to_contain_text("11 memories")
+    line.locator("summary").click()
+    rows = line.locator(".parts > li")
+    expect(rows.locator("summary .name")).to_have_text([f"Hall {n} (rooms.csv)" for n in range(1, 12)])
+    rows.nth(1).locator("summary").click()
+    expect(rows.nth(1).locator(".pieces p")).to_have_text("room: Hall 2")
+    assert violations(page) == []
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete Hall 2 (rooms.csv)").click()
+    expect(rows).to_have_count(10)
+    page.get_by_role("button", name="Delete rooms.csv").click()
+    expect(line).to_have_count(0)
