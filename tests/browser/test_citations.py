@@ -46,6 +46,18 @@ def test_a_memory_shows_what_it_gave(open_small: OpenPage) -> None:
     expect(row.locator(".reference mark")).to_have_text("Guests are cut off at 22:00.")
 
 
+def test_times_are_shown_to_those_who_press_them(open_small: OpenPage) -> None:
+    page = open_small()
+    import_turns(page, "When?", ANSWER, read=[NOTE])
+    panel = memories(page)
+    for part in ("10 tokens/s", "decompressing 1.0"):
+        expect(panel.get_by_text(part)).to_be_hidden()
+    panel.get_by_text("Times").click()
+    expect(panel.get_by_text("10 tokens/s")).to_be_visible()
+    expect(panel.get_by_text("Question embedding 1.0, network 1.0, service 1.0, decompressing 1.0 ms")).to_be_visible()
+    assert violations(page) == []
+
+
 def test_annotations_of_another_program_do_no_harm(open_small: OpenPage) -> None:
     page = open_small()
     odd = [

@@ -25,7 +25,8 @@ export function names(chunks) {
   });
 }
 
-const opened = new Set(); // texts that stay open while the panel is drawn anew
+const TIMES = "times";
+const opened = new Set(); // texts that stay open while the panel is drawn anew, and the times
 let drawn = {};
 
 /** Draw the chunks of an answer; `chosen` is the one to show. */
@@ -41,9 +42,7 @@ export function draw(answer, chosen = null) {
     const documents = new Set(chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key))).size;
     summary = documents > 1 ? t`${documents} documents read.` : documents ? t`1 document read.` : t`No document read.`;
   } else if (answer) summary = answer.status === "waiting" ? t`Looking for memories…` : t`This answer read no memories.`;
-  const spent = cost(answer);
-  byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards),
-    spent ? h("p", { class: "dim times cost" }, spent) : "");
+  byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards), measured(answer, chunks, labels) ?? "");
   if (chosen !== null) cards[chosen]?.scrollIntoView({ block: "nearest", behavior: "smooth" });
 }
 
@@ -58,6 +57,16 @@ export function drawDocuments(answers, isLocal, ask) {
     const about = isLocal(memory) ? button("ask", t`Ask about ${source}`, () => ask({ key: memory.document_key, source })) : null;
     return h("li", {}, h("span", { class: "name", title: memory.document_key }, source), about);
   }));
+}
+
+/** What an answer cost and where the time of its memories went, for those who press it. */
+function measured(answer, chunks, labels) {
+  const each = chunks.map((chunk, i) => [labels[i], times(chunk)]).filter(([, spent]) => spent);
+  const lines = [[cost(answer)], ...each.map(([label, spent]) => [h("b", {}, label), ` ${spent}`])].filter(([first]) => first);
+  if (!lines.length) return null;
+  const made = h("details", { class: "dim times", open: opened.has(TIMES), ontoggle: () => (made.open ? opened.add(TIMES) : opened.delete(TIMES)) },
+    h("summary", {}, t`Times`), lines.map((line) => h("p", {}, line)));
+  return made;
 }
 
 function cost(answer) {
@@ -78,7 +87,6 @@ function card(answer, chunk, label, chosen) {
     h("p", { class: "dim quote" }, t`asked with “${asked.length > 90 ? `…${asked.slice(-90)}` : asked}”`),
     h("ul", { class: "read" }, chunk.read.map((memory) => memoryRow(answer, chunk, memory))),
     problem(chunk),
-    h("p", { class: "dim times" }, times(chunk)),
   );
 }
 

@@ -169,6 +169,7 @@ export default {
   "This conversation went on in another tab; here it is. Send again.": "Diese Unterhaltung ging in einem anderen Tab weiter; hier ist sie. Sende noch einmal.",
   "this device": "dieses Gerät",
   "This server wants its API key": "Dieser Server verlangt seinen API-Schlüssel",
+  "Times": "Zeiten",
   "To the end of the text": "Ans Ende des Textes",
   "unavailable": "nicht verfügbar",
   "Version before": "Vorige Fassung",

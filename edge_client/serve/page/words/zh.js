@@ -169,6 +169,7 @@ export default {
   "This conversation went on in another tab; here it is. Send again.": "此对话已在另一个标签页中继续，现已更新。请重新发送。",
   "this device": "本设备",
   "This server wants its API key": "此服务器需要 API 密钥",
+  "Times": "耗时",
   "To the end of the text": "跳到末尾",
   "unavailable": "不可用",
   "Version before": "上一版本",
