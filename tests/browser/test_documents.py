@@ -37,3 +37,16 @@ def test_rows_belong_under_their_file_in_their_order(open_small: OpenPage, tmp_p
     expect(rows).to_have_count(10)
     page.get_by_role("button", name="Delete rooms.csv").click()
     expect(line).to_have_count(0)
+
+
+def test_the_name_of_an_upload_is_shown_whole_above_its_message(open_small: OpenPage, tmp_path: Path) -> None:
+    long = "A long name of a manual for the boiler in the cellar, second edition.pdf"
+    (tmp_path / long).write_bytes(b"no pdf")
+    page = with_documents(open_small, tmp_path / long)
+    name = page.locator("#u-list .name")
+    expect(name).to_have_attribute("title", long)
+    assert name.evaluate("element => element.scrollWidth <= element.clientWidth")
+    above, below = name.bounding_box(), page.locator("#u-list .bad").bounding_box()
+    assert above
+    assert below
+    assert above["y"] + above["height"] <= below["y"]

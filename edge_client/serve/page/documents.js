@@ -120,7 +120,7 @@ function add(files) {
   for (const file of files) {
     const bar = h("progress", { max: 1, "aria-label": t`Progress of ${file.name}` });
     const state = h("span", { class: "dim" }, t`in line`);
-    byId("u-list").append(h("li", {}, h("span", { class: "name" }, file.name), state, bar));
+    byId("u-list").append(h("li", {}, h("span", { class: "name", title: file.name }, file.name), state, bar));
     unread += 1;
     line = line.then(() => send(file, bar, state)).finally(() => { unread -= 1; });
   }
