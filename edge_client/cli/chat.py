@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_client.cli.options import (
+    PARTIAL,
     Memory,
     attentive,
     err,
@@ -206,7 +207,7 @@ class TerminalChat:
         bases = self._model.local.documents()
         for name, documents in bases.items():
             for one in documents:
-                say(f"{name}: {one.key}, {counted(one.references, 'memory')}")
+                say(f"{name}: {one.key}, {counted(one.references, 'memory')}{PARTIAL if one.partial else ''}")
         if not any(bases.values()):
             say(NOTHING)
 

@@ -63,6 +63,8 @@ TYPES = {"memory": Memory, "stop": list[str]}
 
 MOST_SOURCES = 3
 """Documents that a line names."""
+PARTIAL = " (not complete: remember it again)"
+"""Behind a document of which memories are missing."""
 NARROW = 70
 """Terminal columns below which the times of an answer are one line."""
 LEAST_TEXT = 30

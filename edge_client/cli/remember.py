@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from edge_client.cli.options import err, out, say, with_options
+from edge_client.cli.options import PARTIAL, err, out, say, with_options
 from edge_client.decoder.threads import physical_cores
 from edge_client.local.folder import (
     DEFAULT_NAME,
@@ -157,7 +157,8 @@ def remembered(
         print("memories  document")
         for document in documents_of:
             title = f"  {document.title}" if document.title else ""
-            print(printable(f"{document.references:8}  {document.key}{title}"))
+            partial = PARTIAL if document.partial else ""
+            print(printable(f"{document.references:8}  {document.key}{title}{partial}"))
 
 
 def _named(store: LocalStore, kb: str) -> list[Path]:

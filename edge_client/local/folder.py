@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -246,17 +247,26 @@ def remember(
     """Write documents into a knowledge base; what is there unchanged costs nothing, what is there in part goes on.
 
     Yields before every piece that is written ("writing"), and once for every document with its outcome. One that cannot
-    be read or split fails alone. documents: all of each file, by `FileDocument.source`; pages and rows that a file no
-    longer has are dropped at the end. Raises StorageError and CorruptFile of the knowledge base.
+    be read or split fails alone. documents: all of each file, by `FileDocument.source`, one file after the other; pages
+    and rows that a file no longer has are dropped at the end. A file of which a part is missing, because writing ended
+    early, has a document with fewer references than `whole`. Raises StorageError and CorruptFile of the knowledge base.
     """
     files = FilesRead()
-    for read in documents:
-        files.add(read.source, read.key, readable=not read.unreadable)
-        document = LocalDocument(read.key, read.title, read.text, with_file(read))
-        try:
-            yield from _remembered(base, writer, document, read)
-        except InvalidInput as error:
-            yield DocumentOutcome(read.where, read.key, "failed", reason=error.reason, message=str(error))
+    for file, parts in groupby(documents, key=lambda read: read.source):
+        several = False
+        for read in parts:
+            files.add(file, read.key, readable=not read.unreadable)
+            document = LocalDocument(read.key, read.title, read.text, with_file(read))
+            try:
+                for one in _remembered(base, writer, document, read):
+                    if one.outcome == "writing" and read.key != file:
+                        base.begin(file)
+                    yield one
+                several = several or read.key != file
+            except InvalidInput as error:
+                yield DocumentOutcome(read.where, read.key, "failed", reason=error.reason, message=str(error))
+        if several:
+            base.finish(file)
     for key in files.left_over(base.files()):
         if base.delete(key):
             yield DocumentOutcome(key, key, "dropped")

@@ -178,6 +178,17 @@ class LocalKnowledgeBase:
             ):
                 self._add_reference(connection, row, document.key, chunk, text, payload, vector)
 
+    def begin(self, file: str) -> None:
+        """Note that a file of several documents is being written: under its key, a document without its memory."""
+        with self._writing() as connection:
+            if connection.execute("SELECT 1 FROM documents WHERE key = ?", (file,)).fetchone() is None:
+                knowledge_file.add_document(connection, DocumentRecord(file, "", references=1))
+
+    def finish(self, file: str) -> None:
+        """Remove what `begin` noted."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM documents WHERE key = ? AND content_hash = ?", (file, b""))
+
     def append(self, references: Sequence[Reference]) -> None:
         """Write references that a service wrote, in ascending order of their ids, all or none."""
         with self._writing() as connection:

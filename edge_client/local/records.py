@@ -30,6 +30,11 @@ class LocalDocument:
     written_at: float = 0.0
 
     @property
+    def partial(self) -> bool:
+        """Whether memories are missing, because writing ended early; remembering it again goes on."""
+        return self.references < self.whole
+
+    @property
     def file(self) -> str:
         """The key of the file that it is from; its own where it is the whole file."""
         return file_of(self.key, self.metadata)

@@ -207,7 +207,13 @@ def local_routes(model: EdgeModel) -> APIRouter:
         each = ((name, one) for name, documents in found.items() for one in documents)
         return {
             "data": [
-                {"knowledge_base": name, **_listed(one), "file": one.file, "written_at": int(one.written_at)}
+                {
+                    "knowledge_base": name,
+                    **_listed(one),
+                    "whole": one.whole,
+                    "file": one.file,
+                    "written_at": int(one.written_at),
+                }
                 for name, one in each
             ]
         }

@@ -258,10 +258,11 @@ class DocumentPage(BaseModel):
 class LocalDocumentItem(DocumentItem):
     """A document of this device.
 
-    file: the key of the file that it is a page or row of, otherwise its own. written_at: when its memories were
-    written, in seconds since 1970.
+    whole: the number of its memories when all are written. file: the key of the file that it is a page or row of,
+    otherwise its own. written_at: when its memories were written, in seconds since 1970.
     """
 
+    whole: int
     file: str
     written_at: int
 

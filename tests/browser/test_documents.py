@@ -39,6 +39,25 @@ def test_rows_belong_under_their_file_in_their_order(open_small: OpenPage, tmp_p
     expect(line).to_have_count(0)
 
 
+def test_a_file_whose_upload_broke_off_is_marked_until_it_is_given_again(open_small: OpenPage, tmp_path: Path) -> None:
+    (book := tmp_path / "book.txt").write_text("".join(f"Hall {n} has a door.\n" for n in range(2000)))
+    page = open_small()
+    page.get_by_role("button", name="Documents").click()
+    page.locator("#u-files").set_input_files([book])
+    expect(page.locator("#u-list")).to_contain_text(" of ", timeout=90_000)
+    page.goto("about:blank")
+    page = open_small()
+    page.get_by_role("button", name="Documents").click()
+    line = page.locator("#u-local > li", has_text="book")
+    expect(line).to_contain_text("not complete: give the file again")
+    assert violations(page) == []
+    page.on("dialog", lambda dialog: dialog.accept())
+    book.write_text("Hall 1 has a door.\n")
+    page.locator("#u-files").set_input_files([book])
+    expect(page.locator("#u-list .good")).to_have_count(1, timeout=90_000)
+    expect(line).not_to_contain_text("not complete")
+
+
 def test_the_name_of_an_upload_is_shown_whole_above_its_message(open_small: OpenPage, tmp_path: Path) -> None:
     long = "A long name of a manual for the boiler in the cellar, second edition.pdf"
     (tmp_path / long).write_bytes(b"no pdf")

@@ -7,6 +7,7 @@ import { locale, t } from "./words.js";
 
 let line = Promise.resolve();
 let unread = 0;
+let sending = ""; // the file that is being written
 let ask = () => {};
 const opened = new Set(); // documents whose memories are shown
 
@@ -45,33 +46,37 @@ async function local() {
     const file = JSON.stringify([document.knowledge_base, document.file]);
     files.set(file, [...(files.get(file) ?? []), document]);
   }
-  byId("u-local").replaceChildren(...[...files.values()].map((parts) => (parts.length > 1 ? localRow(whole(parts), parts) : localRow(parts[0]))));
+  byId("u-local").replaceChildren(...[...files.values()].map((parts) => (parts.length > 1 ? localRow(fileOf(parts), parts) : localRow(parts[0]))));
 }
 
+const sum = (numbers) => numbers.reduce((one, other) => one + other, 0);
+
 /** The file that these pages or rows are of, as a document. */
-const whole = (parts) => ({
+const fileOf = (parts) => ({
   ...parts[0],
   key: parts[0].file,
   source: parts[0].file.split(/[\\/]/).pop(),
-  references: parts.reduce((sum, part) => sum + part.references, 0),
+  references: sum(parts.map((part) => part.references)),
+  whole: sum(parts.map((part) => part.whole)),
   written_at: Math.max(...parts.map((part) => part.written_at)),
 });
 
 /** A document, which opens to its memories, or a file, which opens to its pages or rows. */
 function localRow(document, parts = null) {
-  const { key, source, references, written_at } = document;
+  const { key, source, references, whole, written_at } = document;
   const inside = h("ul", { class: parts ? "parts" : "pieces" });
   const date = new Date(1000 * written_at).toLocaleDateString(locale, { dateStyle: "medium" });
-  const draw = () => (parts ? inside.replaceChildren(...parts.map((part) => localRow(part))) : api.memoriesOf(document).then(
+  const draw = () => (parts ? inside.replaceChildren(...parts.filter((part) => part.references).map((part) => localRow(part))) : api.memoriesOf(document).then(
     (all) => inside.replaceChildren(...all.map((memory) => piece(document, memory, draw))),
     (error) => toast(plain(error.message), "error")));
+  const broken = references < whole && key !== sending ? h("span", { class: "warn" }, ` ${t`not complete: give the file again`}`) : null;
   const row = h("details", {
     open: opened.has(key),
     ontoggle: () => {
       if (row.open && !inside.children.length) draw();
       row.open ? opened.add(key) : opened.delete(key);
     },
-  }, h("summary", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, `${memories(references)}, ${date}`)), inside);
+  }, h("summary", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, `${memories(references)}, ${date}`), broken), inside);
   return h("li", { class: "document" }, row,
     button("ask", t`Ask about ${source}`, () => ask({ key, source })),
     button("trash", t`Delete ${source}`, async () => {
@@ -128,6 +133,7 @@ function add(files) {
 
 async function send(file, bar, state) {
   state.textContent = t`reading`;
+  sending = file.name;
   let failed = "";
   let notes = "";
   let written = 0;
@@ -143,6 +149,7 @@ async function send(file, bar, state) {
   } catch (error) {
     failed = error.message;
   }
+  sending = "";
   bar.remove();
   const done = failed ? plain(failed) : t`ready: ${memories(written)}`;
   state.textContent = notes ? `${done}; ${plain(notes)}` : done;

@@ -137,6 +137,24 @@ def test_the_rows_of_a_file_are_listed_in_their_order_and_forgotten_together(tin
         assert [one.key for one in model.local.documents()["mine"]] == ["s.txt"]
 
 
+def test_a_file_that_was_interrupted_is_marked_until_it_is_given_again(tiny: Bundle, tmp_path: Path) -> None:
+    (rooms := tmp_path / "rooms.csv").write_text("room\nHall 1\nHall 2\nHall 3\n")
+    (book := tmp_path / "book.txt").write_text("".join(f"Hall {n} has a door and a window.\n" for n in range(99)))
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        for source in (rooms, book):
+            steps = model.remember_documents(read_documents(source))
+            assert sum(1 for _ in zip(range(3), steps, strict=False)) == 3
+            steps.close()  # type: ignore[attr-defined]
+    for marked in (2, 0):
+        listed = run("remembered", "--kb", "mine").stdout
+        assert listed.count("(not complete: remember it again)") == marked, listed
+        assert str(rooms) in listed
+        with EdgeModel.open(tiny.folder, offline=True) as model:
+            documents = [read for source in (rooms, book) for read in read_documents(source)]
+            outcomes = {one.outcome for one in model.remember_documents(documents)}
+        assert outcomes == ({"unchanged", "writing", "stored"} if marked else {"unchanged"})
+
+
 def test_a_file_that_became_shorter_or_longer_leaves_no_old_page_or_row(tiny: Bundle, tmp_path: Path) -> None:
     manual, rooms, record = tmp_path / "manual.pdf", tmp_path / "rooms.csv", tmp_path / "facts.jsonl"
     with EdgeModel.open(tiny.folder, offline=True) as model:

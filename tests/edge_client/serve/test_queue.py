@@ -217,7 +217,7 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
     (listed,) = call(alone.port, "GET", "/v1/local").json()["data"]
     assert abs(listed.pop("written_at") - time.time()) < 600
     own = {"knowledge_base": "mine", "key": "a.txt", "file": "a.txt"}
-    assert listed == {**own, "title": "a", "source": "a", "references": 1}
+    assert listed == {**own, "title": "a", "source": "a", "references": 1, "whole": 1}
     assert call(alone.port, "DELETE", "/v1/local?knowledge_base=mine&key=a.txt").json() == {"deleted": True}
     assert refused(call(alone.port, "DELETE", "/v1/local?knowledge_base=typo&key=a.txt")) == (404, "missing_file")
     assert call(alone.port, "GET", "/v1/local").json()["data"] == []

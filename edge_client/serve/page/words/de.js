@@ -110,6 +110,7 @@ export default {
   "No service at {0}: answers read only what this device has until it is back.": "Kein Dienst unter {0}: bis er wieder da ist, lesen Antworten nur, was auf diesem Gerät ist.",
   "not asked for": "nicht angefragt",
   "Not imported: {0}": "Nicht importiert: {0}",
+  "not complete: give the file again": "nicht vollständig: Datei noch einmal geben",
   "Nothing": "Nichts",
   "Nothing in the knowledge base is near.": "Nichts in der Wissensbasis passt dazu.",
   "Nothing near the question was found: choose another knowledge base above, or add a document.": "Zu dieser Frage wurde nichts gefunden: wähle oben eine andere Wissensbasis oder füge ein Dokument hinzu.",

@@ -110,6 +110,7 @@ export default {
   "No service at {0}: answers read only what this device has until it is back.": "{0} 上没有服务：恢复之前，回答只读取本设备上的内容。",
   "not asked for": "未请求",
   "Not imported: {0}": "未导入：{0}",
+  "not complete: give the file again": "不完整：请再次提供该文件",
   "Nothing": "无",
   "Nothing in the knowledge base is near.": "知识库中没有相近的内容。",
   "Nothing near the question was found: choose another knowledge base above, or add a document.": "没有找到与问题相近的内容：请在上方换一个知识库，或添加文档。",
