@@ -29,6 +29,7 @@ from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import Bundle, Manifest
 
 log = logging.getLogger("edge_client.local")
+loading = logging.getLogger("edge_client.loading")
 REMEMBER_AT = 0.75
 """Share of the context at which the oldest turns become memories."""
 
@@ -74,6 +75,7 @@ class Engine:
         Raises MissingFile, CorruptFile and IdentityMismatch for the bundle and the knowledge bases of this device, and
         ProviderError.
         """
+        loading.info("checking %s", settings.bundle)
         bundle = Bundle.open(settings.bundle)
         if settings.minimum_score is None:
             settings = settings.model_copy(update={"minimum_score": bundle.manifest.minimum_score})
@@ -85,6 +87,7 @@ class Engine:
                 model,
                 name,
             )
+        loading.info("loading the decoder")
         decoder = BatchingDecoder.open(
             bundle,
             threads=settings.threads,
@@ -93,6 +96,7 @@ class Engine:
             parallel=settings.parallel,
             model=settings.model,
         )
+        loading.info("loading the embedder")
         embedder = QueryEmbedder(bundle.embedder(threads=settings.embedder_threads))
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
         engine = cls._reading(bundle, decoder, embedder, cache, local, settings)

@@ -20,6 +20,7 @@ from edge_client.cli.options import (
     as_json,
     attentive,
     err,
+    loaded,
     memories_table,
     opened,
     out,
@@ -34,7 +35,6 @@ from edge_client.cli.remember import forget, remember, remembered
 from edge_client.cli.verify import verify
 from edge_client.errors import MENDABLE, described
 from edge_client.generate.sampling import SamplingOptions
-from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.serve.access import (
     ServeSettings,
@@ -209,8 +209,7 @@ def serve(
     certificate, private = own_certificate() if settings.tls else (None, None)
     listening = _listen(settings.host, settings.port)
     warn_of_names(edge)
-    typer.echo(f"loading {edge.bundle}", err=True)  # which takes seconds
-    with EdgeModel.open(settings=edge) as model:
+    with loaded(edge) as model:
         config = uvicorn.Config(
             make_app(model, edge, settings, key),
             log_level="warning",
@@ -250,7 +249,7 @@ def mcp(given: dict[str, Any]) -> None:
 
     settings = EdgeSettings(**given)
     warn_of_names(settings)
-    with EdgeModel.open(settings=settings) as model:
+    with loaded(settings) as model:
         make_server(model).run("stdio")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
@@ -13,6 +14,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -83,7 +85,7 @@ def say(what: str, style: str = "dim") -> None:
 def opened(
     given: dict[str, Any], drawn: SamplingOptions, *, document: str = "", deadline_s: float | None = None
 ) -> EdgeModel:
-    """The model of these settings; a terminal shows what is loading, which takes seconds.
+    """The model of these settings, as `loaded`.
 
     What is wrong with the options of an answer, the knowledge bases that `given` names and the document of a question
     is raised before that. deadline_s: where neither the environment nor the command says how long a recall may take.
@@ -93,8 +95,34 @@ def opened(
         settings = settings.model_copy(update={"deadline_s": deadline_s})
     Sampling.of(drawn)
     check_names(settings, knowledge_bases=given.get("knowledge_base", ""), document=document)
-    with err.status(f"loading {escape(printable(str(settings.bundle)))}"):
-        return EdgeModel.open(settings=settings)
+    return loaded(settings)
+
+
+def loaded(settings: EdgeSettings) -> EdgeModel:
+    """The model of these settings; a terminal shows what is being done, which takes seconds."""
+    log = logging.getLogger("edge_client.loading")
+    before = log.level
+    with err.status(f"loading {escape(printable(str(settings.bundle)))}") as status:
+        steps = _Steps(status)
+        log.addHandler(steps)
+        log.setLevel(logging.INFO)
+        try:
+            return EdgeModel.open(settings=settings)
+        finally:
+            log.setLevel(before)
+            log.removeHandler(steps)
+
+
+class _Steps(logging.Handler):
+    """Shows what is logged as a status."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__()
+        self._status = status
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See Handler."""
+        self._status.update(escape(printable(record.getMessage())))
 
 
 def warn_of_names(settings: EdgeSettings) -> None:

@@ -30,6 +30,7 @@ OTHERS = 0.1
 Backend = TypeVar("Backend", bound=DecoderBackend)
 
 log = logging.getLogger(__name__)
+loading = logging.getLogger("edge_client.loading")
 
 
 def physical_cores() -> int:
@@ -82,6 +83,7 @@ def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend
     count = known.get(key)
     if isinstance(count, int) and 1 <= count <= cores:
         return opened(count)
+    loading.info("measuring with how many threads it is fastest")
     begun, worked_before_s, own_before_s = time.perf_counter(), *processor_s()
     graph = opened(1)
     if cores == 1:

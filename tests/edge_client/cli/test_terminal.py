@@ -2,6 +2,8 @@
 
 import errno
 import io
+import logging
+import shutil
 import signal
 import socket
 import subprocess
@@ -145,8 +147,27 @@ def test_the_address_that_is_printed_answers(tiny: Bundle, nobody: str, tmp_path
             assert answer.status == 200
 
 
-def test_a_terminal_shows_what_is_loading(places: list[object], tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_a_terminal_shows_what_is_loading(
+    places: list[object], tiny: Bundle, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     monkeypatch.setattr("edge_client.cli.options.err", Console(stderr=True, force_terminal=True, width=200))
-    shown = run("ask", "What is the code of Lima?", *places, "--max-tokens", 3)
+    monkeypatch.setattr("edge_client.decoder.threads.physical_cores", lambda: 2)
+    monkeypatch.setattr("edge_client.decoder.threads.step_ms", lambda graph: 1.0)
+    steps: list[str] = []
+    monkeypatch.setattr("rich.status.Status.update", lambda status, text, **_: steps.append(text))
+    shutil.rmtree(tiny.folder / "cache", ignore_errors=True)
+    shown = run(command, *(["What is the code of Lima?"] if command == "ask" else []), *places, "--max-tokens", 3)
     assert f"loading {tiny.folder}" in shown.stderr
+    assert steps == [
+        f"checking {tiny.folder}",
+        "loading the decoder",
+        "measuring with how many threads it is fastest",
+        "loading the embedder",
+    ]
     assert "loading" not in shown.stdout
+    assert not logging.getLogger("edge_client.loading").handlers
+
+
+def test_who_reads_the_output_of_a_command_is_not_shown_what_is_loading(places: list[object]) -> None:
+    assert "loading" not in run("ask", "What is the code of Lima?", *places, "--max-tokens", 3).stderr
