@@ -22,6 +22,7 @@ from experiments.professional import professional
 from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.questions.prose import prose_questions
+from experiments.questions.two_hops import two_hop_questions
 from experiments.training.mean_adapter import mean_adapter
 from experiments.training.pretraining import two_stages
 from experiments.training.random_base import random_base
@@ -35,6 +36,7 @@ for study in (
     invent_countries,
     split_questions,
     prose_questions,
+    two_hop_questions,
     quality,
     device_quality,
     mean_adapter,
