@@ -74,7 +74,8 @@ _CALENDAR = _first_of_each(
     " january jan; february feb; march mar; april apr; june jun; july jul; august aug; september sep sept;"
     " october oct; november nov; december dec"
 )
-_AGREEING = frozenset("yes no not yeah nope ja nein nicht doch oui non sí si não sim 是 否 不 没 有 对".split())
+_AGREEING = {"yes", "yeah", "no", "not", "nope", "ja", "doch", "nein", "nicht", "oui", "si", "non", "sí", "sim", "não"}
+_AGREEING |= {"是", "对", "有", "否", "不", "没"}
 """Words that answer a question and stand in no text for it: where one is found, it says something else."""
 _WHOLE = 4
 """Letters of a unit that is no abbreviation, at least."""
@@ -100,8 +101,9 @@ def words_found(answer: str, question: str, texts: Sequence[str]) -> float | Non
     """The share of the answer's words that the texts hold; None where it has no word that could be found.
 
     Words of the question are no evidence: an answer that repeats it has read nothing yet. Neither is a yes or no. Nor
-    is a unit that the texts hold, unless the answer has nothing else: its number is. Units, currencies, months and days are found by their
-    abbreviations too, and words with small letters by other endings; numbers and names must be the same.
+    is a unit that the texts hold, unless the answer has nothing else: its number is. Units, currencies, months and days
+    are found by their abbreviations too, and words with small letters by other endings; numbers and names must be the
+    same.
     """
     asked = _forms(question) | _AGREEING
     own = [word for word in _words(answer) if word.forms.isdisjoint(asked)]
