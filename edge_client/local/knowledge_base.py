@@ -46,6 +46,7 @@ _TEXTS = (
     " JOIN documents ON documents.id = document WHERE refs.id IN"
 )
 _ONE = "SELECT refs.id, document FROM refs JOIN documents ON documents.id = document WHERE key = ? AND chunk = ?"
+_MISSING = "SELECT whole - (SELECT count(*) FROM refs WHERE document = ?) FROM documents WHERE id = ?"
 _PAYLOADS = "SELECT id, crc32c, payload FROM payloads WHERE id IN"
 
 
@@ -238,6 +239,7 @@ class LocalKnowledgeBase:
             if (found := connection.execute(_ONE, (document.key, chunk)).fetchone()) is None:
                 return False
             reference, row = found
+            (missing,) = connection.execute(_MISSING, (row, row)).fetchone()
             connection.execute("DELETE FROM refs WHERE id = ?", (reference,))
             if written is not None:
                 self._add_reference(connection, row, document.key, chunk, text, written.payloads[0], written.vectors[0])
@@ -247,7 +249,7 @@ class LocalKnowledgeBase:
             whole = replace(document, text="\n".join(each.removeprefix(head) for (each,) in rows))
             connection.execute(
                 "UPDATE documents SET text = ?, content_hash = ?, whole = ?, written_at = ? WHERE id = ?",
-                (whole.text, whole.content_hash, len(rows), time.time(), row),
+                (whole.text, whole.content_hash, len(rows) + max(0, missing), time.time(), row),
             )
             return True
 

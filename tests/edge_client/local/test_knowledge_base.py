@@ -292,6 +292,18 @@ def test_exact_search_finds_no_other_vectors(library: object) -> None:
     assert (len(near), near.last_id, len(found[0])) == (COUNT, COUNT + 6, 2 * WANTED)
 
 
+def test_a_correction_does_not_make_a_document_complete(base: LocalKnowledgeBase) -> None:
+    rows = vectors(3)
+    document = LocalDocument("rent.md", "Rent", "It is 700. It is due. It ends.")
+    base.add(document, ["Rent\nIt is 700.", "Rent\nIt is due."], written(rows[:2]), whole=3)
+    assert base.correct(document, 0, "Rent\nIt is 750.", written(rows[2:]))
+    (listed,) = base.documents()
+    assert (listed.references, listed.whole, listed.partial) == (2, 3, True)
+    assert base.correct(document, 1)
+    (listed,) = base.documents()
+    assert (listed.references, listed.whole, listed.partial) == (1, 2, True)
+
+
 def test_a_memory_is_corrected_and_removed_and_the_kept_text_follows(base: LocalKnowledgeBase, tmp_path: Path) -> None:
     rows = vectors(4)
     document = LocalDocument("rent.md", "Rent", "It is 700. It is due. It ends.")
