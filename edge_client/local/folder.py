@@ -14,7 +14,13 @@ import numpy as np
 
 from edge_client.errors import StorageError
 from edge_client.local.database import disk_errors, merge_journal
-from edge_client.local.knowledge_base import EmptyKnowledgeBase, LocalKnowledgeBase, kept_documents, read_head
+from edge_client.local.knowledge_base import (
+    EmptyKnowledgeBase,
+    LocalKnowledgeBase,
+    kept_documents,
+    read_head,
+    unfinished_files,
+)
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.store import JOURNALS, SUFFIX, LocalStore, files_of
 from edge_client.local.writer import MemoryWriter
@@ -340,6 +346,8 @@ def write_anew(store: LocalStore, name: str, writer: MemoryWriter) -> Iterator[D
     for one in remember(base, writer, (document for document in _kept(kept) if not _differs(base, document, newer))):
         failed = failed or one.outcome == "failed"
         yield one
+    for file in unfinished_files(kept):
+        base.begin(file)
     base.close()
     if replaces and not failed:
         install(made, path)

@@ -47,6 +47,7 @@ _TEXTS = (
 )
 _ONE = "SELECT refs.id, document FROM refs JOIN documents ON documents.id = document WHERE key = ? AND chunk = ?"
 _MISSING = "SELECT whole - (SELECT count(*) FROM refs WHERE document = ?) FROM documents WHERE id = ?"
+_NOTE = "content_hash = x'' AND text IS NULL AND NOT EXISTS (SELECT 1 FROM refs WHERE document = documents.id)"
 _PAYLOADS = "SELECT id, crc32c, payload FROM payloads WHERE id IN"
 
 
@@ -188,7 +189,7 @@ class LocalKnowledgeBase:
     def finish(self, file: str) -> None:
         """Remove what `begin` noted."""
         with self._writing() as connection:
-            connection.execute("DELETE FROM documents WHERE key = ? AND content_hash = ?", (file, b""))
+            connection.execute(f"DELETE FROM documents WHERE key = ? AND {_NOTE}", (file,))
 
     def append(self, references: Sequence[Reference]) -> None:
         """Write references that a service wrote, in ascending order of their ids, all or none."""
@@ -491,8 +492,21 @@ def read_head(path: Path) -> Head:
 def kept_documents(path: Path) -> Iterable[LocalDocument]:
     """The documents of a file of any bundle, with their texts; raises CorruptFile, StorageError."""
     with disk_errors(path), contextlib.closing(connected(path)) as connection:
+        unfinished = set(_unfinished(connection))
         for _, one in knowledge_file.documents(connection):
-            yield LocalDocument(one.key, one.title, one.text, one.metadata)
+            if one.key not in unfinished:
+                yield LocalDocument(one.key, one.title, one.text, one.metadata)
+
+
+def unfinished_files(path: Path) -> list[str]:
+    """The keys of the files of several documents whose writing broke off; raises CorruptFile, StorageError."""
+    with disk_errors(path), contextlib.closing(connected(path)) as connection:
+        return _unfinished(connection)
+
+
+def _unfinished(connection: sqlite3.Connection) -> list[str]:
+    """What `LocalKnowledgeBase.begin` noted: documents have a hash, a text or a memory."""
+    return [key for (key,) in connection.execute(f"SELECT key FROM documents WHERE {_NOTE}")]
 
 
 def _by_words(

@@ -3,11 +3,13 @@
 import json
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from edge_client.local.folder import LocalKnowledgeBases
+from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.store import LocalStore
 from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings, user_folder
@@ -117,6 +119,20 @@ def test_what_only_another_model_has_is_named_and_written_for_this_one_too(
     assert read(other) == {"a": "Of one.", "b": "New."}
     assert read(tiny) == {"a": "Of one.", "b": "Old."}
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_what_is_written_for_another_model_keeps_the_note_of_a_file_that_broke_off(
+    tiny: Bundle, other: Bundle, store: Path, remember: Callable[..., str]
+) -> None:
+    remember(tiny, "a", "Of one.")
+    kept = LocalStore(store, by_model=True)
+    with closing(LocalKnowledgeBase.any(kept.path("mine", tiny.manifest))) as base:
+        base.begin("table.csv")
+    assert "1 stored" in run("remember", "--anew", "--bundle", other.folder).stdout
+    with closing(LocalKnowledgeBase.any(kept.path("mine", other.manifest))) as base:
+        assert [(one.key, one.partial) for one in base.documents()] == [("a", False), ("table.csv", True)]
+        base.finish("table.csv")
+        assert [one.key for one in base.documents()] == ["a"]
 
 
 def test_a_document_is_forgotten_in_the_knowledge_bases_of_all_models(
