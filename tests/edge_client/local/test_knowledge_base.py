@@ -11,7 +11,8 @@ import pytest
 
 from edge_client.errors import StorageError
 from edge_client.local.database import KEY_FILE
-from edge_client.local.knowledge_base import BLOCK, LocalKnowledgeBase, NearVectors, kept_documents
+from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
+from edge_client.local.near_vectors import BLOCK, NearVectors
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory3.codec.codec import ExactCodec
