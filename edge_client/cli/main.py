@@ -227,8 +227,10 @@ def serve(
             typer.echo(f"SHA-256 of its certificate: {fingerprint(certificate)}", err=True)
         if lan:
             typer.echo(qr_code(page), err=True)
-        if port_file is not None:
-            port_file.write_text(str(number))
+        if port_file is not None:  # others wait for it: it is there whole or not at all
+            partial = port_file.with_name(f"{port_file.name}.partial")
+            partial.write_text(str(number))
+            partial.replace(port_file)
         uvicorn.Server(config).run(sockets=[listening])
 
 

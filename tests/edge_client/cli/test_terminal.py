@@ -147,6 +147,24 @@ def test_the_address_that_is_printed_answers(tiny: Bundle, nobody: str, tmp_path
             assert answer.status == 200
 
 
+def test_the_file_of_a_port_is_there_whole_or_not_at_all(
+    tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(path: Path, text: str, **_: object) -> int:
+        seen.append(port_file.exists())
+        size = path.write_bytes(text.encode())
+        seen.append(port_file.exists())
+        return size
+
+    port_file, seen = tmp_path / "port", list[bool]()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: monkeypatch.undo())
+    monkeypatch.setattr("pathlib.Path.write_text", written)
+    done = run("serve", "--bundle", tiny.folder, "--offline", "--port", 0, "--port-file", port_file)
+    assert done.exit_code == 0, done.output
+    assert (port_file.read_text().isdecimal(), any(seen)) == (True, False)
+
+
 @pytest.mark.parametrize("command", ["ask", "chat"])
 def test_a_terminal_shows_what_is_loading(
     places: list[object], tiny: Bundle, monkeypatch: pytest.MonkeyPatch, command: str
