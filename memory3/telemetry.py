@@ -12,7 +12,6 @@ import sys
 OFF = {
     "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime 1.31: device id, event database and a collector, from its import on
     "HF_HUB_DISABLE_TELEMETRY": "1",  # huggingface_hub, below transformers and lm-eval: library names in requests
-    "RAY_USAGE_STATS_ENABLED": "0",  # Ray: a report of each cluster that starts
     "ANONYMIZED_TELEMETRY": "False",  # chromadb, which the benchmarks compare with
     "DO_NOT_TRACK": "1",  # the convention of consoledonottrack.com
     "SCARF_NO_ANALYTICS": "true",  # packages that report their use to Scarf

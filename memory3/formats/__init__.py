@@ -248,10 +248,16 @@ def has_parts(source: Path) -> bool:
     return kind is not None and kind.read in (pages.read_pdf, records.read_csv, records.read_parquet, mail.read_mailbox)
 
 
+def holds_records(source: Path) -> bool:
+    """Whether a file of this kind is a table or a list of records, each of which is a document."""
+    kind = kind_of(source)
+    return kind is not None and kind.read in _RECORDS
+
+
 def count_documents(source: Path) -> int:
     """How many documents a file has, or about: pages without text count."""
     kind = kind_of(source)
-    if kind and kind.read in _RECORDS:
+    if holds_records(source):
         return sum(1 for _ in read_documents(source))
     if kind and kind.read is mail.read_mailbox:
         return mail.count_mails(source)

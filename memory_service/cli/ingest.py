@@ -6,24 +6,29 @@ import contextlib
 import functools
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from memory3.errors import InvalidInput, Memory3Error
-from memory3.formats import Report, count_documents, find_sources, has_parts, name_of_kind, read_documents
+from memory3.formats import Report, find_sources, has_parts, holds_records, name_of_kind
 from memory3.formats.naming import FilesRead, Naming, file_of
+from memory3.formats.report import EMPTY
 from memory3.printable import Bars, counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.client.ingest import Destination, Ingestion, Upload, delete_all, listed
-from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
+from memory_service.client.share import Share
+from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
+
+if TYPE_CHECKING:
+    from memory_service.encoder import Encoder
 
 _WRITING = {"now": pb.MEMORY_WRITING_NOW, "later": pb.MEMORY_WRITING_LATER}
 
@@ -37,17 +42,20 @@ def ingest(
     prune: Annotated[bool, typer.Option("--prune", help="delete documents whose files left the folders")] = False,
     memories: Annotated[Literal["now", "later"], typer.Option(help="write memories now, or later")] = "now",
     overlap: Annotated[int, typer.Option(min=0, help="tokens repeated from the preceding reference")] = 0,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="who writes: the service, or Ray")] = "local",
-    workers: Annotated[int, typer.Option(min=1, help="with --engine ray: number of workers")] = 2,
-    model: Annotated[Optional[Path], typer.Option(help="with --engine ray: the service's model")] = None,  # noqa: UP045
-    bundle: Annotated[Optional[Path], typer.Option(help="with --engine ray: the service's bundle")] = None,  # noqa: UP045
-    store: Annotated[Optional[str], typer.Option(help="with --engine ray: store to write to")] = None,  # noqa: UP045
+    workers: Annotated[int, typer.Option(min=0, help="processes here that write the memories; 0: the service")] = 0,
+    share: Annotated[str, typer.Option(metavar="INDEX/COUNT", help="ingest this part: 0/8 is the first of 8")] = "0/1",
+    model: Annotated[Optional[Path], typer.Option(help="with --workers: the service's model")] = None,  # noqa: UP045
+    bundle: Annotated[Optional[Path], typer.Option(help="with --workers: the service's bundle")] = None,  # noqa: UP045
+    store: Annotated[Optional[str], typer.Option(help="with --workers: server to write to")] = None,  # noqa: UP045
 ) -> None:
     """Ingest documents into a knowledge base. After Ctrl-C, run the same command again to resume.
 
     Reads text, Markdown, HTML, PDF, Office files, mail, tables, code and more, and reports what it skips. Unchanged
-    documents are skipped. The command retries lost connections and an unavailable store. With --store clickhouse://…,
-    Ray writes to a server without the service.
+    documents are skipped. The command retries lost connections and an unavailable store.
+
+    With --workers 4, four processes on this machine write the memories, each with the service's model, and send them;
+    with --store clickhouse://… they write to the store themselves. Several machines divide the documents: run the same
+    command on each, with --share 0/8 to --share 7/8.
 
     A file's document is named by its absolute path, or with --name wiki by wiki/PATH, which is the same on every
     machine. Records keep the keys that their file gives them; --prune deletes none of those.
@@ -56,30 +64,34 @@ def ingest(
     """
     console = Console(stderr=True, highlight=False)
     given: dict[str, Path | str | None] = {"model": model, "bundle": bundle, "store": store}
-    if engine == "local" and (useless := [f"--{name}" for name, value in given.items() if value is not None]):
-        raise InvalidInput(f"{', '.join(useless)}: only for --engine ray, here the service writes with its own")
-    if engine == "ray" and memories == "later":
-        raise InvalidInput("--memories later is for --engine local")
+    if not workers and (useless := [f"--{name}" for name, value in given.items() if value is not None]):
+        raise InvalidInput(f"{', '.join(useless)}: only with --workers, here the service writes with its own")
+    if workers and memories == "later":
+        raise InvalidInput("--memories later: with --workers, they write the memories now")
+    part = Share.parse(share)
+    if prune and part.count > 1:
+        raise InvalidInput("--prune is for all documents: run it without --share, once all shares are done")
     report, files_read = Report(), FilesRead()
-    naming, sources = Naming(tuple(files), name), find_sources(files, report)
+    naming, found = Naming(tuple(files), name), find_sources(files, report)
     if prune and not naming.folders:
         raise InvalidInput("--prune is for folders: name one")
-    in_parts = {naming.key(source) for source in sources if has_parts(source)}
+    sources = {key: source for source in found if part.has_some_of(source, key := naming.key(source))}
+    # Of a table that shares divide, no share knows which rows are gone.
+    whole = {key for key, source in sources.items() if has_parts(source) and (part.is_all or not holds_records(source))}
     to = Destination(address, kb, overlap, _WRITING[memories])
     if to.require(create=create):
         console.print(f"created knowledge base {plain(kb)}")
-    shown = _Shown(console, sum(count_documents(source) for source in sources))
+    shown = _Shown(console, sum(part.expected(source) for source in sources.values()))
     try:
-        if engine == "local":
-            ingestion = Ingestion(to)
-            with shown.progress, _interrupting(ingestion, shown):
-                each = (read_documents(source, Path(naming.key(source)), report) for source in sources)
-                uploads = ingestion.run(Upload.of(one) for documents in each for one in documents)
-                shown.all(_noting(uploads, in_parts, files_read))
-        else:
-            with shown.progress:
-                uploads = _reported(_with_ray(sources, naming, to, given, workers), report)
-                shown.all(_noting(uploads, in_parts, files_read))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(shown.progress)
+            if workers:
+                uploads = _with_workers(sources, to, given, part, workers)
+            else:
+                ingestion = Ingestion(to)
+                stack.enter_context(_interrupting(ingestion, shown))
+                uploads = ingestion.run(Upload.of(one) for one in part.documents(sources))
+            shown.all(_noting(_reported(uploads, sources, part, report), whole, files_read))
     except KeyboardInterrupt:
         shown.interrupted = True
     except Memory3Error:
@@ -99,22 +111,27 @@ def ingest(
         raise typer.Exit(1)
 
 
-def _reported(uploads: Iterator[Upload], report: Report) -> Iterator[Upload]:
-    """The uploads; the report gets what workers read and assumed."""
-    files: set[str] = set()
+def _reported(uploads: Iterator[Upload], sources: Mapping[str, Path], part: Share, report: Report) -> Iterator[Upload]:
+    """The uploads; the report gets what was read and assumed, and tables without rows."""
+    seen: set[str] = set()
+    readable: set[str] = set()
     for upload in uploads:
         kind, unreadable = name_of_kind(Path(upload.source)), upload.reason == "UNREADABLE"
+        seen.add(upload.source)
         if not unreadable:
-            report.files[kind] += upload.source not in files
-            files.add(upload.source)
+            report.files[kind] += upload.source not in readable
+            readable.add(upload.source)
         report.count(kind, upload.where, upload.source, upload.message if unreadable else "", upload.notes)
         yield upload
+    if part.is_all:
+        for key in sources.keys() - seen:
+            report.skip(key, EMPTY, "a table without rows")
 
 
-def _noting(uploads: Iterator[Upload], in_parts: Collection[str], files_read: FilesRead) -> Iterator[Upload]:
-    """The uploads; `files_read` gets those of the files that have parts, named by their keys."""
+def _noting(uploads: Iterator[Upload], whole: Collection[str], files_read: FilesRead) -> Iterator[Upload]:
+    """The uploads; `files_read` gets those of the files, named by their keys, whose parts are all seen here."""
     for upload in uploads:
-        if upload.source in in_parts:
+        if upload.source in whole:
             files_read.add(upload.source, upload.key, readable=upload.reason != "UNREADABLE")
         yield upload
 
@@ -131,9 +148,8 @@ def _delete_left_over(to: Destination, files_read: FilesRead) -> None:
         typer.echo(f"deleted {printable(key)}: its file no longer has it")
 
 
-def _prune(to: Destination, naming: Naming, sources: list[Path]) -> None:
-    """Delete the documents of the folders whose files are no longer there, and name them."""
-    there = {naming.key(source) for source in sources}
+def _prune(to: Destination, naming: Naming, there: Collection[str]) -> None:
+    """Delete the documents of the folders whose files, by key, are no longer there, and name them."""
     with asking(ingestion_pb2_grpc.IngestionStub, to.address) as stub:
         stored = [d.document_key for at in naming.folders for d in listed(stub, to.knowledge_base, f"{at}/")]
         gone = naming.gone({key: file_of(key, {}) for key in stored}, there)
@@ -142,27 +158,32 @@ def _prune(to: Destination, naming: Naming, sources: list[Path]) -> None:
         typer.echo(f"deleted {printable(key)}")
 
 
-def _with_ray(
-    sources: list[Path], naming: Naming, to: Destination, given: dict[str, Path | str | None], workers: int
+def _with_workers(
+    sources: Mapping[str, Path], to: Destination, given: dict[str, Path | str | None], part: Share, workers: int
 ) -> Iterator[Upload]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
-    from memory_service.client.ray import ingest_with_ray
-    from memory_service.write.model_encoder import ModelEncoder
+    from memory_service.client.workers import ingest_with_workers
 
     settings = load_settings(None, {name: value for name, value in given.items() if value is not None})
-    # The workers run in another folder.
-    settings = settings.model_copy(update={name: one.resolve() for name, one in settings if isinstance(one, Path)})
+    load = functools.partial(_load, settings)
+    store = settings if given["store"] else None
     with contextlib.closing(
-        ingest_with_ray(
-            {naming.key(source): source for source in sources},
-            to,
-            functools.partial(ModelEncoder.open, settings),
-            workers=workers,
-            gpus=0.0 if settings.writing_device == "cpu" else None,
-            store=settings if given["store"] else None,
-        )
+        ingest_with_workers(sources, to, load, workers=workers, share=part, store=store)
     ) as uploads:
         yield from uploads
+
+
+def _load(settings: Settings, worker: int, workers: int) -> Encoder:
+    """The model of a worker, on a GPU or on a share of the processors of its own."""
+    import torch
+
+    from memory_service.write.model_encoder import ModelEncoder
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    if settings.writing_device in ("auto", "cuda") and torch.cuda.device_count() > 1:
+        device = f"cuda:{worker % torch.cuda.device_count()}"
+        settings = settings.model_copy(update={"writing_device": device})
+    return ModelEncoder.open(settings)
 
 
 @contextlib.contextmanager

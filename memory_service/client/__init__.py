@@ -1,1 +1,1 @@
-"""Clients of a service: connection, ingestion of files and folders, Ray, backups."""
+"""Clients of a service: connection, ingestion of files and folders, workers that write memories, backups."""

@@ -44,7 +44,7 @@ class Upload:
     """One document as it is sent, and its outcome.
 
     A `FileDocument` is text that was read from a file. An upload is a message: text, or references with their memories
-    (of a backup, of a Ray worker), which no file holds.
+    (of a backup, of a worker), which no file holds.
 
     item: the message; None once there is an outcome. source, position: the file and the position in it, to display.
     outcome: empty until then; stored, replaced, unchanged, or failed with its reason. notes: what was assumed while

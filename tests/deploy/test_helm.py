@@ -39,14 +39,14 @@ SET_BY_CHART = {
 }
 EXAMPLES = sorted(p.stem for p in (CHART / "examples").glob("*.yaml"))
 KUBERNETES = ("1.27.0", kubernetes_validate.latest_version())
-CUSTOM = {"Certificate", "ServiceMonitor", "PrometheusRule", "RayJob", "GRPCRoute"}
+CUSTOM = {"Certificate", "ServiceMonitor", "PrometheusRule", "GRPCRoute"}
 URL = "clickhouse://m@ch:8123/m"
 EXTERNAL = {"kind": "external", "external": {"url": URL, "existingSecret": "s"}}
 TLS = {"enabled": True, "existingSecret": "t"}
 ACME = {"enabled": True, "issuerRef": {"name": "acme"}, "clusterNames": False, "dnsNames": ["m.example.org"]}
 MTLS = {"clientCaSecret": "ca", "existingClientSecret": "c"}
-RAY = {"enabled": True, "engine": "ray", "source": {"existingClaim": "documents"}}
-EVERY_POD: dict[str, Any] = {"store": EXTERNAL, "backup": {"enabled": True, "target": "s3://b"}, "ingestion": RAY}
+INGESTION = {"enabled": True, "source": {"existingClaim": "documents"}}
+EVERY_POD: dict[str, Any] = {"store": EXTERNAL, "backup": {"enabled": True, "target": "s3://b"}, "ingestion": INGESTION}
 OURS = {"app.kubernetes.io/name": "memory-service", "app.kubernetes.io/instance": "memories"}
 
 Manifest = dict[str, Any]
@@ -100,7 +100,8 @@ def accepted(manifests: list[Manifest]) -> None:
         name, kind = manifest["metadata"]["name"], manifest["kind"]
         for version in () if kind in CUSTOM else KUBERNETES:
             kubernetes_validate.validate(manifest, version, strict=True)
-        assert len(name) <= (52 if kind == "CronJob" else 63)
+        index = f"-{manifest['spec'].get('completions', 0) - 1}" if kind == "Job" else ""
+        assert len(name + index) <= (52 if kind == "CronJob" else 63)
         claims = {t["metadata"]["name"] for t in manifest.get("spec", {}).get("volumeClaimTemplates", [])}
         for labels, pod in pods(manifest):
             assert OURS.keys() <= labels.keys(), "a NetworkPolicy selects it"
@@ -165,7 +166,7 @@ POD = "spec.template.spec.containers.0"
             f"r.example/memory3/memory-service@sha256:{'a' * 64}",
         ),
         (
-            {"ingestion": {**RAY, "engine": "local", "image": {"registry": "gpu.example", "repository": "encoder"}}},
+            {"ingestion": {**INGESTION, "image": {"registry": "gpu.example", "repository": "encoder"}}},
             "Job",
             f"{POD}.image",
             f"gpu.example/encoder:{VERSION}",
@@ -185,12 +186,6 @@ POD = "spec.template.spec.containers.0"
         ),
         # A public authority refuses a cluster's names.
         ({"tls": {"enabled": True, "certManager": ACME}}, "Certificate", "spec.dnsNames", ["m.example.org"]),
-        (
-            {"ingestion": {**RAY, "resources": {"limits": {"nvidia.com/gpu": "1"}}}},
-            "RayJob",
-            "spec.rayClusterSpec.headGroupSpec.template.spec.containers.0.resources.limits",
-            {"memory": "4Gi"},
-        ),
     ],
 )
 def test_a_value_ends_where_kubernetes_looks(values: dict[str, Any], kind: str, path: str, expected: object) -> None:
@@ -208,14 +203,14 @@ def test_every_pod_gets_what_is_given_to_all() -> None:
         "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
         "containerSecurityContext": {"runAsUser": 5},
     }
-    ingestion = {**RAY, "nodeSelector": {"gpu": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    ingestion = {**INGESTION, "nodeSelector": {"gpu": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     manifests = render({**EVERY_POD, **everywhere, "ingestion": ingestion})
     accepted(manifests)
     found = {pod["containers"][0]["name"]: pod for _, pod in pods(manifests)}
-    assert found.keys() == {"service", "migrate", "backup", "round-trip", "submitter", "head", "worker"}
-    worker = found["worker"]
-    assert worker["nodeSelector"] == {"gpu": "b"}
-    assert [toleration["key"] for toleration in worker["tolerations"]] == ["a", "gpu"]
+    assert found.keys() == {"service", "migrate", "backup", "round-trip", "ingest"}
+    ingest = found["ingest"]
+    assert ingest["nodeSelector"] == {"gpu": "b"}
+    assert [toleration["key"] for toleration in ingest["tolerations"]] == ["a", "gpu"]
     for name, pod in found.items():
         (container,) = pod["containers"]
         assert pod["priorityClassName"] == "high"
@@ -224,7 +219,7 @@ def test_every_pod_gets_what_is_given_to_all() -> None:
         assert {"name": "more", "emptyDir": {}} in pod["volumes"]
         assert {"name": "more", "mountPath": "/more"} in container["volumeMounts"]
         assert container["securityContext"]["runAsUser"] == 5
-        if name != "worker":
+        if name != "ingest":
             assert pod["nodeSelector"] == {"pool": "a"}
             assert pod["tolerations"] == everywhere["tolerations"]
 
@@ -261,17 +256,11 @@ def test_spans_may_leave_for_their_collector(endpoint: str, port: int) -> None:
     assert {"ports": [{"protocol": "TCP", "port": port}]} in egress
 
 
-def test_only_kuberay_and_its_own_pods_reach_the_ports_of_ray() -> None:
-    """Ray authenticates nobody: whoever reaches these ports can run code."""
-    manifests = example("production")
-    ingest = {**OURS, "app.kubernetes.io/component": "ingest"}
-    policy = of_kind(manifests, "NetworkPolicy", "-ray")["spec"]
-    assert policy["podSelector"] == {"matchLabels": ingest}
-    own, operator = policy["ingress"]
-    assert own["from"] == [{"podSelector": {"matchLabels": ingest}}]
-    (source,) = operator["from"]
-    assert source["podSelector"]["matchLabels"] == {"app.kubernetes.io/component": "kuberay-operator"}
-    assert all(labels == ingest for labels, _ in pods(of_kind(manifests, "RayJob")))
+def test_workers_divide_the_documents_by_the_index_of_their_pod() -> None:
+    job = of_kind(render({"ingestion": {**INGESTION, "workers": 8}}), "Job", "")["spec"]
+    assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 8, 8)
+    (container,) = job["template"]["spec"]["containers"]
+    assert container["args"][-4:] == ["--workers", "1", "--share", "$(JOB_COMPLETION_INDEX)/8"]
 
 
 def test_alerts_are_about_this_release_alone() -> None:
@@ -344,11 +333,15 @@ def test_settings_reach_the_service_as_it_reads_them(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     "values",
     [
-        {"fullnameOverride": "long-" * 13 + "name", "nameOverride": "n" * 80},
+        {
+            "fullnameOverride": "long-" * 13 + "name",
+            "nameOverride": "n" * 80,
+            "ingestion": {**INGESTION, "workers": 100_000},
+        },
         {"tls": {**TLS, **MTLS}, "service": {"type": "NodePort"}, "networkPolicy": {"enabled": True}},
         {"store": {"kind": "external", "external": {"url": "clickhouses://m@ch/m", "caSecret": "ca"}}, "replicas": 3},
         {"store": {"kind": "external", "external": {"url": URL}}, "fullnameOverride": "long-" * 13},
-        {"ingestion": {**RAY, "engine": "local"}, "auth": {"enabled": False}, "commonLabels": {"team": "a"}},
+        {"ingestion": INGESTION, "auth": {"enabled": False}, "commonLabels": {"team": "a"}},
     ],
     ids=["long names", "mTLS", "authority of the store", "one server", "open"],
 )

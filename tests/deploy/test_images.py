@@ -18,7 +18,7 @@ LOCKS = {
     "run": tuple(RUN.split()),
     "dev": (*RUN.split(), *MORE.split()),
     "service": ("service", "edge", "tracing"),
-    "encoder": ("service", "edge", "tracing", "formats", "ray"),
+    "encoder": ("service", "edge", "tracing", "formats"),
     "edge": ("edge", "serve", "formats"),
     "jetson": ("edge", "serve", "formats"),
 }

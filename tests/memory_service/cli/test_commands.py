@@ -187,7 +187,7 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
     assert done.exit_code == 1
     assert "memory-service serve" in done.stderr
     useless = command(running, "ingest", tmp_path, "--model", "m", "--bundle", "b")
-    assert (useless.exit_code, "--model, --bundle: only for --engine ray" in useless.stderr) == (1, True)
+    assert (useless.exit_code, "--model, --bundle: only with --workers" in useless.stderr) == (1, True)
     missing = command(running, "ingest", tmp_path / "none.jsonl")
     assert missing.exit_code == 1
     assert "does not exist" in missing.stderr

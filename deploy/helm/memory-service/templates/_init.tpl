@@ -35,7 +35,6 @@
 {{- $_ := set $v.metrics.prometheusRule "labels" (default dict $v.metrics.prometheusRule.labels) -}}
 {{- $_ := set $v.metrics.dashboard "labels" (default dict $v.metrics.dashboard.labels) -}}
 {{- $_ := set $v.migration "resources" (default dict $v.migration.resources) -}}
-{{- $_ := set $v.ingestion.ray "headResources" (default dict $v.ingestion.ray.headResources) -}}
 {{- $_ := set $v.ingestion "resources" (default dict $v.ingestion.resources) -}}
 {{- $_ := set $v.ingestion "nodeSelector" (default dict $v.ingestion.nodeSelector) -}}
 {{- $_ := set $v.ingestion "tolerations" (default list $v.ingestion.tolerations) -}}

@@ -1,17 +1,20 @@
-"""The stages of a distributed ingestion one after the other, without Ray, against a real service."""
+"""Workers that write the memories of an ingestion, against a real service: stages, processes and shares."""
 
+import itertools
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from memory3.errors import ModelMismatch
+from memory3.errors import InvalidInput, ModelMismatch
 from memory3.formats import read_documents
 from memory_service.client.connection import RemoteError
 from memory_service.client.ingest import Destination, Upload
-from memory_service.client.ray import Send, Store, Write, table_of, uploads_of
+from memory_service.client.share import Share
+from memory_service.client.workers import IngestionStopped, Send, Store, Write, ingest_with_workers
 from memory_service.encoder import EncodedReferences
 from memory_service.settings import Settings
 from memory_service.stores.opening import open_store
@@ -47,10 +50,10 @@ def uploads(*texts: str) -> list[Upload]:
 
 
 def through(uploads: Sequence[Upload], to: Destination, folder: Path) -> list[Upload]:
-    """All stages; between them uploads are tables, as between Ray's workers."""
+    """Both stages."""
     order = {upload.where: number for number, upload in enumerate(uploads)}
     for stage in (Write(to, HashModel(folder)), Send(to)):
-        uploads = uploads_of(table_of(stage(uploads)))
+        uploads = stage(uploads)
     return sorted(uploads, key=lambda upload: order[upload.where])
 
 
@@ -110,7 +113,7 @@ def test_workers_write_to_a_store_that_several_may_write_to(served: Served, tmp_
     store.close()
     direct = Store(to, settings)
     try:
-        assert {upload.outcome for upload in direct(uploads_of(table_of(written)))} == {"stored"}
+        assert {upload.outcome for upload in direct(written)} == {"stored"}
         assert [upload.outcome for upload in direct(written[2:])] == ["unchanged"]
         stored = direct._store.document(base, first.key)
         assert [text for _, text in stored.references] == ["Three."]
@@ -143,3 +146,65 @@ def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(served
     for stage in (Write(nowhere, HashModel(tmp_path)), Send(nowhere)):
         with pytest.raises(RemoteError, match="nowhere"):
             stage(uploads("Text."))
+
+
+def write_facts(file: Path, count: int) -> Path:
+    lines = [json.dumps({"key": f"k{n}", "text": f"Fact {n}. " * (1 + n % 90)}) for n in range(count)]
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_a_killed_worker_is_started_again_and_every_document_is_there_once(served: Served, tmp_path: Path) -> None:
+    facts = write_facts(tmp_path / "facts.jsonl", 300)
+    model = HashModel(tmp_path, deadly="Fact 150.")
+    to = served.base("killed")
+    done = list(ingest_with_workers({str(facts): facts}, to, model, workers=2))
+    assert (tmp_path / "died").exists()
+    assert len(list(tmp_path.glob("*.worker"))) == 3, "another process took the place of the killed one"
+    assert sorted(upload.key for upload in done) == sorted(f"k{n}" for n in range(300)), "each outcome is told once"
+    assert {upload.outcome for upload in done} <= {"stored", "unchanged"}
+    stored = served.client.counts("killed")
+    assert stored == (300, sum(upload.references for upload in done))
+    again = list(ingest_with_workers({str(facts): facts}, to, model, workers=1))
+    assert {upload.outcome for upload in again} == {"unchanged"}
+    assert served.client.counts("killed") == stored
+
+
+def test_a_worker_that_always_dies_stops_the_ingestion(served: Served, tmp_path: Path) -> None:
+    facts = write_facts(tmp_path / "facts.jsonl", 3)
+    with pytest.raises(IngestionStopped, match="worker 0 died 4 times, the last time with exit code 3"):
+        list(ingest_with_workers({str(facts): facts}, served.base("dying"), dies))
+
+
+def dies(worker: int, workers: int) -> HashEncoder:
+    os._exit(3)
+
+
+def test_workers_with_another_model_stop_the_ingestion_with_the_reason(served: Served, tmp_path: Path) -> None:
+    facts = write_facts(tmp_path / "facts.jsonl", 3)
+    to = served.base("other-model")
+    with pytest.raises(IngestionStopped, match="service's model"):
+        list(ingest_with_workers({str(facts): facts}, to, HashModel(tmp_path, name="other")))
+
+
+def test_shares_have_every_document_once_and_convert_no_file_twice(tmp_path: Path) -> None:
+    write_facts(tmp_path / "facts.jsonl", 200)
+    for n in range(40):
+        (tmp_path / f"{n}.txt").write_text(f"Note {n}.")
+    sources = {source.name: source for source in sorted(tmp_path.iterdir())}
+    machines = [Share(n, 3) for n in range(3)]
+    workers = [Share(n, 2).of(machine) for machine in machines for n in range(2)]
+    found = [[document.key for document in share.documents(sources)] for share in workers]
+    assert sorted(itertools.chain(*found)) == sorted([f"k{n}" for n in range(200)] + [f"{n}.txt" for n in range(40)])
+    assert all(20 < len(keys) < 60 for keys in found), "240 documents in six shares"
+    assert [[d.key for d in share.documents(sources)] for share in workers] == found, "in the same order every time"
+    read = [{key for key, source in sources.items() if share.has_some_of(source, key)} for share in workers]
+    assert sum(len(keys - {"facts.jsonl"}) for keys in read) == 40
+    two = [set(found[2 * n] + found[2 * n + 1]) for n in range(3)]
+    assert two == [{document.key for document in machine.documents(sources)} for machine in machines]
+
+
+@pytest.mark.parametrize("text", ["8/8", "-1/8", "1", "a/b", "0/0", "1/2/3", ""])
+def test_a_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="share"):
+        Share.parse(text)

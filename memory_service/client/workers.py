@@ -1,29 +1,30 @@
-"""`memory-service ingest --engine ray`: workers of a Ray cluster read, write and send documents.
+"""`memory-service ingest --workers N`: processes that write the memories of documents themselves, each with a model.
 
-    files -> read -> documents -> Write -> memories -> Send, or Store -> outcomes
+    files -> documents of a share -> Write -> Send, or Store -> outcomes
 
-Read is a task for each file, the others are actors, so that the model is loaded once; there are as many of each as
-there are workers. Ray starts a killed worker again and gives what it had to another one: a stage that runs again
-does no harm, since documents that are stored already are unchanged.
+Every worker reads the same files and takes its share of the documents, so workers need no coordinator, on one machine
+or on many. A worker that dies is started again behind the last documents whose outcomes are known: documents that are
+stored already are unchanged.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
-import os
-import pickle
+import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import numpy as np
 
-from memory3.errors import InvalidInput, Memory3Error, MissingFile
-from memory3.formats import read_documents
+from memory3.errors import InvalidInput, Memory3Error
 from memory_service.client.ingest import Destination, Ingestion, Upload
+from memory_service.client.share import Share
 from memory_service.encoder import Encoder, checked
 from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
@@ -34,25 +35,20 @@ from memory_service.write.document import PendingDocument, check_head
 from memory_service.write.pipeline import encoding_error
 from protos.memory.v1 import ingestion_pb2 as pb
 
-if TYPE_CHECKING:
-    import pyarrow
-
 ROWS = 32
-"""Documents that go from stage to stage together: enough for batches of similar length, little to do again."""
+"""Documents that are written together: enough for batches of similar length, little to do again."""
 STORED_ROWS = 4096
 """Documents that a worker stores at once where it writes to the store itself."""
-_ADDRESS = "RAY_ADDRESS"
-_SHARE = 0.25  # of a processor, for the stages that wait more than they work
-_FOR_THE_OTHERS = 3  # processors in addition to the writers': those shares, and a whole one where Ray cuts blocks
-_OBJECTS_BYTES = 1 << 30  # of a cluster of our own: some thousand documents under way
 _STORE_ATTEMPTS = 6
+_STARTS = 4
+"""Of a worker that dies each time before a document is done."""
 
 
 class IngestionStopped(Memory3Error):
-    """A stage cannot go on, for all documents alike; what was acknowledged is stored."""
+    """A worker cannot go on, for all documents alike; what was acknowledged is stored."""
 
 
-# Stages, as the workers run them: each takes uploads and gives as many back
+# Stages of a worker: each takes uploads and gives as many back
 
 
 class Write:
@@ -166,131 +162,139 @@ def _refused(upload: Upload, error: Memory3Error) -> Upload:
     return upload.failed(reason, message)
 
 
-def table_of(uploads: Sequence[Upload]) -> pyarrow.Table:
-    """Uploads as rows of a table, which is what Ray passes on."""
-    import pyarrow as pa
-
-    return pa.table({"upload": pa.array([pickle.dumps(upload) for upload in uploads], pa.large_binary())})
+# A worker
 
 
-def uploads_of(table: pyarrow.Table) -> list[Upload]:
-    """The uploads of a table."""
-    return [pickle.loads(upload) for upload in table["upload"].to_pylist()]
+class Load(Protocol):
+    """Loads the model in a worker process; can be pickled."""
+
+    def __call__(self, worker: int, workers: int) -> Encoder:
+        """worker: its number, of those on this machine."""
 
 
-class _Stage:
-    """A stage with tables instead of uploads."""
+@dataclass(frozen=True)
+class Work:
+    """What a worker does. skip: documents of its share whose outcomes are known."""
 
-    def __init__(self, stage: Callable[..., Any], *arguments: Any) -> None:
-        # A worker that cannot be made says so when it is called: Ray would try to make it again and again.
-        self._stage: Any = None
-        self._problem = ""
+    sources: Mapping[str, Path]
+    to: Destination
+    load: Load
+    share: Share
+    worker: int
+    workers: int
+    store: Settings | None
+    skip: int = 0
+
+    def outcomes(self) -> Iterator[list[Upload]]:
+        """Of the share's documents, in their order, some at a time: written, and sent meanwhile."""
+        write = Write(self.to, lambda: self.load(self.worker, self.workers))
+        last: Callable[[Sequence[Upload]], list[Upload]]
+        last, together = (Send(self.to), ROWS) if self.store is None else (Store(self.to, self.store), STORED_ROWS)
+        documents = itertools.islice(self.share.documents(self.sources), self.skip, None)
+        uploads = map(Upload.of, documents)
+        with ThreadPoolExecutor(1) as sending:
+            written: list[Upload] = []
+            sent: Future[list[Upload]] | None = None
+            while batch := list(itertools.islice(uploads, ROWS)):
+                written += write(batch)
+                if len(written) < together:
+                    continue
+                if sent is not None:
+                    yield sent.result()
+                sent, written = sending.submit(last, written), []
+            if sent is not None:
+                yield sent.result()
+            if written:
+                yield last(written)
+
+
+def _run(work: Work, outcomes: Connection) -> None:
+    """The worker's process: sends lists of outcomes, and an error's text at the end if there is one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    try:
+        for done in work.outcomes():
+            outcomes.send(done)
+    except Memory3Error as error:
+        outcomes.send(str(error))
+
+
+class _Worker:
+    """A worker as its parent sees it."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._done = 0
+        self._starts = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the process behind the documents that are done."""
+        self._starts += 1
+        # A new process, not a fork of this one: torch and gRPC do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self.outcomes, theirs = context.Pipe(duplex=False)
+        work = replace(self._work, skip=self._done)
+        self._process = context.Process(target=_run, args=(work, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def receive(self) -> list[Upload] | None:
+        """Outcomes; None at the end. Starts a process that died again; raises IngestionStopped."""
         try:
-            self._stage = stage(*arguments)
-        except Memory3Error as error:
-            self._problem = str(error)
+            received = self.outcomes.recv()
+        except EOFError:
+            self._process.join()
+            if self._process.exitcode == 0:
+                return None
+            if self._starts == _STARTS:
+                how = f"the last time with exit code {self._process.exitcode}"
+                raise IngestionStopped(f"worker {self._work.worker} died {_STARTS} times, {how}") from None
+            self.start()
+            return []
+        if isinstance(received, str):
+            raise IngestionStopped(received)
+        self._done += len(received)
+        self._starts = 1
+        return received
 
-    def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
-        if self._problem:
-            raise IngestionStopped(self._problem)
-        try:
-            return table_of(self._stage(uploads_of(table)))
-        except Memory3Error as error:
-            raise IngestionStopped(str(error)) from None  # which travels; not every error of ours does
-
-
-def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
-    for file in files.to_pylist():
-        uploads = []
-        for document in read_documents(Path(file["path"]), Path(file["key"])):
-            uploads.append(Upload.of(document))
-            if len(uploads) == ROWS:
-                yield table_of(uploads)
-                uploads = []
-        if uploads:
-            yield table_of(uploads)
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        self._process.terminate()
+        self._process.join()
+        self.outcomes.close()
 
 
-# The pipeline
-
-
-def ingest_with_ray(
+def ingest_with_workers(
     sources: Mapping[str, Path],
     to: Destination,
-    load: Callable[[], Encoder],
+    load: Load,
     *,
-    workers: int = 2,
-    processors: float = 1.0,
-    gpus: float | None = None,
+    workers: int = 1,
+    share: Share = Share(),
     store: Settings | None = None,
 ) -> Generator[Upload]:
     """Ingests files and yields every document with its outcome, in the order in which they are done.
 
-    sources: files by the key of each. load: loads the model in a worker; can be pickled. processors, gpus: of each
-    worker; gpus None: one where there are any. store: settings of the store that the workers write to themselves, a
-    server's; without, they send to the service. Works on the cluster that RAY_ADDRESS names, or on one of its own on
-    this machine. Raises MissingFile without Ray, InvalidInput, and IngestionStopped; a model or a service that a worker
-    cannot use stops all.
+    sources: files by the key of each. workers: processes on this machine, which divide `share` among themselves.
+    store: settings of the store that the workers write to themselves, a server's; without, they send to the service.
+    Raises InvalidInput, and IngestionStopped: a model or a service that a worker cannot use stops all.
     """
     if store is not None and not parse_address(store.store).host:
         raise InvalidInput("workers write to clickhouse:// and myscale:// themselves, to other stores by the service")
+    running: list[_Worker] = []
     try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise MissingFile("the engine ray needs Ray: pip install 'memory3-service[ray]'") from error
-    # With fewer processors than stages the pipeline would never start.
-    least = round(workers * (processors + _SHARE)) + _FOR_THE_OTHERS
-    own = (
-        {}
-        if os.environ.get(_ADDRESS)
-        else {
-            "address": "local",
-            "num_cpus": max(os.cpu_count() or 1, least),
-            "object_store_memory": _OBJECTS_BYTES,
-            "include_dashboard": False,
-        }
-    )
-    ray.init(logging_level=logging.WARNING, log_to_driver=False, **own)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    if gpus is None:
-        gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
-    try:
-        pool = ray.data.ActorPoolStrategy
-        files = [{"key": key, "path": str(source.resolve())} for key, source in sources.items()]
-        documents = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
-            _read_files, batch_size=1, batch_format="pyarrow", num_cpus=_SHARE
-        )
-        written = documents.repartition(target_num_rows_per_block=ROWS).map_batches(
-            _Stage,
-            fn_constructor_args=(Write, to, load),
-            compute=pool(size=workers),
-            batch_size=ROWS,
-            batch_format="pyarrow",
-            num_cpus=processors,
-            num_gpus=gpus or None,
-        )
-        last: tuple[Any, ...] = (Send, to) if store is None else (Store, to, store)
-        done = written.map_batches(
-            _Stage,
-            fn_constructor_args=last,
-            compute=pool(min_size=1, max_size=workers),
-            batch_size=ROWS if store is None else STORED_ROWS,
-            batch_format="pyarrow",
-            num_cpus=_SHARE,
-        )
-        for table in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            yield from uploads_of(table)
-    except ray.exceptions.RayError as error:
-        raise _stopped(error) from error
+        for number in range(workers):
+            part = Share(number, workers).of(share)
+            running.append(_Worker(Work(sources, to, load, part, number, workers, store)))
+        waiting = list(running)
+        while waiting:
+            ready = wait([worker.outcomes for worker in waiting])
+            for worker in [one for one in waiting if one.outcomes in ready]:
+                uploads = worker.receive()
+                if uploads is None:
+                    waiting.remove(worker)
+                else:
+                    yield from uploads
     finally:
-        ray.shutdown()
-
-
-def _stopped(error: Exception) -> IngestionStopped:
-    """The first cause, which Ray wraps several times."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, Memory3Error):
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return IngestionStopped(str(cause if cause is not None else error))
+        for worker in running:
+            worker.stop()
