@@ -5,6 +5,7 @@ It is no scenario of `deploy/bench`, because it runs from a copy of the reposito
 ground's packages are all that is installed.
 
     python -m deploy.gpu_local_server                                       # the paper's 2.4 B shape, bfloat16
+    python -m deploy.gpu_local_server --shape qwen2.5-coder-1.5b --batch 1  # the default model's, one conversation
     python -m deploy.gpu_local_server --device cpu --shape tiny --rounds 2  # does it start at all?
 
 As in the paper: 32 prompts of 128 tokens, 128 tokens are generated for each, throughput is 32 * 128 over the time for
@@ -12,9 +13,11 @@ both. A sequence reads 5 memories a chunk of 64 tokens; the first generated chun
 so there are 3 retrievals of 32 queries. Memories lie in a device's knowledge base, a generation reads each once, and
 its file is dropped from the page cache before. On an A800 the paper has 733 tokens/s with memory, 1131 without.
 
-Three variants in turn: `without` has no memory slots at all, `exact` waits for every retrieval, `overlap` retrieves in
-a thread while tokens are read or generated. A retrieval is a search by given vectors, reading, decompression and the
-copy into the slots; the embedder is no part of it. Weights and memories are random: times are real, text is not.
+Four variants in turn: `without` has no memory slots at all, `exact` waits for every retrieval, `overlap` retrieves in
+a thread while tokens are read or generated, and `text` reads the five references of a chunk as text, once, before the
+prompt, as retrieval-augmented generation does (its search costs nothing here). A retrieval is a search by given
+vectors, reading, decompression and the copy into the slots; the embedder is no part of it. Weights and memories are
+random: times are real, text is not.
 """
 
 from __future__ import annotations
@@ -206,12 +209,15 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     reading = BatchedDecoder(model, PREFIX, options.batch, capacity)
     model.set_memory(config.with_memory(MemoryConfig(reference_tokens=config.memory.reference_tokens)))
     plain = BatchedDecoder(model, PREFIX, options.batch, capacity)
+    text_tokens = config.memory.memories_per_chunk * config.memory.reference_tokens
+    with_text = BatchedDecoder(model, PREFIX, options.batch, capacity + text_tokens)
     rng = np.random.default_rng(2)
-    prompts = rng.integers(0, config.vocabulary, (options.batch, options.prompt_tokens)).tolist()
+    texts = rng.integers(0, config.vocabulary, (options.batch, text_tokens + options.prompt_tokens)).tolist()
+    prompts = [text[text_tokens:] for text in texts]
 
-    def speed(engine: BatchedDecoder, *more: Any) -> float:
+    def speed(engine: BatchedDecoder, *more: Any, read: list[list[int]] = prompts, at_once: int = chunk) -> float:
         memories.forget_pages()
-        seconds = _timed(partial(generate, engine, prompts, options.answer_tokens, chunk, *more), cuda)
+        seconds = _timed(partial(generate, engine, read, options.answer_tokens, at_once, *more), cuda)
         return float(options.batch * options.answer_tokens / seconds)
 
     with ThreadPoolExecutor(1) as thread:
@@ -219,6 +225,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "without": lambda _: speed(plain),
             "exact": lambda _: speed(reading, memories),
             "overlap": lambda _: speed(reading, memories, thread),
+            "text": lambda _: speed(with_text, read=texts, at_once=len(texts[0])),
         }
         speeds = interleave(variants, options.rounds)
         retrieval_ms = [1e3 * _timed(partial(memories.retrieve, options.batch), cuda) for _ in range(options.rounds)]
@@ -235,6 +242,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "tokens_per_s": {name: asdict(median_interval(values)) for name, values in speeds.items()},
         "ratio_exact": asdict(ratio_interval(speeds["exact"], speeds["without"])),
         "ratio_overlap": asdict(ratio_interval(speeds["overlap"], speeds["without"])),
+        "ratio_to_text": asdict(ratio_interval(speeds["overlap"], speeds["text"])),
         "paper": PAPER,
         "retrieval_ms": asdict(median_interval(retrieval_ms)),
         "step_ms": {name: 1e3 * took for name, (took, _) in steps.items()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memory3.config import MemoryConfig, ModelConfig, uniform_budget
 
 MEMORY3_2B = ModelConfig(
@@ -47,6 +49,20 @@ QWEN25_1B = ModelConfig(
     positions=32768,
     memory=MemoryConfig(heads=uniform_budget(14, 2, 8)),
 )
+CODER_1B = replace(
+    QWEN25_1B, name="qwen2.5-coder-1.5b", memory=MemoryConfig(reference_tokens=128, heads=uniform_budget(14, 2, 128))
+)
+"""As packaged: all tokens of 28 heads, here in the first layers."""
+CODER_HALF_B = replace(
+    QWEN25_1B,
+    name="qwen2.5-coder-0.5b",
+    layers=24,
+    query_heads=14,
+    head_dim=64,
+    mlp_width=4864,
+    memory=MemoryConfig(reference_tokens=128, heads=uniform_budget(24, 2, 128)),
+)
+"""As packaged: all tokens of all heads."""
 TINY = ModelConfig(
     name="tiny",
     layers=4,
@@ -62,4 +78,4 @@ TINY = ModelConfig(
     memory=MemoryConfig(heads=uniform_budget(2, 2, 8)),
 )
 """To try commands with."""
-SHAPES = {shape.name: shape for shape in (MEMORY3_2B, QWEN25_1B, SMOLLM2_135M, TINY)}
+SHAPES = {shape.name: shape for shape in (MEMORY3_2B, QWEN25_1B, CODER_1B, CODER_HALF_B, SMOLLM2_135M, TINY)}

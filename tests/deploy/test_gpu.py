@@ -56,8 +56,8 @@ def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:
     assert main(["--device", "cpu", "--shape", "tiny", "--out", str(out), *small]) == 0
     result = json.loads(out.read_text())
     assert result["retrievals"] == 3
-    assert set(result["tokens_per_s"]) == {"without", "exact", "overlap"}
-    for ratio in (result["ratio_exact"], result["ratio_overlap"]):
+    assert set(result["tokens_per_s"]) == {"without", "exact", "overlap", "text"}
+    for ratio in (result["ratio_exact"], result["ratio_overlap"], result["ratio_to_text"]):
         assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
     assert 0 < result["bandwidth_share"]["with"] < 1
     slots = 2 * 2 * 5 * SHAPES["tiny"].memory.budget * 16 * 4  # sequences, sides, memories, rows, numbers, bytes
