@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from edge_client.decoder.batching import BatchingDecoder
+from edge_client.decoder.scheduler import lower_priority
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation, ModelClosed, RetrievalError
 from edge_client.local.folder import LocalKnowledgeBases
@@ -49,8 +48,12 @@ class Engine:
         recaller: Recaller,
         settings: EdgeSettings,
         local: LocalKnowledgeBases | None = None,
+        first: Engine | None = None,
     ) -> None:
-        """local: None opens those that the settings name. Raises CorruptFile for a decoder of another shape."""
+        """local: None opens those that the settings name. first: the engine whose weights these are, if another's.
+
+        Raises CorruptFile for a decoder of another shape.
+        """
         if decoder.config != bundle.config:
             raise CorruptFile("decoder.onnx has another shape than the manifest says: export the bundle again")
         self.bundle, self.decoder, self.recaller, self.settings = bundle, decoder, recaller, settings
@@ -60,13 +63,15 @@ class Engine:
         self._local = _local(bundle, settings) if local is None else local
         self.closed = False
         self.worker = RecallWorker(recaller)
-        self.background = ThreadPoolExecutor(1, "memory3-remember", initializer=_lower_priority)
+        self.background = ThreadPoolExecutor(1, "memory3-remember", initializer=lower_priority)
         self.closing = Cancellation()
         # Before there are threads: a cached property is made twice if two read it at once.
         _ = bundle.chat
         self._streams: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self._first = first
         self._writer: MemoryWriter | None = None
+        self._making_writer = threading.Lock()
 
     @classmethod
     def open(cls, settings: EdgeSettings) -> Engine:
@@ -107,7 +112,8 @@ class Engine:
         """The same weights, embedder and cached memories with another knowledge base of the service, or several."""
         settings = self.settings.model_copy(update={"knowledge_base": name})
         recaller = self.recaller
-        return self._reading(self.bundle, self.decoder, recaller.queries, recaller.cache, self.local, settings)
+        first = self._first or self
+        return self._reading(self.bundle, self.decoder, recaller.queries, recaller.cache, self.local, settings, first)
 
     @classmethod
     def _reading(
@@ -118,6 +124,7 @@ class Engine:
         cache: MemoryCache,
         local: LocalKnowledgeBases,
         settings: EdgeSettings,
+        first: Engine | None = None,
     ) -> Engine:
         """With a recaller of its own for the knowledge base in the settings."""
         client = None
@@ -141,7 +148,7 @@ class Engine:
             stand_ins=lambda: local.stand_ins(settings.knowledge_base),
             cache=cache,
         )
-        return cls(bundle, decoder, recaller, settings, local)
+        return cls(bundle, decoder, recaller, settings, local, first)
 
     def require_knowledge_bases(self, names: str) -> frozenset[str]:
         """Raise InvalidInput where neither this device nor the service has one of these ("atlas,firm").
@@ -158,11 +165,14 @@ class Engine:
 
     @property
     def writer(self) -> MemoryWriter:
-        """Made at the first need. Raises StorageError (NO_WRITER), CorruptFile, ModelClosed."""
+        """Made at the first need, once. Raises StorageError (NO_WRITER), CorruptFile, ModelClosed."""
         self.check_open()
-        if self._writer is None:
-            self._writer = MemoryWriter(self.bundle, embedder=self.recaller.embedder, decoder=self.decoder)
-        return self._writer
+        if self._first is not None:
+            return self._first.writer
+        with self._making_writer:
+            if self._writer is None:
+                self._writer = MemoryWriter(self.bundle, embedder=self.recaller.embedder, decoder=self.decoder)
+            return self._writer
 
     def sequence(self, source: object = None) -> CachedSequence:
         """The key-values of one more conversation; raises ModelClosed. source: of its memories, if it has its own."""
@@ -240,9 +250,3 @@ def _known_knowledge_bases(names: str, client: MemoryClient | None, local: Local
 
 def _local(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBases:
     return LocalKnowledgeBases(settings.store, bundle, minimum_score=settings.minimum_score)
-
-
-def _lower_priority() -> None:
-    """Of this thread, where Linux has one for each: next to decoding on the same core it gets about a quarter."""
-    if sys.platform == "linux":
-        os.nice(5)

@@ -158,9 +158,10 @@ class EdgeModel:
             text = document if isinstance(document, str) else joined(document)
             whole = [*before, {**question, "content": f"{text}\n\n{question['content']}"}]
             if len(self.bundle.chat.prompt(whole).ids) >= self.engine.mark:
+                if policy.mode is RecallMode.off:
+                    raise InvalidInput("memory is off, and without it the document is longer than the context")
                 session = ChatSession(self.engine, before, policy)
-                if policy.mode is not RecallMode.off:
-                    session.remember(document, title, progress=progress)
+                session.remember(document, title, progress=progress)
                 return session.reply(question, policy, options)
             messages = whole
         session = self._session_of(messages, policy)
@@ -185,11 +186,21 @@ class EdgeModel:
         if policy.mode is RecallMode.off:
             raise InvalidInput(f"memory is off: a question about {name!r} reads memories")
         base, keys = self.local.document(name)
-        prompt = self.bundle.chat.prompt(messages)
+        messages, prompt = self._latest(messages)
         sampling = checked(self.engine, prompt, options)
         if not (hits := base.memories_of(keys)):
             raise InvalidInput(f"{name!r} has no memories yet: remember it again")
         return document_stream(self.engine, prompt, messages, sampling, policy, hits)
+
+    def _latest(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Prompt]:
+        """The turns that the cache has room for, the system message and the last question among them."""
+        system = list(messages[:1]) if messages[0]["role"] == "system" else []
+        turns = messages[len(system) :]
+        prompt = self.bundle.chat.prompt(messages)
+        while len(prompt.ids) >= self.engine.mark and len(turns) > 1:
+            turns = turns[next(n for n in range(1, len(turns)) if n == len(turns) - 1 or turns[n]["role"] == "user") :]
+            prompt = self.bundle.chat.prompt([*system, *turns])
+        return [*system, *turns], prompt
 
     def complete(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]

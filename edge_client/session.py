@@ -150,7 +150,7 @@ class ChatSession:
     def save(self, path: str | Path) -> None:
         """Write the conversation to one file, atomically: messages, tokens of the answers, and its memories.
 
-        Raises SessionBusy while an answer is being read, and StorageError.
+        Raises SessionBusy while an answer is being read, StorageError, and InvalidInput for a folder.
         """
         self._end_abandoned()
         with self._lock:
@@ -225,7 +225,12 @@ class ChatSession:
 
 
 def _write(path: Path, header: dict[str, Any], past: bytes) -> None:
-    """Write a temporary file next to `path`, with the bytes of its memories, and move it there; raises StorageError."""
+    """Write a temporary file next to `path`, with the bytes of its memories, and move it there.
+
+    Raises StorageError, and InvalidInput for a folder.
+    """
+    if not path.name or path.is_dir():
+        raise InvalidInput(f"{path} is a folder: name a file for the session")
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     text = json.dumps({**header, "past": bool(past)})
     try:

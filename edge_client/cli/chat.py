@@ -130,7 +130,8 @@ class TerminalChat:
         if mode is Memory.compare:
             err.rule("without memory", align="left")
             aside = self._model.session(messages=self._session.messages, memory="off")
-            if self._follow(aside, aside.send(text, **self._sampling)).reason == "cancelled":
+            options: SamplingOptions = {**self._sampling, "only_documents": False}
+            if self._follow(aside, aside.send(text, **options)).reason == "cancelled":
                 self._unanswered = text
                 return
             err.rule("with memory", align="left")
@@ -212,8 +213,8 @@ class TerminalChat:
             say(NOTHING)
 
     def _do_forget(self, key: str) -> None:
-        keys = [document.key for document in self._model.local.documents().get(DEFAULT_NAME, [])]
-        chosen = below(keys, str(_typed_path("/forget KEY", key)))
+        stored = {one.key: one.file for one in self._model.local.documents().get(DEFAULT_NAME, [])}
+        chosen = below(stored, str(_typed_path("/forget KEY", key)))
         for one in chosen:
             self._model.forget(one)
             say(f"forgotten: {one}")

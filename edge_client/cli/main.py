@@ -125,6 +125,7 @@ def ask(
     compared, results = _memory(given) is Memory.compare, list[Result]()
     with opened(given, drawn, document=about, deadline_s=PATIENCE_S) as model:
         for mode in ["off", None] if compared else [None]:
+            options: SamplingOptions = {**drawn, "only_documents": False} if compared and mode == "off" else drawn
             if compared and not json_output:
                 out.rule("without memory" if mode == "off" else "with memory", align="left")
             with err.status("") as status:
@@ -133,7 +134,7 @@ def ask(
                     memory=mode,
                     document=documents,
                     about="" if mode == "off" else about,
-                    **(drawn if json_output else attentive(model, drawn)),
+                    **(options if json_output else attentive(model, options)),
                     progress=lambda done, of: status.update(f"remembering {file}: {done} of {of} references"),
                 )
             if not json_output:

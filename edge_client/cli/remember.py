@@ -121,7 +121,7 @@ def _require_paths(files: list[Path], bases: LocalKnowledgeBases, kb: str) -> No
     for path in files:
         if path.exists() or glob.has_magic(str(path)):
             continue
-        kept = below([document.key for document in bases.documents().get(kb, [])], str(path))
+        kept = below({one.key: one.file for one in bases.documents().get(kb, [])}, str(path))
         advice = f": {counted(len(kept), 'document')} of it can be dropped with `edge-client forget {path}`"
         raise MissingFile(f"{path} does not exist{advice if kept else ''}")
 
@@ -195,7 +195,7 @@ def forget(
     unknown, forgotten = list(keys or ()), dict[str, None]()
     for path in paths:
         with closing(LocalKnowledgeBase.any(path)) as base:
-            stored = list(base.files())
+            stored = base.files()
             for typed in keys or ():
                 chosen = below(stored, typed)
                 for key in chosen:

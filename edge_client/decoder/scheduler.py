@@ -115,7 +115,7 @@ class Scheduler:
         self._arrived: list[_Work | None] = []  # taken from the queue, before the thread has the caches
         self._free_since = 0.0
         self._prompt_next = True
-        self._background = ThreadPoolExecutor(1, "memory3-background-read", initializer=_lower_priority)
+        self._background = ThreadPoolExecutor(1, "memory3-background-read", initializer=lower_priority)
         self._thread = threading.Thread(target=self._serve, name="memory3-decoder", daemon=True)
         self._thread.start()
 
@@ -393,7 +393,7 @@ def broken(logits: np.ndarray) -> ProviderError | None:
     return ProviderError(message, reason="WRONG_RESULT") if np.isnan(logits[-1, 0]) else None
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """Of this thread, where Linux has one for each: next to decoding on the same core it gets about a quarter."""
     if sys.platform == "linux":
         os.nice(5)

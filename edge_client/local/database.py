@@ -85,8 +85,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         message = str(error)
         if any(words in message for words in _DAMAGED):
             _require_damage(path, message)
-            locked = f"or encrypted with another key than that of {KEY_FILE}" if "not a database" in message else ""
-            raise CorruptFile(f"{path} is damaged, or no local knowledge base {locked} ({message})") from error
+            other = f", no file of edge-client, or encrypted with another key than that of {KEY_FILE}"
+            raise CorruptFile(f"{path} is damaged{other if 'not a database' in message else ''} ({message})") from error
         if "full" in message or ("disk I/O" in message and not _room(path)):
             raise _no_room(path, message) from error
         if "locked" in message:

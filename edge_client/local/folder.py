@@ -17,6 +17,7 @@ from edge_client.local.database import disk_errors, merge_journal
 from edge_client.local.knowledge_base import (
     EmptyKnowledgeBase,
     LocalKnowledgeBase,
+    content_hashes,
     kept_documents,
     read_head,
     unfinished_files,
@@ -136,20 +137,23 @@ class LocalKnowledgeBases:
     def document(self, name: str) -> tuple[LocalKnowledgeBase, list[str]]:
         """The knowledge base and the keys of the document that people call so: by its key, file, file's name or title.
 
-        Pages and rows of a file are one document, in their order. Raises InvalidInput for none, and for several.
+        Where several knowledge bases have it, that of one is `NAME: KEY`. Pages and rows of a file are one document, in
+        their order. Raises InvalidInput for none, and for several.
         """
         known = [(base, key, title, file) for base in self._own() for key, title, file in base.named()]
         lower = name.casefold()
-        ways: tuple[Callable[[str, str, PurePath], bool], ...] = (
-            lambda key, _, file: name in (key, str(file)),
-            lambda _, title, file: lower in (title.casefold(), file.name.casefold()),
-            lambda _, __, file: lower == file.stem.casefold(),
+        ways: tuple[Callable[[str, str, str, PurePath], bool], ...] = (
+            lambda base, key, _, file: name in (key, str(file), f"{base}: {key}", f"{base}: {file}"),
+            lambda _, __, title, file: lower in (title.casefold(), file.name.casefold()),
+            lambda _, __, ___, file: lower == file.stem.casefold(),
         )
         for matches in ways:
-            found = [(base, key, file) for base, key, title, file in known if matches(key, title, PurePath(file))]
+            found = [(base, key, at) for base, key, title, at in known if matches(base.name, key, title, PurePath(at))]
             if len({(base.path, file) for base, _, file in found}) > 1:
-                keys = ", ".join(dict.fromkeys(file for *_, file in found))
-                raise InvalidInput(f"several documents are called {name!r}: name one of {keys}")
+                files = dict.fromkeys(file for *_, file in found)
+                if len(files) == 1:  # in several knowledge bases
+                    files = dict.fromkeys(f"{base.name}: {file}" for base, _, file in found)
+                raise InvalidInput(f"several documents are called {name!r}: name one of {', '.join(files)}")
             if found:
                 return found[0][0], [key for _, key, _ in found]
         there = ", ".join(list(dict.fromkeys(file for *_, file in known))[:MOST_NAMED]) or "none"
@@ -342,9 +346,11 @@ def write_anew(store: LocalStore, name: str, writer: MemoryWriter) -> Iterator[D
         store.make()
         base = LocalKnowledgeBase.create(made, Head.of(name, identity, manifest.embedder_id, writer.embedder.dim))
     newer = () if replaces else base.files().keys()
-    failed = False
+    hashes, failed = content_hashes(kept), False
     for one in remember(base, writer, (document for document in _kept(kept) if not _differs(base, document, newer))):
         failed = failed or one.outcome == "failed"
+        if one.outcome in ("stored", "unchanged"):  # of the file, also where its text was corrected since
+            base.take_content_hash(one.key, hashes[one.key])
         yield one
     for file in unfinished_files(kept):
         base.begin(file)

@@ -13,7 +13,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +226,8 @@ class LocalKnowledgeBase:
         """Replace one memory of a document, or remove it; whether it was there.
 
         text, written: of the new reference, with its title; none removes. The document's kept text becomes that of its
-        references, so that other models write the same from it; without one left it goes.
+        references, so that other models write the same from it; without one left it goes. It stays equal to the text
+        that it was remembered from, which therefore does not replace it.
         """
         head = title_line(document.title)
         with self._writing() as connection:
@@ -241,12 +241,17 @@ class LocalKnowledgeBase:
             rows = connection.execute("SELECT text FROM refs WHERE document = ? ORDER BY chunk", (row,)).fetchall()
             if not rows:
                 return self._delete(connection, document.key)
-            whole = replace(document, text="\n".join(each.removeprefix(head) for (each,) in rows))
+            kept = "\n".join(each.removeprefix(head) for (each,) in rows)
             connection.execute(
-                "UPDATE documents SET text = ?, content_hash = ?, whole = ?, written_at = ? WHERE id = ?",
-                (whole.text, whole.content_hash, len(rows) + max(0, missing), time.time(), row),
+                "UPDATE documents SET text = ?, whole = ?, written_at = ? WHERE id = ?",
+                (kept, len(rows) + max(0, missing), time.time(), row),
             )
             return True
+
+    def take_content_hash(self, key: str, content_hash: bytes) -> None:
+        """Make a document equal to the text that another knowledge base remembered it from, before it was corrected."""
+        with self._writing() as connection:
+            connection.execute("UPDATE documents SET content_hash = ? WHERE key = ?", (content_hash, key))
 
     def documents(self) -> list[LocalDocument]:
         """All documents by file, those of a file in their order, without their texts."""
@@ -444,6 +449,12 @@ def kept_documents(path: Path) -> Iterable[LocalDocument]:
         for _, one in knowledge_file.documents(connection):
             if one.key not in unfinished:
                 yield LocalDocument(one.key, one.title, one.text, one.metadata)
+
+
+def content_hashes(path: Path) -> dict[str, bytes]:
+    """By key, of the documents of a file of any bundle; raises CorruptFile, StorageError."""
+    with disk_errors(path), contextlib.closing(connected(path)) as connection:
+        return {one.key: one.content_hash for _, one in knowledge_file.documents(connection)}
 
 
 def unfinished_files(path: Path) -> list[str]:

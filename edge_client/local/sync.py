@@ -82,7 +82,7 @@ class FileSync:
         stored = base.files()
         there = {self._naming.key(source) for source in self._there} - reading.empty
         emptied = [key for key, file in stored.items() if file in reading.empty]
-        for key in dict.fromkeys([*self._naming.gone(stored, there), *emptied]):
+        for key in dict.fromkeys([*self._naming.gone(stored, there, self.report), *emptied]):
             if base.delete(key):
                 yield DocumentOutcome(key, key, "dropped")
 

@@ -198,9 +198,10 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServeSettings, key: str | None) -> None:
         self._app, self._origins = app, settings.allowed_origins
         self._key = None if key is None else key.encode()
-        self._names = {*OWN_NAMES, *settings.allowed_hosts}
+        names = {*OWN_NAMES, *settings.allowed_hosts}
         if not is_own(settings.host):
-            self._names |= {settings.host, *own_names()}
+            names |= {settings.host, *own_names()}
+        self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""

@@ -24,7 +24,7 @@ from memory3.formats.document import NO_TEXT
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
 from memory3.formats.readers import books, code, mail, markup, office, pages, records, structured
-from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, TOO_LARGE, UNSUPPORTED
+from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, NOT_OPENED, TOO_LARGE, UNSUPPORTED
 from memory3.formats.report import Report as Report  # what became of the files
 
 Reader = Callable[[Path], Iterator[FileDocument]]
@@ -156,7 +156,12 @@ def find_sources(paths: Sequence[Path], report: Report | None = None) -> list[Pa
     sources: list[Path] = []
     for path in paths:
         none: Memory3Error
-        if path.is_dir():
+        before = len(report.skipped)
+        try:
+            is_folder = path.is_dir()
+        except OSError as error:
+            raise InvalidInput(f"{path} cannot be opened: {error.strerror}") from error
+        if is_folder:
             found, none = _shown(path, report), InvalidInput(f"{path} has no file in it that can be read")
         elif path.exists():
             found, none = [path], InvalidInput(f"{path} cannot be read")
@@ -165,10 +170,9 @@ def find_sources(paths: Sequence[Path], report: Report | None = None) -> list[Pa
             none = MissingFile(f"no file that can be read fits the pattern {path}")
         else:
             raise MissingFile(f"{path} does not exist")
-        before = len(report.skipped)
         readable = [file for file in found if _readable(file, report)]
         if not readable:
-            why = report.skipped[before:] if found == [path] else []
+            why = [one for one in report.skipped[before:] if one.name == str(path)]
             raise InvalidInput(f"{path} is {why[0].reason}{f': {why[0].why}' if why[0].why else ''}") if why else none
         sources += readable
     return list(dict.fromkeys(sources))
@@ -177,15 +181,18 @@ def find_sources(paths: Sequence[Path], report: Report | None = None) -> list[Pa
 def _shown(folder: Path, report: Report) -> list[Path]:
     """The files below a folder in order, without what is hidden, of which the outermost folder is reported."""
     found: list[Path] = []
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
-            report.skip(entry, HIDDEN)
-        elif entry.is_dir() and not entry.is_symlink():
-            found += _shown(entry, report)
-        elif not entry.is_dir():
-            found.append(entry)
-        else:
-            report.skip(entry, NO_FILE, "a link to a folder")
+    try:
+        for entry in sorted(folder.iterdir()):
+            if entry.name.startswith("."):
+                report.skip(entry, HIDDEN)
+            elif entry.is_dir() and not entry.is_symlink():
+                found += _shown(entry, report)
+            elif not entry.is_dir():
+                found.append(entry)
+            else:
+                report.skip(entry, NO_FILE, "a link to a folder")
+    except OSError as error:
+        report.skip(folder, NOT_OPENED, str(error.strerror))
     return found
 
 
@@ -240,6 +247,8 @@ def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocumen
             yield document.named(typed) if not empty else FileDocument.failed(typed, NO_TEXT)
     except (OSError, MissingFile, UnicodeError) as error:
         yield FileDocument.failed(typed, error)
+    except Exception as error:  # whatever a damaged file does to its reader, the others are read
+        yield FileDocument.failed(typed, f"it cannot be read as {kind.name}: {type(error).__name__}: {error}")
 
 
 def has_parts(source: Path) -> bool:

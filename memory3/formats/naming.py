@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from memory3.errors import InvalidInput
 from memory3.formats.document import FileDocument
+from memory3.formats.report import NOT_OPENED, Report
 
 _PART = re.compile(r"#(page|row|mail)=(\d+)\Z")
 """What follows a file's key in those of its pages, rows and mails; `#page=` as in RFC 8118."""
@@ -52,14 +53,16 @@ class Naming:
         root = absolute(self.paths[0])
         return self.name if path == root else f"{self.name}/{path.relative_to(root).as_posix()}"
 
-    def gone(self, stored: Mapping[str, str], there: Collection[str]) -> list[str]:
+    def gone(self, stored: Mapping[str, str], there: Collection[str], report: Report) -> list[str]:
         """Stored documents, {key: key of its file}, whose files the folders and patterns no longer hold.
 
-        there: keys of the files that the paths hold.
+        there: keys of the files that the paths hold. report: of the search for them; what a folder holds that could not
+        be opened is not known to be gone.
         """
+        closed = tuple(f"{self.key(Path(one.name))}/" for one in report.skipped if one.reason == NOT_OPENED)
 
         def is_gone(file: str) -> bool:
-            if file in there:
+            if file in there or file.startswith(closed):
                 return False
             if any(file.startswith(f"{folder}/") for folder in self.folders):
                 return True
@@ -153,11 +156,8 @@ def with_file(read: FileDocument) -> Mapping[str, str]:
     return read.metadata if read.key == read.source else {**read.metadata, FILE: read.source}
 
 
-def below(keys: Sequence[str], typed: str) -> list[str]:
-    """Those keys that `typed` names: the key itself, or that of a file, its pages or rows, or all of a folder."""
-    path = str(absolute(Path(typed)))
-    for exact in (typed, path):
-        if exact in keys:
-            return [exact]
-    parts = [key for key in keys if _PART.sub("", key) in (typed, path)]
-    return parts or [key for key in keys if key.startswith(f"{path}/")]
+def below(stored: Mapping[str, str], typed: str) -> list[str]:
+    """The documents, of {key: key of its file}, that `typed` names: one, all of a file, or all of a folder."""
+    names = (typed, str(absolute(Path(typed))))
+    found = [key for key, file in stored.items() if key in names or file in names]
+    return found or [key for key, file in stored.items() if file.startswith(f"{names[1]}/")]

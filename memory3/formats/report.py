@@ -16,6 +16,8 @@ UNSUPPORTED = "of an unsupported kind"
 EMPTY = "empty"
 TOO_LARGE = "too large"
 NO_FILE = "no regular file"
+NOT_OPENED = "not opened"
+"""Of a folder."""
 UNREADABLE = "unreadable"
 NAMES = 12
 """Names that one line of a report lists."""

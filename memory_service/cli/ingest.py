@@ -106,7 +106,7 @@ def ingest(
         raise typer.Exit(130)
     _delete_left_over(to, files_read)
     if prune:
-        _prune(to, naming, sources)
+        _prune(to, naming, sources, report)
     if shown.outcomes["failed"]:
         raise typer.Exit(1)
 
@@ -148,11 +148,11 @@ def _delete_left_over(to: Destination, files_read: FilesRead) -> None:
         typer.echo(f"deleted {printable(key)}: its file no longer has it")
 
 
-def _prune(to: Destination, naming: Naming, there: Collection[str]) -> None:
+def _prune(to: Destination, naming: Naming, there: Collection[str], report: Report) -> None:
     """Delete the documents of the folders whose files, by key, are no longer there, and name them."""
     with asking(ingestion_pb2_grpc.IngestionStub, to.address) as stub:
         stored = [d.document_key for at in naming.folders for d in listed(stub, to.knowledge_base, f"{at}/")]
-        gone = naming.gone({key: file_of(key, {}) for key in stored}, there)
+        gone = naming.gone({key: file_of(key, {}) for key in stored}, there, report)
         delete_all(stub, to.knowledge_base, gone)
     for key in gone:
         typer.echo(f"deleted {printable(key)}")

@@ -28,7 +28,7 @@ _FLOWED = re.compile(r"(?<!^--)( )\n(?!-- ?$)", re.MULTILINE)
 
 def read_mail(source: Path) -> Iterator[FileDocument]:
     """The subject is the title; sender, receivers and date are lines and metadata; attachments follow the text."""
-    yield _document(source, _internet_mail(source.read_bytes()), str(source))
+    yield _read(source, source.read_bytes(), str(source))
 
 
 def read_outlook(source: Path) -> Iterator[FileDocument]:
@@ -76,7 +76,7 @@ def read_mailbox(source: Path) -> Iterator[FileDocument]:
         if not box.keys():
             yield FileDocument.failed(source, "it is no mailbox: no line begins with `From `")
         for number, key in enumerate(box.keys(), 1):
-            yield _document(source, _internet_mail(box.get_bytes(key)), f"{source}#mail={number}", f"mail {number}")
+            yield _read(source, box.get_bytes(key), f"{source}#mail={number}", f"mail {number}")
     finally:
         box.close()
 
@@ -102,6 +102,14 @@ class _Mail:
         lines = "\n".join(f"{name}: {value}" for name, value in self.headers.items())
         attached = (f"Attachment {name}:\n{text}" for name, text in self.attached if text)
         return "\n\n".join(part for part in (lines, self.text.strip(), *attached) if part)
+
+
+def _read(source: Path, raw: bytes, key: str, position: str = "") -> FileDocument:
+    try:
+        mail = _internet_mail(raw)
+    except Exception as error:  # Python's parser shows a malformed mail by any error; it must not end the others
+        return FileDocument.failed(source, f"it is no readable mail: {type(error).__name__}: {error}", position)
+    return _document(source, mail, key, position)
 
 
 def _document(source: Path, mail: _Mail, key: str, position: str = "") -> FileDocument:

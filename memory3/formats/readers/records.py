@@ -95,7 +95,6 @@ def read_jsonl(source: Path) -> Iterator[FileDocument]:
 csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that are meant for cells
 
 
-_RESERVED = ("key", "title", "text", "metadata")
 _DELIMITERS = ",;\t|"
 _SAMPLE_LINES, _MOST_TITLES = 20, 3
 _VALUE = re.compile(r"[\s\d.,:/%€$£+-]*\d[\s\d.,:/%€$£+-]*")
@@ -106,7 +105,7 @@ def _columns(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for number, name in enumerate(names, 1):
         name = " ".join((name or "").split()) or f"column {number}"
-        if name in found and name in _RESERVED:
+        if name in found and name in _FIELDS:
             raise ValueError(f"more than one column {name}")
         found.append(name if name not in found else f"{name} {number}")
     return found
@@ -158,7 +157,7 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
         titles = " / ".join(" ".join(" ".join(row).split()) for _, row in head[:above])
         notes += [note, f"above its columns: {titles}" if above else ""]
         names = _columns(first)
-        if not {*_RESERVED} & {*names} and any(_VALUE.fullmatch(cell) for cell in first):
+        if not {*_FIELDS} & {*names} and any(_VALUE.fullmatch(cell) for cell in first):
             names = [f"column {n}" for n in range(1, len(first) + 1)]
             notes.append("its first line holds values, so its columns have no names")
             rows = itertools.chain(head[above:], filled)

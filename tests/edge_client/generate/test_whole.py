@@ -91,6 +91,35 @@ def test_a_document_that_is_not_there_is_named_with_those_that_are(reader: EdgeM
         reader.ask(QUESTION, about="List", memory="off")
 
 
+def test_a_question_about_a_document_goes_on_in_a_conversation_longer_than_the_context(reader: EdgeModel) -> None:
+    turns = [{"role": role, "content": f"Turn {n}. " * 8} for n in range(20) for role in ("user", "assistant")]
+    messages = [{"role": "system", "content": "Be brief."}, *turns, {"role": "user", "content": QUESTION}]
+    assert len(reader.bundle.chat.prompt(messages).ids) > reader.engine.decoder.context
+    result = reader.ask(messages, about="short", **FEW)
+    assert {memory.document_key for memory in result.memories} == {"/notes/short.txt"}
+
+
+def test_a_document_of_two_knowledge_bases_is_named_with_one(reader: EdgeModel) -> None:
+    reader.remember("The door is green.", key="/notes/short.txt", knowledge_base="other")
+    try:
+        with pytest.raises(InvalidInput, match=r"name one of mine: /notes/short\.txt, other: /notes/short\.txt"):
+            reader.ask(QUESTION, about="short.txt")
+        assert "green" in " ".join(texts_of(reader.ask(QUESTION, about="other: /notes/short.txt", **FEW)))
+    finally:
+        reader.forget("/notes/short.txt", knowledge_base="other")
+
+
+def test_a_long_document_without_memory_is_refused_and_not_left_out(reader: EdgeModel) -> None:
+    with pytest.raises(InvalidInput, match="memory is off"):
+        reader.ask(QUESTION, document="Row 1 of the list. " * 200, memory="off")
+
+
+def test_knowledge_bases_of_a_service_share_one_writer_of_memories(reader: EdgeModel) -> None:
+    others = [reader.engine.with_knowledge_base(name) for name in ("a", "b")]
+    again = others[0].with_knowledge_base("c")
+    assert {id(one.writer) for one in (*others, again)} == {id(reader.engine.writer)}
+
+
 def test_groups_of_a_very_long_document_lie_at_even_distances() -> None:
     hits = [Hit(n, 1.0, "a", "", n, "", b"", 0) for n in range(500)]
     turns = turns_of(hits, 5)

@@ -1,10 +1,12 @@
 """Documents follow their files: one name for a file, what is gone is dropped, changes are followed."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,12 @@ from edge_client.local.folder import LocalKnowledgeBases, remember
 from edge_client.local.writer import MemoryWriter
 from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
+from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
-from memory3.formats import read_documents
+from memory3.formats import Report, find_sources, read_documents
 from memory3.formats.naming import Naming
 from tests.edge_client.cli.conftest import run
+from tests.edge_client.tiny_bundle import tiny_bundle
 
 
 def remembered(tiny: Bundle, *arguments: object, code: int = 0) -> str:
@@ -99,6 +103,56 @@ def test_a_file_that_cannot_be_read_now_keeps_its_document_and_an_empty_one_lose
     assert keys(tiny) == [str(notes / "rent.md")]
 
 
+def test_what_is_in_a_folder_that_cannot_be_opened_now_stays(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered(tiny, notes)
+    listed = Path.iterdir
+
+    def refused(folder: Path) -> Iterator[Path]:
+        if folder.name == "deep":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    (notes / "rent.md").write_text("The rent is 750.")
+    result = run("remember", notes, "--bundle", tiny.folder)
+    assert (result.exit_code, "1 stored" in result.stdout) == (0, True)
+    assert f"skipped 1 not opened: {notes}/deep (Permission denied)" in result.stderr
+    assert keys(tiny) == [str(notes / "deep/key.txt"), str(notes / "rent.md")]
+    with pytest.raises(InvalidInput, match="deep is not opened: Permission denied"):
+        find_sources([notes / "deep"])
+
+
+def test_a_file_is_forgotten_with_all_its_records_and_what_was_begun_of_it(tiny: Bundle, notes: Path) -> None:
+    (notes / "prices.csv").write_text("item,price\nmug,4\ncup,5\n")
+    (notes / "deep" / "staff.csv").write_text("key,phone\nanna,1\nbob,2\n")
+    remembered(tiny, notes)
+    base = LocalKnowledgeBases(Path(os.environ["EDGE_CLIENT_LOCAL"]), tiny).base("mine")
+    base.begin(str(notes / "prices.csv"))  # as if writing it had broken off
+    base.close()
+    assert len(run("forget", notes / "prices.csv").stdout.splitlines()) == 3
+    assert sorted(keys(tiny)) == [str(notes / "deep/key.txt"), str(notes / "rent.md"), "anna", "bob"]
+    assert run("forget", notes / "deep" / "staff.csv", "--kb", "mine").stdout == "forgot anna\nforgot bob\n"
+    assert run("forget", notes).exit_code == 0
+    assert keys(tiny) == []
+
+
+def test_a_correction_stays_when_its_unchanged_file_is_remembered_again(
+    tiny: Bundle, notes: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rent = notes / "rent.md"
+    remembered(tiny, rent)
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        assert model.correct(str(rent), 0, "The rent is 750.")
+    assert remembered(tiny, rent) == "1 document: 1 unchanged; 1 memory"
+    other = tiny_bundle(tmp_path_factory.mktemp("other"), seed=1)
+    assert "1 stored" in remembered(other, "--anew")
+    assert remembered(other, rent) == "1 document: 1 unchanged; 1 memory", "what was written anew is corrected too"
+    rent.write_text("The rent is 780.")
+    assert "1 stored" in remembered(other, rent)
+
+
 def test_records_that_left_their_file_are_dropped(tiny: Bundle, notes: Path) -> None:
     records = [{"key": name, "text": f"{name} is here."} for name in ("a", "b", "c")]
     facts = notes / "facts.jsonl"
@@ -131,7 +185,7 @@ def test_the_key_of_an_earlier_release_gives_way_to_the_path_of_the_same_text(
 def test_a_pattern_drops_what_no_longer_exists(notes: Path) -> None:
     naming = Naming((notes / "**" / "*.md",))
     stored = {str(path): str(path) for path in (notes / "gone.md", notes / "deep" / "key.txt")}
-    assert naming.gone(stored, {str(notes / "rent.md")}) == [str(notes / "gone.md")]
+    assert naming.gone(stored, {str(notes / "rent.md")}, Report()) == [str(notes / "gone.md")]
 
 
 def test_a_folder_is_watched_until_it_is_interrupted(tiny: Bundle, notes: Path) -> None:

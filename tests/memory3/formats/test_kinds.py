@@ -1,10 +1,14 @@
 """Mail, structured data, markup, notebooks and code, each with the right values."""
 
 import json
+from collections.abc import Iterator
 from email.message import EmailMessage
 from pathlib import Path
 
-from memory3.formats import FileDocument, count_documents, read_documents
+import pytest
+
+from memory3 import formats
+from memory3.formats import FileDocument, Kind, count_documents, read_documents
 
 
 def read(path: Path) -> FileDocument:
@@ -54,6 +58,32 @@ def test_each_mail_of_a_mailbox_is_a_document(tmp_path: Path) -> None:
     assert count_documents(file) == 2
     file.write_text("No mail.")
     assert "no mailbox" in next(iter(read_documents(file))).unreadable
+
+
+def test_a_mail_that_cannot_be_parsed_fails_alone(tmp_path: Path) -> None:
+    begins = "From a@b Mon Jan 1 00:00:00 2026\nFrom: a@b.example\nSubject: no.\nTo: "
+    mails = [f"{begins}{to}\n\nHöhe: 80 cm\n\n" for to in ("x@y.example", 'x@y.example, "', "x@y.example")]
+    file = tmp_path / "a.mbox"
+    file.write_text("".join(mails))
+    documents = list(read_documents(file))
+    assert [bool(document.unreadable) for document in documents] == [False, True, False]
+    assert (documents[1].position, "no readable mail" in documents[1].unreadable) == ("mail 2", True)
+    (tmp_path / "a.eml").write_text(mails[1].partition("\n")[2])
+    assert "no readable mail" in next(iter(read_documents(tmp_path / "a.eml"))).unreadable
+
+
+def test_whatever_a_reader_raises_only_its_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(source: Path) -> Iterator[FileDocument]:
+        yield FileDocument(str(source), str(source), "a", "first")
+        raise ZeroDivisionError("by a damaged table")
+
+    kind = Kind("test", (".odd",), broken, "one")
+    monkeypatch.setattr(formats, "kind_of", lambda source: kind)
+    first, second = read_documents(tmp_path / "a.odd")
+    assert (first.text, second.unreadable) == (
+        "first",
+        "it cannot be read as test: ZeroDivisionError: by a damaged table",
+    )
 
 
 def test_aliases_that_multiply_are_not_expanded(tmp_path: Path) -> None:
