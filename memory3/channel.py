@@ -228,23 +228,19 @@ def _read(path: Path) -> bytes:
 
 
 class ErrorDetails(NamedTuple):
-    """What a service adds to a status: ErrorInfo's reason, Help's links, RetryInfo's delay; empty and None without."""
+    """What a service adds to a status: ErrorInfo's reason, RetryInfo's delay; empty and None without."""
 
     reason: str = ""
-    help: str = ""
     retry_after_s: float | None = None
 
 
 def details_of(status: status_pb2.Status) -> ErrorDetails:
     """The details of a google.rpc.Status."""
     details = ErrorDetails()
-    info, links, retry = error_details_pb2.ErrorInfo(), error_details_pb2.Help(), error_details_pb2.RetryInfo()
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details:
         if detail.Unpack(info):
             details = details._replace(reason=info.reason)
-        elif detail.Unpack(links):
-            help = "; ".join(" ".join(filter(None, (link.description, link.url))) for link in links.links)
-            details = details._replace(help=help)
         elif detail.Unpack(retry):
             details = details._replace(retry_after_s=retry.retry_delay.ToNanoseconds() / 1e9)
     return details

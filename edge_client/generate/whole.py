@@ -6,7 +6,7 @@ memories, of which the answers that are no refusals stand one below the other. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -187,11 +187,10 @@ def document_stream(
     sampling: Sampling,
     policy: RecallPolicy,
     hits: Sequence[Hit],
-    done: Callable[[], None] = lambda: None,
 ) -> AnswerStream:
     """The answer to a checked prompt about the document with these memories, in their order."""
     cancellation = Cancellation()
     source = DocumentAnswer(engine, prompt, messages, sampling, policy, cancellation, hits)
-    stream = AnswerStream(source, cancellation, done)
+    stream = AnswerStream(source, cancellation, lambda: None)
     engine.register(stream)
     return stream

@@ -82,7 +82,7 @@ def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> Retrieva
     # had in hand, the embedder's session too, would wait for the next run of Python's collector.
     error.__traceback__ = None
     code, message = call.code(), call.details() or ""
-    reason, help, retry_after_s = call_details(call)
+    reason, retry_after_s = call_details(call)
     if code is _Code.DEADLINE_EXCEEDED and not reason:
         return _unanswered(BY_STATUS[code], f"the service at {address} did not answer within {timeout_s:.3g} s")
     if code is _Code.CANCELLED:
@@ -93,7 +93,7 @@ def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> Retrieva
         f"the service at {address} refused ({reason or code.name}): {message}",
         reason=reason or BY_STATUS.get(code, "SERVICE_FAILED"),
         unavailable=code in UNAVAILABLE,
-        help=help or _HELP.get(reason) or _HELP.get(code, ""),
+        help=_HELP.get(reason) or _HELP.get(code, ""),
         retry_after_s=retry_after_s,
     )
 

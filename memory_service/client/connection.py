@@ -39,7 +39,7 @@ class RemoteError(Memory3Error):
 def remote_error(error: grpc.RpcError, address: str) -> RemoteError:
     """The error of a call, with reason and RetryInfo from its google.rpc.Status."""
     code, message = error.code(), error.details() or ""
-    reason, _, retry_after_s = call_details(error)
+    reason, retry_after_s = call_details(error)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) and not reason:
         cause = unreachable_cause(message)
         message = f"no memory service answers at {address} ({cause}): start it with `memory-service serve`"

@@ -4,7 +4,7 @@
 {{- $set := dict "listen" (printf "0.0.0.0:%d" (int $v.service.port)) "metrics_listen" (printf "0.0.0.0:%d" (int $v.metrics.port)) -}}
 {{- $defaults := dict "shutdown_delay_s" 5 -}}
 {{- if eq $v.store.kind "embedded" -}}
-{{- $_ := set $set "store" (printf "%s:///srv/memories/store" $v.store.embedded.engine) -}}
+{{- $_ := set $set "store" "file:///srv/memories/store" -}}
 {{- else -}}
 {{- $_ := set $defaults "connection_age_s" 300 -}}
 {{- $_ := set $set "store" $v.store.external.url -}}
