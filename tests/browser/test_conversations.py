@@ -195,6 +195,21 @@ def test_an_answer_goes_on_while_another_conversation_is_open(open_page: OpenPag
     assert len(answers(page).locator(".markdown").inner_text()) > 100
 
 
+def test_a_conversation_deleted_while_it_is_answered_stays_deleted(open_small: OpenPage) -> None:
+    page = short(open_small)
+    held: list[Route] = []
+    page.route("**/v1/chat/completions", lambda route: held.append(route))
+    ask(page, "a mistake")
+    expect(page.locator("#list .busy")).to_have_count(1)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete a mistake").click()
+    expect_said(page)
+    page.unroute("**/v1/chat/completions")
+    ask_and_wait(page, "another")
+    expect(page.locator("#list .open")).to_have_text(["another"])
+    expect(page.locator(".toast")).to_have_count(0)
+
+
 def test_a_chat_has_a_system_message_of_its_own_and_a_meter_of_its_context(open_small: OpenPage) -> None:
     page = short(open_small)
     bodies: list[dict[str, object]] = []

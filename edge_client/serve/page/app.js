@@ -26,6 +26,7 @@ let about = null; // the document that questions are about: {key, source}
 let context = 0; // tokens that a conversation may have
 let citations = false; // whether the model says what each part of an answer was read from
 const running = new Map(); // by id: conversations that are being answered, each with what ends its answer
+const removed = new Set(); // ids of conversations that are not to be kept again
 
 const spoken = settings.chosen().language; // the choice that the page was drawn with
 
@@ -44,7 +45,7 @@ function draw() {
   list();
 }
 
-const list = () => sidebar.draw(conversation.id, { busy: (id) => running.has(id), open, changed: renamed, removed });
+const list = () => sidebar.draw(conversation.id, { busy: (id) => running.has(id), open, changed: renamed, remove });
 
 function drawDocuments() {
   const answers = branch(conversation).map((at) => conversation.messages[at]).filter((message) => message.role === "assistant");
@@ -116,8 +117,10 @@ function enter(found, address) {
   byId("question").focus();
 }
 
-function removed(id) {
+async function remove(id) {
+  removed.add(id); // first: its answer is kept every second until it has ended
   running.get(id)?.control.abort();
+  await store.remove(id);
   if (id === conversation.id) begin();
   else list();
 }
@@ -252,13 +255,14 @@ async function run(mine, parent, question, begunOne, signal) {
     else await answering.fill(target, answering.requestFor(messages, chosen, mode, bases, citations, of), signal, changed(target));
   }
   await keep(mine);
+  if (removed.has(mine.id)) return;
   if (conversation === mine) drawDocuments();
   if (conversation === mine) announce(made);
   else toast(t`Answered: ${mine.title}`);
 }
 
 async function keep(mine) {
-  if (!mine.messages.length) return;
+  if (!mine.messages.length || removed.has(mine.id)) return;
   mine.changed = Date.now();
   await store.put(structuredClone(mine));
 }

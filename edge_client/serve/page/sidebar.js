@@ -7,8 +7,8 @@ import { t } from "./words.js";
 
 const fileName = (title) => title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
 
-/** Draw the list. current: id of the open one; busy: whether one is being answered; open, changed, removed: called with an id. */
-export async function draw(current, { busy, open, changed, removed }) {
+/** Draw the list. current: id of the open one; busy: whether one is being answered; open, changed, remove: called with an id. */
+export async function draw(current, { busy, open, changed, remove }) {
   const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const found = (await store.all()).filter((conversation) => {
     const text = [conversation.title, ...conversation.messages.map((message) => message.content)].join("\n").toLowerCase();
@@ -27,11 +27,7 @@ export async function draw(current, { busy, open, changed, removed }) {
         changed(id, name);
       }),
       button("down", t`Export ${title}`, async () => download(`${fileName(title)}.json`, await store.get(id))),
-      button("trash", t`Delete ${title}`, async () => {
-        if (!confirm(t`Delete “${title}”?`)) return;
-        await store.remove(id);
-        removed(id);
-      }),
+      button("trash", t`Delete ${title}`, () => confirm(t`Delete “${title}”?`) && remove(id)),
     );
   }));
 }
