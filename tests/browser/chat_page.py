@@ -105,6 +105,13 @@ def citation(answer: str, text: str, read: str, passage: str) -> dict[str, objec
     return {"type": "file_citation", "text": text, **where, "file_citation": found}
 
 
+def import_messages(page: Page, messages: Sequence[object], title: str = "imported") -> None:
+    """Import a conversation of messages as "Export" writes them."""
+    content = json.dumps({"title": title, "messages": messages}).encode()
+    file = {"name": "turns.json", "mimeType": "application/json", "buffer": content}
+    page.locator("#import-file").set_input_files([file])  # type: ignore[list-item]
+
+
 def import_turns(
     page: Page, *turns: str, read: Sequence[str] = (), title: str = "", annotations: Sequence[object] = ()
 ) -> None:
@@ -120,7 +127,5 @@ def import_turns(
         }
         for n, turn in enumerate(turns)
     ]
-    content = json.dumps({"title": title or turns[0], "messages": messages}).encode()
-    file = {"name": "turns.json", "mimeType": "application/json", "buffer": content}
-    page.locator("#import-file").set_input_files([file])  # type: ignore[list-item]
+    import_messages(page, messages, title or turns[0])
     expect(answers(page)).to_have_count(len(turns) // 2)

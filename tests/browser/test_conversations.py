@@ -13,6 +13,7 @@ from tests.browser.chat_page import (
     ask,
     ask_and_wait,
     chunk_of,
+    import_messages,
     import_turns,
     question,
     set_settings,
@@ -96,6 +97,57 @@ def answer_with(page: Page, verdict: str | None, read: list[str]) -> None:
     }
     sent = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
     page.route("**/v1/chat/completions", lambda route: route.fulfill(body=sent, content_type="text/event-stream"))
+
+
+def test_again_redoes_each_half_of_a_comparison_that_holds_nothing(open_small: OpenPage) -> None:
+    page = open_small()
+    answer_with(page, None, ["one"])
+    asked: list[str] = []
+    failing = {"off", "exact"}
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.post_data_json["memory"]["mode"])
+        if asked[-1] in failing:
+            route.fulfill(status=503, json={"error": {"message": "no room"}})
+        else:
+            route.fallback()
+
+    page.route("**/v1/chat/completions", refuse)
+    set_settings(page, mode="exact")
+    page.get_by_label("Compare").check()
+    ask_and_wait(page, "What is it?")
+    without, with_memory = page.locator("li.compared .answer").all()
+    expect(without.locator(".note")).to_contain_text("No room")
+    expect(with_memory.locator(".note")).to_contain_text("No room")
+    failing.remove("off")
+    page.get_by_role("button", name="Again").click()
+    wait_until_answered(page)
+    expect(without.locator(".markdown")).to_have_text("I don't know.")
+    expect(without.locator(".note")).to_be_hidden()
+    expect(with_memory.locator(".note")).to_contain_text("No room")
+    failing.clear()
+    page.get_by_role("button", name="Again").click()
+    wait_until_answered(page)
+    expect(with_memory.locator(".markdown")).to_have_text("I don't know.")
+    assert asked == ["off", "exact", "off", "exact", "exact"], "a half that holds an answer is not asked again"
+
+
+def test_a_comparison_that_goes_on_asks_its_failed_half_without_the_answer_so_far(open_small: OpenPage) -> None:
+    page = open_small()
+    answer_with(page, None, ["one"])
+    asked: list[dict[str, object]] = []
+    page.on("request", lambda r: r.url.endswith("/completions") and asked.append(r.post_data_json))
+    failed = {"content": "", "status": "failed", "error": "no room", "chunks": []}
+    messages = [
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": "It is", "status": "cut", "plain": failed},
+    ]
+    import_messages(page, messages)
+    page.get_by_role("button", name="Continue").click()
+    wait_until_answered(page)
+    expect(answers(page).locator(".markdown")).to_have_text(["I don't know.", "It isI don't know."])
+    said = [[message["content"] for message in body["messages"]] for body in asked]  # type: ignore[attr-defined]
+    assert said == [["What is it?"], ["What is it?", "It is"]]
 
 
 def test_an_answer_that_found_nothing_says_which_files_were_not_read_yet(open_small: OpenPage) -> None:

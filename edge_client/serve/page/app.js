@@ -226,10 +226,13 @@ async function run(mine, parent, question, begunOne, signal) {
   made.status = "waiting";
   made.error = "";
   made.unread = documents.waiting();
-  if (!begunOne && chosen.compare && chosen.mode !== "off") made.plain = begun();
-  const said = branch(mine, parent).map((at) => mine.messages[at]);
-  const messages = answering.conversationFor(said, mine.system);
-  const of = said.findLast((message) => message.role === "user")?.about;
+  const compared = begunOne ? begunOne.plain && !begunOne.plain.content : chosen.compare && chosen.mode !== "off";
+  if (compared) made.plain = begun();
+  const said = (end) => branch(mine, end).map((at) => mine.messages[at]);
+  const told = (end) => answering.conversationFor(said(end), mine.system);
+  // The answer that goes on is the end of what is said; without memory it is asked from the question on.
+  const halves = [...(compared ? [[made.plain, "off", told(made.parent)]] : []), [made, chosen.mode, told(parent)]];
+  const of = said(parent).findLast((message) => message.role === "user")?.about;
   await keep(mine);
   if (conversation === mine) {
     history.replaceState(null, "", `#${mine.id}`);
@@ -250,7 +253,7 @@ async function run(mine, parent, question, begunOne, signal) {
     }
   };
   // One after the other, so that each has the device to itself and the speeds are true.
-  for (const [target, mode] of [...(made.plain && !begunOne ? [[made.plain, "off"]] : []), [made, chosen.mode]]) {
+  for (const [target, mode, messages] of halves) {
     if (signal.aborted) target.status = "stopped";
     else await answering.fill(target, answering.requestFor(messages, chosen, mode, bases, citations, of), signal, changed(target));
   }
