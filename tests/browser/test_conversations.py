@@ -232,6 +232,29 @@ def test_an_export_is_imported_with_its_versions_and_what_is_none_is_refused(
     expect(page.locator(".toast.error")).to_contain_text("Message 1 of the file")
 
 
+def test_an_imported_question_about_a_document_is_asked_again_about_it(open_small: OpenPage) -> None:
+    page = open_small()
+    answer_with(page, None, ["one"])
+    documents: list[str] = []
+    page.on(
+        "request", lambda r: r.url.endswith("/completions") and documents.append(r.post_data_json["memory"]["document"])
+    )
+    abouts = ("handbook", {"source": "handbook"}, {"key": "rules.md"}, {"key": "handbook.md", "source": "handbook"})
+    messages = [
+        message
+        for about in abouts
+        for message in (
+            {"role": "user", "content": "How long?", "about": about},
+            {"role": "assistant", "content": "Six weeks."},
+        )
+    ]
+    import_messages(page, messages)
+    expect_said(page, "How long?", "How long?", "About rules.mdHow long?", "About handbookHow long?")
+    page.get_by_role("button", name="Again").click()
+    wait_until_answered(page, 4)
+    assert documents == ["handbook.md"]
+
+
 def test_an_answer_goes_on_while_another_conversation_is_open(open_page: OpenPage) -> None:
     page = short(open_page)
     answer_without_end(page)

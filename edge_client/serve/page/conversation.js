@@ -48,7 +48,9 @@ export function imported(value) {
     const list = (all) => (Array.isArray(all) ? all : []);
     const chunks = list(message.chunks);
     const annotations = list(message.annotations).filter((one) => one?.file_citation && typeof one.text === "string");
-    return message.role === "user" ? { role: "user", content: message.content, parent }
+    const { key, source } = message.about ?? {};
+    const about = typeof key === "string" ? { key, source: String(source ?? key) } : null;
+    return message.role === "user" ? { role: "user", content: message.content, about, parent }
       : { ...begun(), status: "done", ...message, chunks, annotations, parent };
   });
   const known = { title: String(value.title ?? read[0].content.slice(0, 60)), system: String(value.system ?? "") };
