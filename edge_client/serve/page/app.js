@@ -20,7 +20,7 @@ const DRAWERS = { conversations: ["menu", "(max-width: 760px)"], memories: ["sho
 
 let conversation = fresh();
 let views = new Map();
-let shown = { answer: null, chunk: null }; // in the panel of memories
+let shown = null; // the answer in the panel of memories
 let editing = null; // place of the question that is edited
 let about = null; // the document that questions are about: {key, source}
 let context = 0; // tokens that a conversation may have
@@ -71,9 +71,9 @@ function drawContext() {
   byId("context-text").textContent = t`${round(used)} of ${round(context)} tokens`;
 }
 
-function panel(answer, chunk = null) {
-  shown = { answer, chunk };
-  timeline.draw(answer, chunk);
+function panel(answer) {
+  shown = answer;
+  timeline.draw(answer);
 }
 
 /** The reader wants to see what an answer read. */
@@ -244,7 +244,7 @@ async function run(mine, parent, question, begunOne, signal) {
     if (conversation === mine) {
       const follow = atBottom();
       views.get(answer)?.soon();
-      if (shown.answer === answer) timeline.draw(answer, shown.chunk);
+      if (shown === answer) timeline.draw(answer);
       if (follow) toBottom();
     }
     if (performance.now() - saved > SAVE_MS) {

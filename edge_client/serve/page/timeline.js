@@ -29,21 +29,20 @@ const TIMES = "times";
 const opened = new Set(); // texts that stay open while the panel is drawn anew, and the times
 let drawn = {};
 
-/** Draw the chunks of an answer; `chosen` is the one to show. */
-export function draw(answer, chosen = null) {
+/** Draw the chunks of an answer. */
+export function draw(answer) {
   const chunks = answer?.chunks ?? [];
-  const key = [answer?.status, answer?.usage?.total_tokens, answer?.annotations?.length, chosen, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
+  const key = [answer?.status, answer?.usage?.total_tokens, answer?.annotations?.length, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
   if (drawn.answer === answer && drawn.key === key) return; // as it is while tokens come
   drawn = { answer, key };
   const labels = names(chunks);
-  const cards = chunks.map((chunk, i) => card(answer, chunk, labels[i], i === chosen));
+  const cards = chunks.map((chunk, i) => card(answer, chunk, labels[i]));
   let summary = t`Ask something: what is read for every 64 tokens is shown here.`;
   if (chunks.length) {
     const documents = new Set(chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key))).size;
     summary = documents > 1 ? t`${documents} documents read.` : documents ? t`1 document read.` : t`No document read.`;
   } else if (answer) summary = answer.status === "waiting" ? t`Looking for memories…` : t`This answer read no memories.`;
   byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards), measured(answer, chunks, labels) ?? "");
-  if (chosen !== null) cards[chosen]?.scrollIntoView({ block: "nearest", behavior: "smooth" });
 }
 
 /** The documents that the answers of a chat read, each once. ask: called with one of this device to ask about it. */
@@ -77,12 +76,12 @@ function cost(answer) {
   return parts.join(" · ");
 }
 
-function card(answer, chunk, label, chosen) {
+function card(answer, chunk, label) {
   const state = stateOf(chunk);
   const [name, meaning] = STATES[state] ?? [state, ""];
   const asked = chunk.query.replace(/\s+/g, " ").trim();
   return h(
-    "li", { class: `chunk${chosen ? " chosen" : ""}`, "data-state": state },
+    "li", { class: "chunk", "data-state": state },
     h("div", { class: "chunk-head" }, h("h3", {}, label), h("span", { class: "state", title: meaning }, name)),
     h("p", { class: "dim quote" }, t`asked with “${asked.length > 90 ? `…${asked.slice(-90)}` : asked}”`),
     h("ul", { class: "read" }, chunk.read.map((memory) => memoryRow(answer, chunk, memory))),
