@@ -81,8 +81,8 @@ export async function* chat(body, signal) {
 }
 
 /** A page of a knowledge base's documents: {data: [{key, title, references}], next: where the next page begins}. */
-export const documents = (base, page = "", count = 20) =>
-  getJson(`/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${new URLSearchParams({ page, count })}`);
+export const documents = (base, page = "") =>
+  getJson(`/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${new URLSearchParams({ page })}`);
 
 /** Questions that the model answers from these knowledge bases ("atlas,firm"). */
 export const suggestions = async (bases) =>

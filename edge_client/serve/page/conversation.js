@@ -4,8 +4,8 @@ import { t } from "./words.js";
 
 const uniqueId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-export const fresh = (system = "") =>
-  ({ id: uniqueId(), title: "", system, created: Date.now(), changed: Date.now(), messages: [], leaf: -1 });
+export const fresh = () =>
+  ({ id: uniqueId(), title: "", system: "", created: Date.now(), changed: Date.now(), messages: [], leaf: -1 });
 
 /** A new, empty answer. */
 export const begun = () => ({
