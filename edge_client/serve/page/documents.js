@@ -63,7 +63,7 @@ const fileOf = (parts) => ({
 
 /** A document, which opens to its memories, or a file, which opens to its pages or rows. */
 function localRow(document, parts = null) {
-  const { key, source, references, whole, written_at } = document;
+  const { knowledge_base, key, source, references, whole, written_at } = document;
   const inside = h("ul", { class: parts ? "parts" : "pieces" });
   const date = new Date(1000 * written_at).toLocaleDateString(locale, { dateStyle: "medium" });
   const draw = () => (parts ? inside.replaceChildren(...parts.filter((part) => part.references).map((part) => localRow(part))) : api.memoriesOf(document).then(
@@ -78,7 +78,7 @@ function localRow(document, parts = null) {
     },
   }, h("summary", {}, h("span", { class: "name", title: key }, source), h("span", { class: "dim" }, `${memories(references)}, ${date}`), broken), inside);
   return h("li", { class: "document" }, row,
-    button("ask", t`Ask about ${source}`, () => ask({ key, source })),
+    button("ask", t`Ask about ${source}`, () => ask({ key: `${knowledge_base}: ${key}`, source })),
     button("trash", t`Delete ${source}`, async () => {
       if (!confirm(t`Delete “${source}” and its memories from this device?`)) return;
       await api.forget(document).then(local, (error) => toast(plain(error.message), "error"));

@@ -53,7 +53,7 @@ export function drawDocuments(answers, isLocal, ask) {
   byId("in-chat-count").textContent = t`Documents in this chat: ${found.size}`;
   byId("in-chat-list").replaceChildren(...[...found.values()].map((memory) => {
     const source = sourceOf(memory);
-    const about = isLocal(memory) ? button("ask", t`Ask about ${source}`, () => ask({ key: memory.document_key, source })) : null;
+    const about = isLocal(memory) ? button("ask", t`Ask about ${source}`, () => ask({ key: `${memory.knowledge_base}: ${memory.document_key}`, source })) : null;
     return h("li", {}, h("span", { class: "name", title: memory.document_key }, source), about);
   }));
 }
