@@ -14,8 +14,10 @@ import pytest
 from memory3.text.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.stores.address import StoreOptions
-from memory_service.stores.clickhouse.dialect import filter_sql
+from memory_service.stores.clickhouse import uses, writes
+from memory_service.stores.clickhouse.dialect import Dialect, filter_sql
 from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.clickhouse.search import _Candidate, _Searching
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Revision, Store, StoredMemory, digest
@@ -54,6 +56,22 @@ def test_what_was_written_is_there_after_reopening(place: OpenedStore) -> None:
     counts = again.statistics(found)
     assert (counts.documents, counts.references, counts.text_bytes) == (2, 2, len("fourthree"))
     assert counts.payload_bytes == sum(len(m.payload) for m in again.memories(found, after_id=None, count=9))
+
+
+@pytest.mark.parametrize("place", ["chdb", SLOWLY, MYSCALE], indirect=True, scope="module")
+def test_a_statement_names_as_many_rows_and_keys_as_there_may_be(place: OpenedStore) -> None:
+    base, store = place.new_base(), place.store
+    store.write(base, [document("a", "one")])
+    keys = [f"{n:05}\\'".ljust(1024, "x") for n in range(1000)]
+    engine: Engine = store._engine  # type: ignore[attr-defined]
+    engine.command(engine.dialect.deletion("payloads", base.number, [(2**64 - n, 2**64 - n) for n in range(1, 7001)]))
+    engine.command(engine.dialect.forgetting("uses", base.number, keys[:400]))
+    assert set(store.versions(base, [*keys[:300], "a"])) == {"a"}
+    near = [_Candidate(0.5, n, 1, key, "", 0, 0, "", b"") for n, key in enumerate([*keys, "a"])]
+    query = Query(vector_of("one")[None], 1001)
+    with engine.reader() as client:
+        assert set(_Searching(engine, client, base, query)._newest({0: near})) == {"a"}
+    require_whole(store, base)
 
 
 @every_store
@@ -484,6 +502,42 @@ def test_what_is_replaced_and_deleted_is_swept_and_nothing_else(store: Store) ->
     assert store.sweep(0.0) == 0  # type: ignore[attr-defined]
     require_whole(store, base)
     assert sorted(keys_near(store, base, "text 3")) == sorted(f"d{n}" for n in range(1, 20, 2) for _ in "ab")
+
+
+def test_a_sweep_that_left_something_is_followed_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writes, "_SWEPT_AT_ONCE", 10)
+    monkeypatch.setattr(uses, "_FORGOTTEN_AT_ONCE", 10)
+    with closing(open_store(f"chdb://{folder}", StoreOptions(sweep_after_s=3600.0))) as store:
+        base = store.create("kb", "", IDENTITY)
+        keys = [f"d{n}" for n in range(25)]
+        store.write(base, [document(key, key) for key in keys])
+        store.add_reads(base, {(key, 0): 1 for key in keys})
+        store.delete(base, keys)
+        monkeypatch.setattr(store, "_sweep_after_s", 0.0)  # of the next sweeps; the first by age is in half an hour
+        store.sweep(0.0)  # type: ignore[attr-defined]
+        wait_for_rows(store, base, 0)
+        deadline = time.monotonic() + 60
+        while store._engine.rows("SELECT 1 FROM uses LIMIT 1") and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            time.sleep(0.05)
+        assert time.monotonic() < deadline
+
+
+def test_a_knowledge_base_that_cannot_be_swept_keeps_no_other_from_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bases = [store.create(name, "", IDENTITY) for name in ("a", "b")]
+    for base in bases:
+        store.write(base, [document("d", "one")])
+        store.delete(base, ["d"])
+    deletion = Dialect.deletion
+
+    def failing(dialect: Dialect, table: str, kb: int, rows: Sequence[tuple[int, int]]) -> str:
+        return deletion(dialect, table if kb != bases[0].number else "lost", kb, rows)
+
+    monkeypatch.setattr(Dialect, "deletion", failing)
+    assert store.sweep(0.0) == 1  # type: ignore[attr-defined]
+    wait_for_rows(store, bases[1], 0)
+    assert rows_of(store, bases[0]) == [1, 1]
 
 
 def test_many_swept_versions_near_a_query_hide_none_of_the_others(store: Store) -> None:

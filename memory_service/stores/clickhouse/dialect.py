@@ -106,6 +106,8 @@ class Dialect:
     def settings(self) -> dict[str, Any]:
         """Settings of every handle."""
         settings: dict[str, Any] = {
+            # Statements name keys of documents and ids of references: the default of 256 KiB is too small.
+            "max_query_size": 64 << 20,
             # Acknowledged means on disk and searchable: no buffering in the engine.
             "async_insert": 0,
             # The rows of one insert are one block, hence atomic.
@@ -166,6 +168,11 @@ class Dialect:
         if self.myscale:
             return {"embedding": [vector.tolist() for vector in vectors]}
         return {"vector": [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors]}
+
+
+def quoted(text: str) -> str:
+    """A text as a literal in a statement: values in the address of a request are limited to 128 KiB."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def filter_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:

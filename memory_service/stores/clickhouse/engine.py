@@ -150,6 +150,13 @@ class Engine:
             with engine_errors("pinging the server"):
                 self.writer.command("SELECT 1")
 
+    def mutating(self) -> bool:
+        """Whether the engine still changes or removes rows in the background."""
+        mutations = self.dialect.system("mutations")
+        return bool(
+            self.rows(f"SELECT count() FROM {mutations} WHERE database = currentDatabase() AND NOT is_done")[0][0]
+        )
+
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[ResultRow]:
         """The rows of a query, by a reading handle."""
         with self.reader() as client:

@@ -21,7 +21,7 @@ import numpy as np
 
 from memory3.text.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
-from memory_service.stores.clickhouse.dialect import filter_sql
+from memory_service.stores.clickhouse.dialect import filter_sql, quoted
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.store import Found, KnowledgeBase, Query, Retrieved, require_sound
 
@@ -213,7 +213,7 @@ class _Searching:
             "SELECT key, version, deleted,"
             " toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(stored_at) AS age,"
             f" if(age < 60000, memory_ids, []), '' AS payload FROM documents WHERE kb = {self._base.number}"
-            f" AND key IN ({', '.join(map(_quoted, keys))}){payloads if ids else ''} SETTINGS max_threads = 1",
+            f" AND key IN ({', '.join(map(quoted, keys))}){payloads if ids else ''} SETTINGS max_threads = 1",
             column_formats={"payload": "bytes"},
         ).result_rows
         self.payloads |= {int(row[1]): row[5] for row in rows if int(row[1]) in ids}
@@ -291,7 +291,3 @@ def _found(row: _Candidate, query: Query, rank_score: float) -> Found:
         rank_score=rank_score,
         metadata=row.metadata,
     )
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -57,6 +57,16 @@ _ATTEMPTS = 3
 _RISK = "this engine does not notice writes that fail: a full disk can lose what was stored; file:///path does not"
 
 
+@contextlib.contextmanager
+def _logged(base: KnowledgeBase | None = None) -> Iterator[None]:
+    """Logs an error of the upkeep instead of raising it."""
+    try:
+        yield
+    except Memory3Error as error:
+        named = {} if base is None else {"knowledge_base": base.name}
+        logger().warning("store_upkeep_failed", **named, error=str(error))
+
+
 class ClickHouseStore(Store):
     """See Store for the contract. Embedded, one process a path: the engine locks its folder."""
 
@@ -79,6 +89,7 @@ class ClickHouseStore(Store):
             logger().warning("store_for_trials", store=str(address), risk=_RISK)
         self._uses = Uses(engine)
         self._writes = Writes(engine, self._bases, options.sweep_after_s)
+        self._more_to_sweep = False
         self._closing = threading.Event()
         self._upkeep = threading.Thread(target=self._keep_up, name="store-upkeep", daemon=True)
         self._upkeep.start()
@@ -86,31 +97,42 @@ class ClickHouseStore(Store):
     def _keep_up(self) -> None:
         """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age.
 
+        A sweep that left something is followed by the next once the engine has removed what it found.
+
         On MyScale it also logs indexes whose building failed, every minute where there are any.
         """
         sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
         check_at = time.monotonic() + _INDEX_CHECK_S
         while not self._closing.wait(_REFRESH_S):
-            try:
+            with _logged():  # the next turn may find the store well again
                 if self._engine.dialect.shared:
                     self._bases.refresh()
-                if time.monotonic() > sweep_at:
+                if time.monotonic() > sweep_at or (self._more_to_sweep and not self._engine.mutating()):
                     sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
                     self.sweep(self._sweep_after_s)
                 if time.monotonic() > check_at:
                     check_at = time.monotonic() + _INDEX_CHECK_S
                     for failure in self.failed_indexes():
                         logger().warning("vector_index_failed", error=failure)
-            except Memory3Error as error:  # the next turn may find the store well again
-                logger().warning("store_upkeep_failed", error=str(error))
 
     def sweep(self, older_than_s: float) -> int:
-        """Removes rows of no document that are so old; returns how many references there were. Any process may."""
-        self._bases.drop_leftovers()
-        living = [base for base in self._bases.all() if not base.problem]
-        for base in living:
-            self._uses.forget(base)
-        return sum(self._writes.sweep(base, older_than_s) for base in living)
+        """Removes rows of no document that are so old; returns how many references there were. Any process may.
+
+        At most a batch of each knowledge base. An error of one is logged, and the others are swept.
+        """
+        swept, more = 0, list[bool]()
+        with _logged():
+            self._bases.drop_leftovers()
+        for base in self._bases.all():
+            if not base.problem:
+                with _logged(base):
+                    more.append(self._uses.forget(base))
+                with _logged(base):
+                    count, left = self._writes.sweep(base, older_than_s)
+                    swept += count
+                    more.append(left)
+        self._more_to_sweep = any(more)
+        return swept
 
     def failed_indexes(self) -> list[str]:
         """MyScale's vector indexes whose building failed, and why; none of ClickHouse, which builds as it inserts."""
@@ -175,8 +197,7 @@ class ClickHouseStore(Store):
             title, metadata, content_hash, ms, ids, written = rows[0]
             found = self._engine.rows(
                 f"SELECT id, text FROM references_{base.identity.dimension}"
-                " WHERE kb = {kb:UInt32} AND id IN {ids:Array(UInt64)}",
-                {"kb": base.number, "ids": list(ids)},
+                f" WHERE kb = {base.number} AND id IN ({', '.join(map(str, ids))})"
             )
             texts: dict[int, str] = dict(map(tuple, found))
             if len(texts) < len(ids):  # replaced and swept between the two reads

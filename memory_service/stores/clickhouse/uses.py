@@ -8,7 +8,7 @@ from typing import Any
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.store import KnowledgeBase, ReadReference, UsageGroup, require_sound, usage_groups
 
-_FORGOTTEN_AT_ONCE = 1000
+_FORGOTTEN_AT_ONCE = 400  # their keys in hexadecimal stay below the megabyte that a cluster's Keeper takes
 
 
 class Uses:
@@ -70,8 +70,8 @@ class Uses:
         )
         return usage_groups(read, every)
 
-    def forget(self, base: KnowledgeBase) -> None:
-        """Removes some of the reads of documents that are not there, in the background."""
+    def forget(self, base: KnowledgeBase) -> bool:
+        """Removes some of the reads of documents that are not there, in the background; whether there may be more."""
         among = "GLOBAL " if self._engine.dialect.cluster else ""
         rows = self._engine.rows(
             f"SELECT DISTINCT document_key FROM uses WHERE kb = {base.number} AND document_key {among}NOT IN"
@@ -79,6 +79,7 @@ class Uses:
         )
         if rows:
             self._engine.command(self._engine.dialect.forgetting("uses", base.number, [key for (key,) in rows]))
+        return len(rows) == _FORGOTTEN_AT_ONCE
 
     def _of_references(self, base: KnowledgeBase) -> str:
         """The reads of each reference as a subquery."""

@@ -24,12 +24,13 @@ from memory3.printable import counted
 from memory3.text.words import text_words
 from memory_service.errors import StoreUnavailable
 from memory_service.stores.clickhouse.bases import Bases
+from memory_service.stores.clickhouse.dialect import quoted
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.store import KnowledgeBase, NewDocument, Written, deleted_meanwhile, require_sound
 
 # A version: milliseconds of the server's clock and below them random bits.
 _RANDOM_BITS = 22
-_KEYS_AT_ONCE = 256  # of one statement: as text in an address they stay below the megabyte that a server takes
+_KEYS_AT_ONCE = 256
 _ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 128 << 20
 _SWEPT_AT_ONCE = 10_000
@@ -64,13 +65,13 @@ class Writes:
         require_sound(base)
         found, now_ms = {}, 0
         for start in range(0, len(keys) or 1, _KEYS_AT_ONCE):
+            named = ", ".join(map(quoted, keys[start : start + _KEYS_AT_ONCE]))
             rows = self._engine.rows(
                 "SELECT 1, key, version, deleted, content_hash, memory_ids, written = 1,"
                 " text_bytes + payload_bytes FROM documents FINAL"
-                " WHERE kb = {kb:UInt32} AND key IN {keys:Array(String)} UNION ALL"
+                f" WHERE kb = {base.number} AND key IN ({named or quoted('')}) UNION ALL"
                 " SELECT 0, '', toUInt64(toUnixTimestamp64Milli(now64(3))), dropped, toFixedString('', 32), [], 0, 0"
-                " FROM knowledge_bases FINAL WHERE number = {kb:UInt32}",
-                {"kb": base.number, "keys": list(keys[start : start + _KEYS_AT_ONCE])},
+                f" FROM knowledge_bases FINAL WHERE number = {base.number}"
             )
             living = False
             for is_document, key, version, deleted, content_hash, ids, written, size_bytes in rows:
@@ -183,8 +184,10 @@ class Writes:
             for number, piece in enumerate(_pieces(payloads, lambda row: len(row["payload"]))):
                 self._engine.insert("payloads", _columns(piece), f"{token} {index} {number}")
 
-    def sweep(self, base: KnowledgeBase, older_than_s: float) -> int:
-        """Removes references and payloads of versions that are not the newest, if so old; how many there were.
+    def sweep(self, base: KnowledgeBase, older_than_s: float) -> tuple[int, bool]:
+        """Removes references and payloads of versions that are not the newest, if so old.
+
+        Returns how many references there were, and whether there may be more.
 
         They stay for that age after they were replaced, for a snapshot that was begun before. Nobody waits for it:
         searches leave these rows out, and the engine removes them in the background.
@@ -205,7 +208,7 @@ class Writes:
         if old:
             for name in ("payloads", table):
                 self._engine.command(self._engine.dialect.deletion(name, base.number, old))
-        return len(old)
+        return len(old), len(old) == _SWEPT_AT_ONCE
 
 
 def _version_after(there: Committed | None, now_ms: int) -> int:
