@@ -66,7 +66,9 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     async def DeleteKnowledgeBase(
         self, request: pb.DeleteKnowledgeBaseRequest, call: Call
     ) -> pb.DeleteKnowledgeBaseResponse:
-        """With all that is in it."""
+        """With all that is in it; none without its name, unlike elsewhere."""
+        if not request.name:
+            raise BadRequest("the knowledge base to delete has no name in the request", field="name")
         base = await self._runtime.find(call.access, request.name, Scope.ADMIN)
         await self._runtime.run("write", self._store.drop, base)
         self._runtime.guard.forget(base)

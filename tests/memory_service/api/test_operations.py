@@ -237,3 +237,10 @@ def test_health_answers_for_every_service_and_reflection_lists_them(client: Clie
     (reply,) = stub.ServerReflectionInfo(iter([request]), timeout=60)
     names = {service.name for service in reply.list_services_response.service}
     assert set(SERVICES) <= names
+
+
+def test_no_knowledge_base_is_deleted_without_its_name(client: Client) -> None:
+    assert "default" in client.names()
+    refusal = refused(lambda: client.drop(""))
+    assert (refusal.reason, refusal.field) == ("INVALID_ARGUMENT", "name")
+    assert "default" in client.names()
