@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -93,14 +94,24 @@ class KeyFile(_Record):
             raise CorruptFile(f"{path} is no key file ({_first_of(error)})") from error
 
     def write(self, path: Path) -> None:
-        """Whole or not at all, durable, readable by its owner only."""
+        """Whole or not at all, durable; owner and mode stay as they are, a new file is readable by its owner only.
+
+        Raises PermissionError where this user cannot give the file to its owner.
+        """
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(self.model_dump_json(indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(self.model_dump_json(indent=1))
+                with contextlib.suppress(FileNotFoundError):  # a service of another user has to read it again
+                    there = path.stat()
+                    os.fchown(descriptor, there.st_uid, there.st_gid)
+                    os.fchmod(descriptor, stat.S_IMODE(there.st_mode))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def with_new(
         self, name: str, tenant: str, grants: dict[str, str], expires: timedelta | None

@@ -1,6 +1,7 @@
 """API keys: scopes, tenants that cannot name each other, revocation while the service runs; quotas."""
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -148,6 +149,17 @@ def test_a_damaged_key_file_changes_nothing_until_it_is_whole(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(MissingFile, match="keys create"):
         KeyRing(path)
+
+
+def test_a_change_keeps_the_owner_and_the_mode_of_the_file(tmp_path: Path) -> None:
+    """The service may be another user than the one who revokes a key."""
+    path, owner = tmp_path / "keys.json", 65534 if os.geteuid() == 0 else os.geteuid()
+    new_key(path, {"*": "read"})
+    os.chown(path, owner, -1)
+    path.chmod(0o640)
+    new_key(path, {"*": "admin"})
+    assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (owner, 0o640)
+    assert len(KeyFile.read(path).keys) == 2
 
 
 def test_the_commands_change_a_file_that_keeps_no_secret_and_is_its_owners_only(tmp_path: Path) -> None:
