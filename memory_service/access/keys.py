@@ -74,13 +74,25 @@ class CertificateGrant(_Grant):
     identity: Annotated[str, Field(min_length=1, max_length=255)]
 
 
+class TenantQuota(_Record):
+    """A tenant's own limits: 0 is no limit, None the service's default. bytes: as of Quota."""
+
+    references: Annotated[int | None, Field(ge=0)] = None
+    bytes: Annotated[int | None, Field(ge=0)] = None
+    requests_per_s: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+
+    def over(self, default: Quota) -> Quota:
+        """The limits that hold for the tenant."""
+        return default.model_copy(update=self.model_dump(exclude_none=True))
+
+
 class KeyFile(_Record):
     """All of the file."""
 
     format: Literal[1] = 1
     keys: tuple[ApiKey, ...] = ()
     certificates: tuple[CertificateGrant, ...] = ()
-    quotas: dict[Name, Quota] = {}
+    quotas: dict[Name, TenantQuota] = {}
 
     @staticmethod
     def read(path: Path) -> KeyFile:
@@ -102,7 +114,7 @@ class KeyFile(_Record):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(self.model_dump_json(indent=1))
+                file.write(self.model_dump_json(indent=1, exclude_none=True))
                 with contextlib.suppress(FileNotFoundError):  # a service of another user has to read it again
                     there = path.stat()
                     os.fchown(descriptor, there.st_uid, there.st_gid)
@@ -147,9 +159,17 @@ class KeyFile(_Record):
         new = (_made(CertificateGrant, identity=identity, tenant=tenant, grants=grants),) if grants else ()
         return self.model_copy(update={"certificates": (*others, *new)})
 
-    def with_quota(self, tenant: str, references: int, size_bytes: int, requests_per_s: float) -> KeyFile:
-        """The file with this quota of a tenant; 0 is no limit."""
-        quota = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
+    def with_quota(
+        self,
+        tenant: str,
+        references: int | None = None,
+        size_bytes: int | None = None,
+        requests_per_s: float | None = None,
+    ) -> KeyFile:
+        """The file with these limits of a tenant; 0 is no limit, None keeps what there is. Raises InvalidInput."""
+        named = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
+        quota = self.quotas.get(tenant, TenantQuota()).model_dump()
+        quota |= {name: limit for name, limit in named.items() if limit is not None}
         return _made(KeyFile, **{**self.model_dump(), "quotas": {**self.quotas, tenant: quota}})
 
 
@@ -219,9 +239,9 @@ class KeyRing:
         if access not in known:
             raise Unauthenticated(_REFUSAL)
 
-    def quota_of(self, tenant: str) -> Quota | None:
-        """The tenant's own quota; None where the file has none."""
-        return self._quotas.get(tenant)
+    def quota_of(self, tenant: str, default: Quota) -> Quota:
+        """The tenant's quota: the default where the file has no limit of its own."""
+        return self._quotas[tenant].over(default) if tenant in self._quotas else default
 
     def _use(self, file: KeyFile) -> None:
         self._keys = {key.id: key for key in file.keys}

@@ -97,16 +97,16 @@ class Server:
         self._grpc = grpc.aio.server(interceptors=[*traced, self._calls], options=_options(settings))
 
     def _quota_of(self, tenant: str) -> Quota:
-        """The tenant's quota: its own or the settings'; the operator has none."""
-        own = self._security.keys.quota_of(tenant) if self._security.keys is not None else None
-        if own is not None or not tenant:
-            return own or Quota()
+        """The tenant's quota: its own limits and the settings'; the operator has none."""
+        if not tenant:
+            return Quota()
         settings = self._settings
-        return Quota(
+        default = Quota(
             references=settings.quota_references,
             bytes=settings.quota_bytes,
             requests_per_s=settings.quota_requests_per_s,
         )
+        return default if self._security.keys is None else self._security.keys.quota_of(tenant, default)
 
     def open_metrics(self) -> None:
         """Opens the metrics port, whose `/live` answers while the store is opened and the model is loaded."""

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from memory3.errors import InvalidInput
-from memory3.printable import counted
 from memory_service.access.keys import KeyFile, ScopeName, changing
 from memory_service.client.connection import plain
 
@@ -104,12 +103,23 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> 
 def quota(
     tenant: Annotated[str, typer.Argument(metavar="TENANT")],
     keys: File,
-    references: Annotated[int, typer.Option(min=0, help="largest number of references; 0: no limit")] = 0,
-    size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="most stored bytes; 0: no limit")] = 0,
-    requests_per_s: Annotated[float, typer.Option(min=0, help="most calls per second; 0: no limit")] = 0.0,
+    references: Annotated[int | None, typer.Option(min=0, help="largest number of references; 0: no limit")] = None,
+    size_bytes: Annotated[int | None, typer.Option("--bytes", min=0, help="most stored bytes; 0: no limit")] = None,
+    requests_per_s: Annotated[float | None, typer.Option(min=0, help="most calls per second; 0: no limit")] = None,
 ) -> None:
-    """Set a tenant's limits of storage and calls, instead of the service's defaults."""
+    """Set a tenant's limits of storage and calls; those that are not given stay as they are.
+
+    A limit that was never given is the service's default.
+    """
     with changing(keys) as file:
-        file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
-    most = f"{counted(references, 'reference')}, {counted(size_bytes, 'byte')}"
-    typer.echo(f"{tenant}: {most}, {requests_per_s:g} calls a second")
+        file = file.with_quota(tenant, references, size_bytes, requests_per_s)
+        file.write(keys)
+    limits = file.quotas[tenant]
+    shown = {"references": limits.references, "bytes": limits.bytes, "calls per second": limits.requests_per_s}
+    typer.echo(f"{tenant}: {', '.join(f'{name}: {_limit(limit)}' for name, limit in shown.items())}")
+
+
+def _limit(limit: float | None) -> str:
+    if limit is None:
+        return "the service's default"
+    return f"{limit:,}" if limit else "no limit"

@@ -162,6 +162,24 @@ def test_a_change_keeps_the_owner_and_the_mode_of_the_file(tmp_path: Path) -> No
     assert len(KeyFile.read(path).keys) == 2
 
 
+def test_a_limit_that_is_not_named_stays_as_it_is(tmp_path: Path) -> None:
+    path, default = tmp_path / "keys.json", Quota(references=5, bytes=6, requests_per_s=7.0)
+    new_key(path, {"*": "read"})
+
+    def quota(*options: str) -> str:
+        return CliRunner().invoke(app, ["keys", "quota", "acme", *options, "--keys", str(path)]).stdout
+
+    assert (
+        quota("--bytes", "0") == "acme: references: the service's default, bytes: no limit,"
+        " calls per second: the service's default\n"
+    )
+    quota("--requests-per-s", "2.5")
+    assert quota("--references", "2000000") == "acme: references: 2,000,000, bytes: no limit, calls per second: 2.5\n"
+    ring = KeyRing(path)
+    assert ring.quota_of("acme", default) == Quota(references=2_000_000, bytes=0, requests_per_s=2.5)
+    assert ring.quota_of("rival", default) == default
+
+
 def test_the_commands_change_a_file_that_keeps_no_secret_and_is_its_owners_only(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
 
