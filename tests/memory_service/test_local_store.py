@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from memory_service.errors import StoreFull
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
+from memory_service.stores.local.rows import Transaction
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query
 from testing.encoders import DIMENSION, vector_of
@@ -32,6 +34,35 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
 def walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few hundred references are many: searches walk the graph."""
     monkeypatch.setattr(index, "_NODES_A_STEP", 2)
+
+
+class Recorded:
+    """A connection that notes the statements. said: each once."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.executemany = connection.executemany
+        self.said: set[str] = set()
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        self.said.add(sql)
+        return self._connection.execute(sql, parameters)
+
+
+def test_held_ids_are_no_part_of_a_statement_and_keep_their_64_bits(store: LocalStore, tmp_path: Path) -> None:
+    """A connection keeps 128 statements: those with 65,536 ids took gigabytes."""
+    base, ids = store.create("kb", "", IDENTITY), [0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
+    new = document("a", *map(str, ids))
+    references = [replace(one, memory_id=memory_id) for one, memory_id in zip(new.references, ids, strict=True)]
+    store.write(base, [replace(new, references=references)])
+    with closing(sqlite3.connect(next(tmp_path.rglob("documents.sqlite3")))) as file:
+        (rows,) = zip(*file.execute("SELECT row FROM refs"), strict=True)
+        recorded = Recorded(file)
+        for held in ([], *([one] for one in ids), [one for one in ids if one != 2**63]):
+            query = Query(vector_of("x")[None], 6, held_ids=frozenset(held))
+            found = Transaction(recorded).found(rows, query)  # type: ignore[arg-type]
+            assert sorted(one.memory_id for one, payload in found.values() if payload is None) == held
+        assert len(recorded.said) == 1
 
 
 def clustered(count: int, seed: int) -> np.ndarray:

@@ -27,6 +27,7 @@ _PRAGMAS = (
     "journal_size_limit = 67108864",
 )
 _PATIENCE_S = 30
+_STATEMENTS = 32  # compiled ones that a connection keeps: a filter is one of its own, of up to half a megabyte
 _READ_BYTES = 1 << 20
 
 
@@ -66,6 +67,7 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
             timeout=_PATIENCE_S,
+            cached_statements=_STATEMENTS,
         )
         connection.create_function("number", 1, number, deterministic=True)
         try:

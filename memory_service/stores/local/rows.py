@@ -305,14 +305,14 @@ class Transaction:
 
     def found(self, rows: Sequence[int], query: Query) -> dict[int, tuple[Found, bytes | None]]:
         """References by their rows, without scores; those that the query holds come without payload."""
-        held = ",".join(str(memory_id - SHIFT) for memory_id in query.held_ids)
+        held = json.dumps([memory_id - SHIFT for memory_id in query.held_ids])
         found: dict[int, tuple[Found, bytes | None]] = {}
         for row, shifted, crc, key, title, chunk, metadata, text, payload in self._run(
             "SELECT r.row, r.memory_id, r.crc32c, d.key, d.title, r.row - r.document, d.metadata, r.text,"
-            f" CASE WHEN r.memory_id IN ({held}) THEN NULL ELSE p.payload END FROM refs r"
+            " CASE WHEN r.memory_id IN (SELECT value FROM json_each(?)) THEN NULL ELSE p.payload END FROM refs r"
             " JOIN documents d ON d.first_row = r.document JOIN payloads p ON p.row = r.row"
             " WHERE r.row IN (SELECT value FROM json_each(?))",
-            (json.dumps(rows),),
+            (held, json.dumps(rows)),
         ).fetchall():
             if payload is not None:
                 _require_whole(shifted + SHIFT, payload, crc)
