@@ -15,6 +15,7 @@ from dataclasses import replace
 import google_crc32c
 
 from memory_service.encoder import Encoder
+from memory_service.errors import KnowledgeBaseNotFound
 from memory_service.stores.filters import Filter
 from memory_service.stores.store import (
     KnowledgeBase,
@@ -33,6 +34,7 @@ from memory_service.stores.store import (
     UsageGroup,
     WriterIdentity,
     Written,
+    deleted_meanwhile,
 )
 
 _KEPT = 1024
@@ -50,11 +52,18 @@ class TranslatingStore(Store):
         self._ours: set[int] = set()
 
     def earlier(self, base: KnowledgeBase) -> bool:
-        """Whether the store records an earlier model of this knowledge base. Once it is ours, it stays so."""
+        """Whether the store records an earlier model of this knowledge base. Once it is ours, it stays so.
+
+        Raises KnowledgeBaseNotFound for one that was dropped.
+        """
         known = self._encoder.description.earlier
         if not known or base.number in self._ours:
             return False
-        if self.stored.knowledge_base(base.name).identity in known:
+        try:
+            found = self.stored.knowledge_base(base.name)
+        except KnowledgeBaseNotFound:  # which names those that there are, of all tenants
+            raise deleted_meanwhile(base) from None
+        if found.identity in known:
             return True
         self._ours.add(base.number)
         return False

@@ -13,6 +13,7 @@ import pytest
 
 from memory3.text.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.ops.translating import TranslatingStore
 from memory_service.stores.address import StoreOptions
 from memory_service.stores.clickhouse import uses, writes
 from memory_service.stores.clickhouse.dialect import Dialect, filter_sql
@@ -22,6 +23,7 @@ from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Rang
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Revision, Store, StoredMemory, digest
 from testing.encoders import DIMENSION, vector_of
+from tests.memory_service.ops.test_translation import Later
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 
 # Behind HTTP it takes seconds: what HTTP can make a difference to is tested always, the rest by `make test-slow`.
@@ -72,6 +74,21 @@ def test_a_statement_names_as_many_rows_and_keys_as_there_may_be(place: OpenedSt
     with engine.reader() as client:
         assert set(_Searching(engine, client, base, query)._newest({0: near})) == {"a"}
     require_whole(store, base)
+
+
+@every_store_slowly
+@pytest.mark.parametrize("translating", [False, True])
+def test_a_knowledge_base_that_is_gone_names_no_other(place: OpenedStore, translating: bool) -> None:
+    """Whoever looked it up may be a tenant, the others are all tenants'."""
+    base, _ = place.new_base(), place.new_base()
+    place.store.drop(base)
+    store = TranslatingStore(place.store, Later()) if translating else place.store
+    calls = [lambda: store.adopt(base, IDENTITY), lambda: store.write(base, [document("a", "one")])]
+    if isinstance(store, TranslatingStore):
+        calls.append(lambda: store.retrieve(base, Query(vector_of("one")[None], 1, held_ids=frozenset([1]))))
+    for call in calls:
+        with pytest.raises(KnowledgeBaseNotFound, match=f"^knowledge base '{base.name}' was deleted meanwhile$"):
+            call()
 
 
 @every_store

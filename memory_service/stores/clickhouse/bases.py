@@ -16,7 +16,13 @@ from datetime import datetime, timezone
 
 from memory_service.errors import StoreUnavailable
 from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.store import KnowledgeBase, WriterIdentity, name_taken, unknown_knowledge_base
+from memory_service.stores.store import (
+    KnowledgeBase,
+    WriterIdentity,
+    deleted_meanwhile,
+    name_taken,
+    unknown_knowledge_base,
+)
 
 _ATTEMPTS = 60
 _PAUSE_S = 0.05
@@ -87,8 +93,13 @@ class Bases:
         raise StoreUnavailable(f"the store has no row of knowledge base {name!r}, which was inserted: try again")
 
     def adopt(self, base: KnowledgeBase, identity: WriterIdentity) -> KnowledgeBase:
-        """Records another writer: of rows of one change the last is read, and a drop comes after them."""
-        self.named(base.name)
+        """Records another writer: of rows of one change the last is read, and a drop comes after them.
+
+        Raises KnowledgeBaseNotFound for one that was dropped.
+        """
+        found = self.refresh().get(base.name)
+        if found is None or found.number != base.number:
+            raise deleted_meanwhile(base)
         adopted = replace(base, identity=identity)
         self._record(adopted, random.getrandbits(64), f"writer {uuid.uuid4().hex}")
         self.refresh()
