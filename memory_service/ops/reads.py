@@ -6,8 +6,9 @@ A process that is killed loses what it counted since it last stored: at most an 
 from __future__ import annotations
 
 import asyncio
-import random
+import math
 from collections import Counter
+from random import Random
 
 from memory_service.errors import KnowledgeBaseNotFound
 from memory_service.service import Runtime
@@ -19,23 +20,29 @@ _MOST = 1 << 16
 
 
 class ReadCounter:
-    """For one event loop. Counts nothing where `usage_interval_s` is 0."""
+    """For one event loop. Counts nothing where `usage_interval_s` is 0.
 
-    def __init__(self, runtime: Runtime) -> None:
+    A retrieval of a share of 0.7 counts for 1/0.7 on average: once, and with a probability of 0.43 twice.
+    """
+
+    def __init__(self, runtime: Runtime, random: Random | None = None) -> None:
+        """random: decides which retrievals are counted, and for how many."""
         self._runtime = runtime
+        self._random = random or Random()
         self._interval_s, self._share = runtime.settings.usage_interval_s, runtime.settings.usage_share
-        self._weight = round(1 / self._share)
         self._counts: dict[KnowledgeBase, Counter[tuple[str, int]]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def count(self, base: KnowledgeBase, retrieved: Retrieved) -> None:
         """Each reference that a retrieval found is read once."""
-        if not self._interval_s or (self._share < 1 and random.random() >= self._share):
+        if not self._interval_s or (self._share < 1 and self._random.random() >= self._share):
             return
+        rest, whole = math.modf(1 / self._share)
+        weight = int(whole) + (self._random.random() < rest)
         counts = self._counts.setdefault(base, Counter())
         for reference in {(hit.document_key, hit.chunk_number) for hits in retrieved.hits for hit in hits}:
             if len(counts) < _MOST or reference in counts:
-                counts[reference] += self._weight
+                counts[reference] += weight
 
     def start(self) -> None:
         """Begins to visit the store."""
@@ -63,5 +70,5 @@ class ReadCounter:
 
     async def _run(self) -> None:
         while True:  # at random times, so that the pods of a service seldom come at once
-            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))
+            await asyncio.sleep(self._interval_s * self._random.uniform(0.5, 1.0))
             await asyncio.shield(self.store_all())

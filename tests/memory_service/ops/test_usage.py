@@ -1,6 +1,9 @@
 """Reads are counted, shown by form, and decide which memories stay."""
 
+from datetime import datetime, timezone
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -8,8 +11,10 @@ from typer.testing import CliRunner
 from memory_service.cli import app
 from memory_service.encoder import EncoderDescription
 from memory_service.errors import StoreUnavailable
+from memory_service.ops.reads import ReadCounter
 from memory_service.ops.usage import PAPER_BOUNDS, bounds_of
 from memory_service.stores.local.store import LocalStore
+from memory_service.stores.store import Found, KnowledgeBase, Retrieved
 from protos.memory.v1 import ingestion_pb2
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from testing.encoders import HashEncoder
@@ -60,6 +65,17 @@ def test_a_share_of_the_retrievals_counts_for_all_and_none_where_counting_is_off
         client.ingest("kb", document("d", "Text."))
         client.hits("kb", "Text.", 1)
         assert usage(client) == {(True, pb.KNOWLEDGE_FORM_TEXT): (1, 0)}
+
+
+@pytest.mark.parametrize("share", [0.3, 0.4, 0.7])
+def test_a_share_that_divides_nothing_counts_as_many_reads_as_there_were(share: float) -> None:
+    runtime = SimpleNamespace(settings=SimpleNamespace(usage_interval_s=3600.0, usage_share=share))
+    counter = ReadCounter(runtime, Random(0))  # type: ignore[arg-type]
+    base = KnowledgeBase(1, "kb", "", HashEncoder().description.identity, datetime.now(timezone.utc))
+    retrieved = Retrieved([[Found(1, 0.5, "d", "", 0, 0, None)]], {}, 0, 0)
+    for _ in range(20_000):
+        counter.count(base, retrieved)
+    assert counter._counts[base]["d", 0] == pytest.approx(20_000, rel=0.04)
 
 
 def test_counts_that_the_store_does_not_take_are_added_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
