@@ -18,7 +18,6 @@ import typer
 from rich.table import Table
 
 from memory_model.terminal import console
-from memory_service.access.quotas import Quota, WriteGuard
 from memory_service.ops.cooling import cool
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import NewDocument, NewReference
@@ -61,7 +60,7 @@ def measured(folder: Path, references: int, reads: int, exponent: float, keep: f
         for _ in range(-(-reads // _COUNTED_AT_ONCE)):
             drawn = Counter(of_rank[random.choice(references, _COUNTED_AT_ONCE, p=weights)].tolist())
             store.add_reads(base, {(f"d{number}", 0): count for number, count in drawn.items()})
-        cool(store, WriteGuard(store, lambda _: Quota()), base, keep)
+        cool(store, base, keep)
         keys = store.unwritten(base, references)
         cold = np.zeros(references, bool)
         cold[[int(key[1:]) for key in keys]] = True

@@ -129,7 +129,7 @@ class WriteGuard:
             raise
 
     def forget(self, base: KnowledgeBase) -> None:
-        """After documents of `base`, or all of it, were deleted: the store counts again when it matters."""
+        """After documents of `base` were deleted or cooled, or all of it went: the store counts again if it matters."""
         with self._lock:
             self._uses.pop(tenant_of(base.name), None)
 

@@ -124,9 +124,9 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
                 field="name",
             )
         await self._reads.store_all()
-        guard, share = self._runtime.guard, request.keep_share
         async with self._runtime.sole_writer(base):
-            cooled = await self._runtime.run("write_large", cool, self._store, guard, base, share)
+            cooled = await self._runtime.run("write_large", cool, self._store, base, request.keep_share)
+        self._runtime.guard.forget(base)
         return pb.CoolKnowledgeBaseResponse(
             document_count=cooled.documents, reference_count=cooled.references, payload_bytes=cooled.payload_bytes
         )

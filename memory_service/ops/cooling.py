@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from memory_service.access.quotas import WriteGuard
 from memory_service.stores.store import KnowledgeBase, NewDocument, NewReference, SnapshotPage, Store
 from memory_service.write.document import memory_id_of
 
@@ -44,17 +43,17 @@ def documents_to_keep(store: Store, base: KnowledgeBase, share: float) -> set[st
     return kept
 
 
-def cool(store: Store, guard: WriteGuard, base: KnowledgeBase, share: float) -> Cooled:
+def cool(store: Store, base: KnowledgeBase, share: float) -> Cooled:
     """Drops the memories of all documents but the most read ones, which keep a share of all references.
 
-    A document that is replaced meanwhile stays as it is. Repeat a call that broke off.
+    No quota is checked: nothing is added, though what may be written again counts with the longest payload. A document
+    that is replaced meanwhile stays as it is. Repeat a call that broke off.
     """
     kept, cooled, batch = documents_to_keep(store, base, share), Cooled(), list[NewDocument]()
 
     def write() -> None:
         nonlocal cooled
-        with guard.writing(base, batch) as admission:
-            written = {one.key for one in store.write(base, admission.documents) if one.replaced}
+        written = {one.key for one in store.write(base, batch) if one.replaced}
         for one in batch:
             if one.key in written:
                 size = payload_bytes[one.key]

@@ -1,5 +1,6 @@
 """Reads are counted, shown by form, and decide which memories stay."""
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from random import Random
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from memory_service.access.keys import changing
 from memory_service.cli import app
 from memory_service.encoder import EncoderDescription
 from memory_service.errors import StoreUnavailable
@@ -19,6 +21,7 @@ from protos.memory.v1 import ingestion_pb2
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from testing.encoders import HashEncoder
 from testing.shapes import MEMORY3_2B
+from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import Client, document, eventually, ingest_requests, refused, running
 
 
@@ -114,6 +117,20 @@ def test_the_memories_of_the_most_read_stay_and_a_read_writes_a_dropped_one_agai
         again = client.hits("kb", "Text 3.", 1, return_text=True)[0]
         assert (again.payload, again.memory_id) == (before.payload, before.memory_id)
         eventually(lambda: written(client) == {"d1", "d2", "d3"})
+
+
+def test_a_tenant_at_its_quota_is_cooled_all_the_same(tmp_path: Path) -> None:
+    """A memory that may be written again counts as the longest there is, so dropping one needs more of the quota."""
+    keys = tmp_path / "keys.json"
+    secret, encoder = new_key(keys, {"*": "admin"}, "acme"), HashEncoder()
+    encoder.description = replace(encoder.description, payload_bytes=20_000)
+    with running(tmp_path, encoder, keys=keys, cold_background=False, warm_up=False) as (anyone, _):
+        client = with_key(anyone.channel, secret)
+        client.ingest("kb", *(document(f"d{n}", f"Text {n}.") for n in range(9)))
+        with changing(keys) as file:
+            file.with_quota("acme", size_bytes=30_000).write(keys)
+        assert cooled(client, 0.0) == (9, 9)
+        assert written(client) == set()
 
 
 def test_nothing_is_dropped_where_it_would_be_written_again_unasked(tmp_path: Path) -> None:
