@@ -65,6 +65,11 @@ class PendingDocument:
         self.vectors = [None] * len(texts)
         self.payloads = [None] * len(texts)
 
+    def refuse(self, error: Exception) -> None:
+        """Sets why it is refused, and drops its references."""
+        self.error = error
+        self.take([])
+
     @property
     def to_write(self) -> bool:
         """Whether the store must write it."""
@@ -122,8 +127,11 @@ class DocumentReader:
         """Sequence number of the document of which more is to come."""
         return self._open.sequence if self._open is not None else None
 
-    def read(self, item: pb.IngestItem) -> PendingDocument | None:
-        """The item's document, None while more of it is to come; what is wrong with it becomes its `error`."""
+    def read(self, item: pb.IngestItem, refusal: Exception | None = None) -> PendingDocument | None:
+        """The item's document, None while more of it is to come; what is wrong with it becomes its `error`.
+
+        refusal: why the item's content is not taken; the document ends with its last piece all the same.
+        """
         kind = item.WhichOneof("content")
         content = item.prepared if kind == "prepared" else item.document
         document = self._open
@@ -133,6 +141,8 @@ class DocumentReader:
             self._hashed, self._text_bytes = [], 0
         document.size_bytes += item.ByteSize()
         continued = kind == "prepared" and item.prepared.continued
+        if document.error is None and refusal is not None:
+            document.refuse(refusal)
         if document.error is None:
             try:
                 if kind is None:
@@ -147,8 +157,7 @@ class DocumentReader:
                     self._read_text(document, item.document.text)
                 document.later = self._later and not any(document.payloads)
             except Memory3Error as error:
-                document.error = error
-                document.take([])
+                document.refuse(error)
         self._open = document if continued else None
         return None if continued else document
 
@@ -181,12 +190,6 @@ class DocumentReader:
             return encoder.count_tokens(part)
 
         return split(text, title, count_tokens, encoder.description.reference_tokens, overlap_tokens)
-
-    def refuse(self, error: Exception) -> None:
-        """Refuses the document of which more is to come."""
-        if self._open is not None and self._open.error is None:
-            self._open.error = error
-            self._open.take([])
 
     def _read_prepared(self, document: PendingDocument, prepared: pb.PreparedDocument, continued: bool) -> None:
         limit = self._encoder.description.reference_tokens

@@ -135,21 +135,16 @@ class IngestStream:
             refusal = await self._take(_MEMORY_OF_A_BYTE * size, held_bytes)
             if refusal is None:
                 held_bytes += _MEMORY_OF_A_BYTE * size
-            else:
-                reader.refuse(refusal)
-                request.item.document.text = ""
-                del request.item.prepared.references[:]
             work: Work = "prepare" if size < LARGE_BYTES else "prepare_large"
-            document = await self._runtime.run(work, reader.read, request.item)
+            document = await self._runtime.run(work, reader.read, request.item, refusal)
             if document is None:
                 continue
-            document.error = refusal or document.error
-            made_bytes = self._bytes_to_make(document)
-            if refusal is None and (refusal := await self._take(made_bytes, held_bytes)) is None:
-                held_bytes += made_bytes
-            elif refusal is not None:
-                document.error = refusal
-                document.take([])
+            if document.error is None:
+                made_bytes = self._bytes_to_make(document)
+                if (refusal := await self._take(made_bytes, held_bytes)) is None:
+                    held_bytes += made_bytes
+                else:
+                    document.refuse(refusal)
             document.held_bytes, held_bytes = held_bytes, 0
             self.progress.items_received += 1
             self._waiting_bytes += document.size_bytes

@@ -11,9 +11,11 @@ import pytest
 from google.rpc import error_details_pb2
 
 from memory3.text.references import split
+from memory_service.budget import Budget
 from memory_service.threads import FairThread
+from memory_service.write.document import memory_id_of
 from protos.memory.v1 import ingestion_pb2 as pb
-from testing.encoders import HashEncoder
+from testing.encoders import HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.api.test_operations import metric
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import (
@@ -150,6 +152,32 @@ def test_a_document_over_the_memory_of_all_is_refused_alone_and_may_be_sent_agai
         assert client.counts("kb")[0] == 1 + 12 - len(refusals)
         alone = client.ingest("kb", *(document(f"n{n}", text) for n in range(6)))[1:]
         assert {outcome(one) for one in alone} == {pb.INGEST_OUTCOME_STORED}, "a stream waits for its own documents"
+
+
+@pytest.mark.parametrize("refused_at", range(4), ids=["first piece", "second piece", "last piece", "vectors"])
+def test_a_document_in_pieces_that_finds_no_memory_is_refused_alone_and_stored_whole_when_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_at: int
+) -> None:
+    def piece(text: str, *, continued: bool) -> pb.PreparedDocument:
+        payload = payload_of(text, identity_of("test").model_id)
+        reference = pb.PreparedReference(text=text, embedding=vector_of(text).tobytes(), payload=payload)
+        return pb.PreparedDocument(key="big", content_hash=b"h" * 32, references=[reference], continued=continued)
+
+    pieces = [piece(f"Part {n}.", continued=n < 2) for n in range(3)]
+    requests = ingest_requests("kb", [*pieces, document("small", "Small.")])
+    for request in requests[1:4]:
+        request.item.sequence = 1
+    answers = iter([number != refused_at for number in range(4)])
+    with running(tmp_path, HashEncoder(), warm_up=False) as (client, _):
+        with monkeypatch.context() as full:
+            full.setattr(Budget, "fits", lambda *_: next(answers, True))
+            found = [one for one in client.ingestion.Ingest(iter(requests), timeout=60) if not one.HasField("progress")]
+            assert [outcome(one) for one in found[1:]] == ["OVERLOADED", pb.INGEST_OUTCOME_STORED]
+            assert found[1].failed.retryable
+        list(client.ingestion.Ingest(iter(requests), timeout=60))
+        assert [one.memory_id for one in client.document("kb", "big").references] == [
+            memory_id_of("big", b"h" * 32, chunk, one.references[0].payload) for chunk, one in enumerate(pieces)
+        ]
 
 
 def test_small_work_overtakes_large_work_that_waits() -> None:
