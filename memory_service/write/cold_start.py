@@ -37,7 +37,14 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 """After an error of the store the task waits so long, twice as long after each one that follows."""
 
 Requested = dict[int, "asyncio.Future[NewReference | None]"]
-"""Chunks of a document that retrievals wait for; a future's None says that the memory cannot be had."""
+"""What retrievals wait for, by the memory ids of their hits; a future's None says that the memory cannot be had."""
+
+
+class _Opened(NamedTuple):
+    """A stored version whose memories are being written. chunks: by the memory ids of its hits, which name it."""
+
+    document: PendingDocument
+    chunks: dict[int, int]
 
 
 class Progress(NamedTuple):
@@ -117,9 +124,9 @@ class _Backlog:
         self.task: asyncio.Task[None] | None = None
         self._base = base
         self._runtime = runtime
-        self._requested: dict[str, Requested] = {}
+        self._requested: dict[str, Requested] = {}  # by document
         self._wanted = asyncio.Event()  # a retrieval waits
-        self._open: dict[str, PendingDocument] = {}
+        self._open: dict[str, _Opened] = {}
         self._keys: deque[str] = deque()
         self._more = False  # there may be further documents
         self._refused: set[tuple[str, bytes]] = set()
@@ -127,12 +134,12 @@ class _Backlog:
     def ask(self, hit: Found) -> asyncio.Future[NewReference | None]:
         """The memory of a hit, which is written before those that no request waits for."""
         futures = self._requested.setdefault(hit.document_key, {})
-        if hit.chunk_number not in futures:
-            futures[hit.chunk_number] = asyncio.get_running_loop().create_future()
+        if hit.memory_id not in futures:
+            futures[hit.memory_id] = asyncio.get_running_loop().create_future()
             self._answer(hit.document_key)
             self._wanted.set()
             self._wake()
-        return futures[hit.chunk_number]
+        return futures[hit.memory_id]
 
     def look(self) -> None:
         """There may be documents that no request waits for."""
@@ -178,26 +185,34 @@ class _Backlog:
             one.cancel()
 
     def _start_over(self, *, more: bool) -> None:
-        self._forget([*self._open, *self._requested])
+        self._open.clear()
+        for key, futures in list(self._requested.items()):
+            self._let_go(key, list(futures))
         self._keys.clear()
         self._more = more
 
     async def _next_chunks(self) -> list[tuple[str, int]]:
         """References to write next: those that are waited for alone, otherwise a few; none at the end."""
         for key in list(self._requested):
-            if key not in self._open and not await self._opened(key):
-                self._forget([key])
+            await self._open_requested(key)
         chunks = [
-            (key, chunk)
+            (key, self._open[key].chunks[memory_id])
             for key, futures in self._requested.items()
-            for chunk, future in futures.items()
-            if key in self._open and not future.done()
+            for memory_id, future in futures.items()
+            if key in self._open and memory_id in self._open[key].chunks and not future.done()
         ]
         if not chunks:
-            chunks = [(key, chunk) for key, document in self._open.items() for chunk in document.missing()]
+            chunks = [(key, chunk) for key, opened in self._open.items() for chunk in opened.document.missing()]
             while len(chunks) < _REFERENCES_AT_ONCE and (following := await self._open_next()) is not None:
                 chunks += [(following.key, chunk) for chunk in following.missing()]
         return chunks[: min(_REFERENCES_AT_ONCE, self._runtime.slice_size())]
+
+    async def _open_requested(self, key: str) -> None:
+        """Opens the stored version of a document; retrievals that found another one get nothing."""
+        before, opened = list(self._requested[key]), self._open.get(key)
+        if opened is None or not opened.chunks.keys() >= set(before):
+            opened = await self._opened(key)
+            self._let_go(key, [one for one in before if opened is None or one not in opened.chunks])
 
     async def _open_next(self) -> PendingDocument | None:
         """The next document that no request waits for; None if there is none."""
@@ -212,27 +227,31 @@ class _Backlog:
             key = self._keys.popleft()
             if key not in self._open and (opened := await self._opened(key)):
                 self._more = self._runtime.settings.cold_background
-                return opened
+                return opened.document
         return None
 
-    async def _opened(self, key: str) -> PendingDocument | None:
-        """Opens a document; None where there is none of this key, its memories are there, or they cannot be made."""
+    async def _opened(self, key: str) -> _Opened | None:
+        """Opens the stored version; None where there is none of this key, its memories are there, or cannot be made."""
         try:
             stored = await self._runtime.run("read", self._runtime.store.document, self._base, key)
         except DocumentNotFound:
+            stored = None
+        if stored is None or stored.written or (key, stored.content_hash) in self._refused:
+            self._open.pop(key, None)
             return None
-        if stored.written or (key, stored.content_hash) in self._refused:
-            return None
-        document = PendingDocument(key, stored.title, stored.metadata, stored.content_hash)
-        document.take([text for _, text in stored.references])
-        self._open[key] = document
-        return document
+        opened = self._open.get(key)
+        if opened is None or opened.document.content_hash != stored.content_hash:
+            document = PendingDocument(key, stored.title, stored.metadata, stored.content_hash)
+            document.take([text for _, text in stored.references])
+            chunks = {memory_id: chunk for chunk, (memory_id, _) in enumerate(stored.references)}
+            opened = self._open[key] = _Opened(document, chunks)
+        return opened
 
     async def _write(self, chunks: Sequence[tuple[str, int]]) -> None:
         """Makes the memories of chunks of open documents; one that fails alone is refused with its document."""
         if not chunks:
             return
-        texts, encoder = [self._open[key].texts[chunk] for key, chunk in chunks], self._runtime.encoder
+        texts, encoder = [self._open[key].document.texts[chunk] for key, chunk in chunks], self._runtime.encoder
         try:
             size = 1 if self._requested else _BACKGROUND_SIZE
             encoded = await self._runtime.encode(size, encoder.encode, texts)
@@ -243,26 +262,27 @@ class _Backlog:
                     await self._write([one] if one[0] in self._open else [])
                 return
             self._refuse(chunks[0][0], error)
-            self._forget([chunks[0][0]])
+            self._close(chunks[0][0])
             return
         for (key, chunk), vector, payload in zip(chunks, encoded.vectors, encoded.payloads, strict=True):
-            self._open[key].fill(chunk, vector, payload)
+            self._open[key].document.fill(chunk, vector, payload)
             self._answer(key)
 
     def _refuse(self, key: str, error: Exception) -> None:
         """This version of an open document stays without memories."""
         logger().error("late_memory_failed", document_key=key, exc_info=error)
-        self._refused.add((key, self._open[key].content_hash))
+        self._refused.add((key, self._open[key].document.content_hash))
         problem = f"document {key!r}: its memories could not be written"
         self.progress = self.progress._replace(failed=len(self._refused), problem=problem)
 
     async def _store_finished(self) -> None:
         """Replace documents whose memories are complete; waiting requests are answered before."""
-        whole = [key for key, document in self._open.items() if not document.missing()]
+        whole = [opened.document for opened in self._open.values() if not opened.document.missing()]
         if whole:
-            written = await self._runtime.run("write", self._replace, [self._open[key] for key in whole])
+            written = await self._runtime.run("write", self._replace, whole)
             self.progress = self.progress._replace(written=self.progress.written + written)
-            self._forget(whole)
+            for document in whole:
+                self._close(document.key)
 
     def _replace(self, finished: Sequence[PendingDocument]) -> int:
         """Writes them, each only if its version is still the one that was read."""
@@ -275,14 +295,21 @@ class _Backlog:
 
     def _answer(self, key: str) -> None:
         """Gives the memories of an open document that are there to the retrievals that wait for them."""
-        if key in self._open:
-            for chunk, future in self._requested.get(key, {}).items():
-                if not future.done() and (reference := self._open[key].reference(chunk)) is not None:
+        if (opened := self._open.get(key)) is not None:
+            for memory_id, future in self._requested.get(key, {}).items():
+                chunk = opened.chunks.get(memory_id)  # None for a hit of another version
+                if chunk is not None and not future.done() and (reference := opened.document.reference(chunk)):
                     future.set_result(reference)
 
-    def _forget(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._open.pop(key, None)
-            for future in self._requested.pop(key, {}).values():
-                if not future.done():
-                    future.set_result(None)
+    def _close(self, key: str) -> None:
+        """Ends with an open version; who still waits for one of its memories gets none."""
+        self._let_go(key, self._open.pop(key).chunks)
+
+    def _let_go(self, key: str, memory_ids: Iterable[int]) -> None:
+        """Answers who still waits for these memories of a document with none."""
+        futures = self._requested.get(key, {})
+        for future in [futures.pop(one) for one in memory_ids if one in futures]:
+            if not future.done():
+                future.set_result(None)
+        if not futures:
+            self._requested.pop(key, None)

@@ -4,6 +4,7 @@ Also Operations: how far it is.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from memory_service.errors import StoreUnavailable
 from memory_service.stores.local import knowledge_base
 from memory_service.stores.local.index import VectorIndex
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import operations_pb2
+from protos.memory.v1 import operations_pb2, retrieval_pb2
 from testing.encoders import HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, document, eventually, ingest_requests, reason_of, refused, running
 
@@ -144,6 +145,32 @@ def test_what_is_late_is_left_out_and_a_newer_version_is_not_overwritten(tmp_pat
         answers = client.ingest("kb", document("a", "Newest."))
         assert answers[1].acknowledged.outcome == pb.INGEST_OUTCOME_REPLACED
         assert texts(client, "New.") == ["Newest."]
+
+
+def test_a_hit_gets_the_memory_of_its_own_version_while_that_before_is_being_written(tmp_path: Path) -> None:
+    encoder, found = Gated(), list[retrieval_pb2.Hit]()
+    settings = {"store": f"file://{tmp_path}", "warm_up": False, "cold_wait_s": 60}
+
+    def ask(client: Client, text: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: found.extend(client.hits("kb", text, return_text=True)))
+        thread.start()
+        time.sleep(0.2)
+        return thread
+
+    with running(tmp_path, encoder, **settings) as (client, _):
+        ingest_later(client, "kb", document("a", "Old."))
+        old = ask(client, "Old.")
+        new_texts = ["New one.", "New two.", "New three."]
+        new = [pb.PreparedReference(text=text, embedding=vector_of(text).tobytes()) for text in new_texts]
+        ingest_later(client, "kb", pb.PreparedDocument(key="a", references=new))
+        asked = [old, ask(client, "New three.")]
+        encoder.let_go.set()
+        for thread in asked:
+            thread.join()
+        assert [hit.text for hit in found if hit.text == "Old."] in ([], ["Old."])
+        assert sorted(hit.text for hit in found if hit.text != "Old.") == sorted(new_texts)
+        assert all(hit.payload == payload_of(hit.text, MODEL_ID) for hit in found)
+        eventually(lambda: unwritten(client) == 0)
 
 
 def test_the_background_goes_on_when_the_store_takes_memories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
