@@ -27,7 +27,7 @@ from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from memory3.digest import file_sha256
-from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_service.errors import StoreUnavailable
 
 FILE_4, CHECKSUM_4 = "backup.sqlite3", "backup.sha256"
@@ -89,6 +89,8 @@ class Archive:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except Memory3Error:  # says what is wrong itself; a missing file of somebody else's is no missing backup
+            raise
         except FileNotFoundError:
             raise MissingFile(f"there is no whole backup at {self._location}") from None
         except (BaseError, OSError, sqlite3.Error) as error:
@@ -97,48 +99,39 @@ class Archive:
 
     # What is there
 
-    def backups(self) -> list[Backup]:
-        """The complete ones, oldest first."""
+    def files(self) -> list[str]:
+        """Of the complete backups, oldest first."""
         with self._errors():
-            names = self._names()
-            found = [self._recorded(name) for name in _complete(names) if name != FILE_4]
-            if FILE_4 in _complete(names):
-                head = self._store.head(FILE_4)
-                sha256 = bytes(self._store.get(CHECKSUM_4).bytes()).decode(errors="replace").strip()
-                old = Backup(file=FILE_4, sha256=sha256, made_at=head["last_modified"], bytes=head["size"])
-                found.insert(0, old)
-        return found
+            return _complete(self._names())
 
     def backup(self, stamp: str = "") -> Backup:
-        """The newest, or the one whose file begins with `stamp`; raises MissingFile."""
-        found = [one for one in self.backups() if one.file.startswith(stamp)]
+        """The newest, or the one whose file begins with `stamp`. Raises MissingFile, CorruptFile."""
+        found = [name for name in self.files() if name.startswith(stamp)]
         if not found:
             what = f"no backup {stamp!r}" if stamp else "no whole backup"
             raise MissingFile(f"there is {what} at {self._location}")
-        return found[-1]
+        return self.read(found[-1])
 
-    def newest(self) -> Backup | None:
-        """The newest, by its record alone; None where there is none."""
+    def read(self, file: str) -> Backup:
+        """One of `files`, by its record alone. Raises MissingFile, CorruptFile."""
         with self._errors():
-            complete = _complete(self._names())
-        if not complete:
-            return None
-        return self._recorded(complete[-1]) if complete[-1] != FILE_4 else self.backups()[-1]
+            raw = bytes(self._store.get(_record_of(file)).bytes())
+            if file == FILE_4:
+                head, sha256 = self._store.head(file), raw.decode(errors="replace").strip()
+                return Backup(file=file, sha256=sha256, made_at=head["last_modified"], bytes=head["size"])
+        try:
+            record = _Record.model_validate_json(raw)
+        except ValidationError:
+            record = None
+        if record is None or record.sha256 != _hash(record.backup) or record.backup.file != file:
+            raise CorruptFile(f"{_record_of(file)} at {self._location} is not what was written: take another backup")
+        return record.backup
 
     def _names(self) -> set[str]:
         """Of files of backups, complete or not."""
         found = self._store.list_with_delimiter()["objects"]
         names = {str(one["path"]).rpartition("/")[2] for one in found}
         return {name for name in names if _NAME.fullmatch(name) or name in (FILE_4, CHECKSUM_4)}
-
-    def _recorded(self, name: str) -> Backup:
-        try:
-            record = _Record.model_validate_json(bytes(self._store.get(_record_of(name)).bytes()))
-        except ValidationError:
-            record = None
-        if record is None or record.sha256 != _hash(record.backup) or record.backup.file != name:
-            raise CorruptFile(f"{_record_of(name)} at {self._location} is not what was written")
-        return record.backup
 
     # One more
 

@@ -109,7 +109,6 @@ class BackupAges(Collector):
 def _newest(place: str) -> datetime | None:
     """When the newest complete backup was made; None where there is none."""
     try:
-        newest = Archive(place, create=False).newest()
+        return Archive(place, create=False).backup().made_at
     except MissingFile:
         return None
-    return newest.made_at if newest is not None else None

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from memory3.errors import Memory3Error
+from memory3.errors import CorruptFile, Memory3Error
 from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
@@ -71,10 +71,15 @@ def backups(
         float | None, typer.Option(min=0, help="fail if the newest backup is older than so many hours")
     ] = None,
 ) -> None:
-    """List the complete backups of a folder or bucket, oldest first."""
-    from memory_service.archive import Archive
+    """List the complete backups of a folder or bucket, oldest first; one whose record is damaged is named."""
+    from memory_service.archive import Archive, Backup
 
-    found = Archive(target, create=False).backups()
+    archive, found, damaged = Archive(target, create=False), list[Backup](), list[CorruptFile]()
+    for file in archive.files():
+        try:
+            found.append(archive.read(file))
+        except CorruptFile as error:
+            damaged.append(error)
     table = Table("backup", "made", "knowledge base", "documents", "memories", "MB")
     for one in found:
         made_at, size = one.made_at.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{one.bytes / 1e6:.1f}"
@@ -82,10 +87,14 @@ def backups(
         name = plain(one.knowledge_base)
         table.add_row(one.file, made_at, name, f"{one.documents}{unwritten}", str(one.memories), size)
     Console().print(table)
+    for problem in damaged:
+        typer.echo(printable(str(problem)), err=True)
     age_h = (datetime.now(timezone.utc) - found[-1].made_at).total_seconds() / 3600 if found else None
     if max_age_h is not None and (age_h is None or age_h > max_age_h):
         newest = f"the newest backup is {age_h:.1f} hours old" if age_h is not None else "there is no complete backup"
         typer.echo(f"{newest}, at most {max_age_h:g} hours are allowed", err=True)
+        raise typer.Exit(1)
+    if damaged:
         raise typer.Exit(1)
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory3.files import knowledge_file
-from memory_service.archive import Archive
+from memory_service.archive import Archive, Backup
 from memory_service.cli import app
 from memory_service.client.backup import back_up, restore
 from memory_service.client.connection import RemoteError
@@ -84,6 +84,11 @@ def contents(client: Client, name: str) -> list[bytes]:
     return found
 
 
+def backups(archive: Archive) -> list[Backup]:
+    """The complete ones, oldest first."""
+    return [archive.read(file) for file in archive.files()]
+
+
 @pytest.mark.parametrize("place", ["folder", "s3://backups/of/facts"])
 def test_what_is_restored_is_what_was_saved(service: tuple[Client, str], tmp_path: Path, s3: None, place: str) -> None:
     client, address = service
@@ -137,9 +142,9 @@ def test_a_failed_upload_leaves_the_last_good_backup(
             patched.setattr(Path, "replace", Refusing(Path, refused).replace)
             with pytest.raises(StoreUnavailable, match="no more room"):
                 back_up(address, "facts", archive)
-        assert Archive(target).backups() == [saved]
+        assert backups(Archive(target)) == [saved]
     newer = back_up(address, "facts", Archive(target), keep=2)
-    assert Archive(target).backups() == [saved, newer]  # and what the failed ones left is gone
+    assert backups(Archive(target)) == [saved, newer]  # and what the failed ones left is gone
     assert sorted(Archive(target)._names()) == sorted(
         name for one in (saved, newer) for name in (one.file, one.file.replace("memories", "json"))
     )
@@ -187,7 +192,7 @@ def test_what_a_killed_run_left_is_removed_and_a_run_under_way_is_not_disturbed(
             assert not killed.exists()
             (other / "file").touch()
             Archive(str(tmp_path)).add(other / "file")
-    (backup,) = archive.backups()
+    (backup,) = backups(archive)
     assert names(tmp_path) == [backup.file.replace("memories", "json"), backup.file]
 
 
@@ -196,7 +201,7 @@ def test_the_newest_backups_are_kept_and_listed(service: tuple[Client, str], tmp
     for _ in range(4):
         saved = CliRunner().invoke(app, ["backup", "facts", str(tmp_path), "--keep", "3", "--address", address])
         assert saved.exit_code == 0, saved.output
-    found = Archive(str(tmp_path)).backups()
+    found = backups(Archive(str(tmp_path)))
     assert (len(found), found[-1].documents, found[-1].knowledge_base) == (3, 12, "facts")
     assert found == sorted(found, key=lambda one: one.made_at)
     listed = CliRunner().invoke(app, ["backups", str(tmp_path), "--max-age-h", "1"])
@@ -216,7 +221,7 @@ def test_every_knowledge_base_is_saved_although_one_fails(
     (tmp_path / "facts").write_text("in the way")
     saved = CliRunner().invoke(app, ["backup", "*", str(tmp_path), "--address", address])
     assert (saved.exit_code, "1 of" in saved.output) == (1, True), saved.output
-    assert [one.documents for one in Archive(str(tmp_path / "another")).backups()] == [1]
+    assert [one.documents for one in backups(Archive(str(tmp_path / "another")))] == [1]
 
 
 def test_a_backup_is_of_one_moment_at_any_write_rate(service: tuple[Client, str], tmp_path: Path) -> None:
@@ -317,7 +322,7 @@ def test_a_backup_of_the_format_before_is_restored_listed_and_replaced(
     assert restore(address, "from-4", Archive(str(tmp_path))).documents == 2
     shown = client.document("from-4", "written")
     assert (shown.title, dict(shown.metadata)) == ("Title", {"color": "red"})
-    assert [one.file for one in Archive(str(tmp_path)).backups()] == ["backup.sqlite3"]
+    assert Archive(str(tmp_path)).files() == ["backup.sqlite3"]
     newer = back_up(address, "facts", Archive(str(tmp_path)))
     assert names(tmp_path) == [newer.file.replace("memories", "json"), newer.file]
 
@@ -344,6 +349,32 @@ def test_a_damaged_backup_restores_nothing(service: tuple[Client, str], tmp_path
         path.unlink()
     with pytest.raises((CorruptFile, MissingFile)):
         restore(address, "damaged", Archive(str(tmp_path)))
+
+
+def test_a_damaged_record_is_named_and_stands_in_the_way_of_no_other_backup(
+    service: tuple[Client, str], tmp_path: Path
+) -> None:
+    client, address = service
+    bad, good = (back_up(address, "facts", Archive(str(tmp_path)), keep=2) for _ in range(2))
+    record = tmp_path / bad.file.replace("memories", "json")
+    record.write_text(record.read_text()[:40])
+    assert Archive(str(tmp_path)).backup() == good
+    restore(address, "newest", Archive(str(tmp_path)))
+    restore(address, "named", Archive(str(tmp_path)), stamp=good.file[:22])
+    assert contents(client, "newest") == contents(client, "named") == contents(client, "facts")
+    listed = CliRunner().invoke(app, ["backups", str(tmp_path)], env={"COLUMNS": "200"})
+    assert (listed.exit_code, listed.stdout.count("facts"), good.file in listed.stdout) == (1, 1, True), listed.output
+    assert f"{record.name} at {tmp_path} is not what was written" in listed.stderr
+    with pytest.raises(CorruptFile, match=record.name):
+        restore(address, "damaged", Archive(str(tmp_path)), stamp=bad.file)
+
+
+def test_a_missing_certificate_is_not_reported_as_a_missing_backup(
+    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_SERVICE_CLIENT_CA", str(tmp_path / "ca.crt"))
+    with pytest.raises(MissingFile, match=r"ca\.crt"):
+        back_up(service[1], "facts", Archive(str(tmp_path / "backup")))
 
 
 def test_a_backup_of_another_model_or_format_or_none_is_refused(service: tuple[Client, str], tmp_path: Path) -> None:
