@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,8 +38,11 @@ class Health:
         self._up: bool | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    async def watch(self, runtime: Runtime, folder: Path | None) -> None:
-        """Looks once, then keeps looking until `close`. folder: of an embedded store, whose free space is measured."""
+    async def watch(self, runtime: Runtime, folder: Path | None, looked: Callable[[], None]) -> None:
+        """Looks once, then keeps looking until `close`.
+
+        folder: of an embedded store, whose free space is measured. looked: called each time that the store answered.
+        """
         await self._look(runtime, folder)
 
         async def keep_looking() -> None:
@@ -46,6 +50,8 @@ class Health:
                 await asyncio.sleep(self._interval_s)
                 try:
                     await self._look(runtime, folder)
+                    if self._up:
+                        looked()
                 except Exception as error:
                     logger().error("health_not_looked_at", exc_info=error)
 

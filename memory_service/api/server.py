@@ -154,10 +154,14 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
+
+        def begin() -> None:
+            late.begin()
+            rewriter.begin()
+
         await self._warm_up(runtime)
-        late.start()
+        begin()
         reads.start()
-        rewriter.start()
         try:
             listen, credentials = settings.listen, self._security.credentials
             secure = credentials is not None
@@ -165,7 +169,7 @@ class Server:
         except RuntimeError as error:
             raise _cannot_listen(settings.listen) from error
         self.open_metrics()
-        await self._health.watch(runtime, None if address.host else address.path)
+        await self._health.watch(runtime, None if address.host else address.path, begin)
         await server.start()
         if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
             temporary = file.with_name(f".{file.name}.{os.getpid()}")

@@ -46,18 +46,18 @@ class Rewriter:
         self._runtime = runtime
         self._store = store
         self._progress: dict[int, Rewritten] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def start(self) -> None:
-        """Begins with what earlier models left."""
+    def begin(self) -> None:
+        """Begins with what earlier models left; again for knowledge bases that can be used only now."""
         for base in self._store.knowledge_bases():
-            if not self._runtime.problem_of(base) and self._store.earlier(base):
+            if base.number not in self._tasks and not self._runtime.problem_of(base) and self.under_way(base):
                 logger().info("memories_translated", knowledge_base=base.name)
-                self._tasks.append(asyncio.create_task(self._run(base)))
+                self._tasks[base.number] = asyncio.create_task(self._run(base))
 
     async def stop(self) -> None:
         """Leaves the rest to the next process, after the document at hand; `draining` is set by then."""
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._tasks.values())
 
     def progress(self, base: KnowledgeBase) -> Rewritten:
         """Of one knowledge base, since this process started."""

@@ -65,7 +65,8 @@ class TranslatingStore(Store):
             raise deleted_meanwhile(base) from None
         if found.identity in known:
             return True
-        self._ours.add(base.number)
+        if not found.problem:  # the model of one that cannot be opened is not known yet
+            self._ours.add(base.number)
         return False
 
     # Translated

@@ -61,11 +61,13 @@ class LateMemories:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._backlogs: dict[int, _Backlog] = {}
+        self._begun: set[int] = set()
 
-    def start(self) -> None:
-        """Begins with what an earlier process left."""
+    def begin(self) -> None:
+        """Begins with what an earlier process left; again for knowledge bases that can be used only now."""
         for base in self._runtime.store.knowledge_bases():
-            if not self._runtime.problem_of(base):
+            if base.number not in self._begun and not self._runtime.problem_of(base):
+                self._begun.add(base.number)
                 self.look_at(base)
 
     async def stop(self) -> None:

@@ -8,9 +8,11 @@ import pytest
 from memory_service.api.server import raise_descriptor_limit
 from memory_service.stores.local import knowledge_base
 from protos.memory.v1 import knowledge_bases_pb2 as pb
-from testing.encoders import HashEncoder
+from testing.encoders import HashEncoder, payload_of
 from tests.disk_faults.programs import require_nothing_breaks
+from tests.memory_service.ops.test_translation import Earlier, Later
 from tests.memory_service.running import Client, document, eventually, refused, running
+from tests.memory_service.write.test_cold_start import Gated, ingest_later, operation
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
@@ -23,12 +25,10 @@ def state(client: Client, kb: str) -> str:
     return pb.KnowledgeBaseState.Name(base.state).removeprefix("KNOWLEDGE_BASE_STATE_")
 
 
-def test_a_knowledge_base_that_cannot_be_opened_is_unavailable_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(tmp_path, HashEncoder()) as (client, _):
-        client.ingest("kb", document("a", "Text."))
-    full = [True]
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the disk of `kb` is full."""
+    full = [False]
     opened = knowledge_base.Database.__init__
 
     def failing(database: knowledge_base.Database, path: Path, *more: object) -> None:
@@ -37,6 +37,13 @@ def test_a_knowledge_base_that_cannot_be_opened_is_unavailable_until_it_can(
         opened(database, path, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(knowledge_base.Database, "__init__", failing)
+    return full
+
+
+def test_a_knowledge_base_that_cannot_be_opened_is_unavailable_until_it_can(tmp_path: Path, full: list[bool]) -> None:
+    with running(tmp_path, HashEncoder()) as (client, _):
+        client.ingest("kb", document("a", "Text."))
+    full[0] = True
     with running(tmp_path, HashEncoder(), health_interval_s=0.05) as (client, _):
         assert state(client, "kb") == "UNAVAILABLE"
         assert state(client, "default") == "READY"
@@ -49,6 +56,29 @@ def test_a_knowledge_base_that_cannot_be_opened_is_unavailable_until_it_can(
         assert client.keys("kb") == ["a"]
         client.ingest("kb", document("b", "More."))
         assert client.counts("kb") == (2, 2)
+
+
+@pytest.mark.parametrize("left_by", ["a cold start", "an earlier model"])
+def test_what_is_left_to_write_is_written_once_the_knowledge_base_can_be_opened(
+    tmp_path: Path, full: list[bool], left_by: str
+) -> None:
+    first, second = (Gated(), Gated()) if left_by == "a cold start" else (Earlier(), Later())
+    with running(tmp_path, first, warm_up=False) as (client, server):
+        if isinstance(first, Gated):
+            first.stopping = server._draining.is_set
+            ingest_later(client, "kb", *(document(f"d{n}", f"Text {n}.") for n in range(40)))
+        else:
+            client.ingest("kb", document("a", "Text."))
+    full[0] = True
+    second.let_go.set()
+    what = "write-memories" if isinstance(first, Gated) else "rewrite-memories"
+    with running(tmp_path, second, warm_up=False, health_interval_s=0.05) as (client, server):
+        assert state(client, "kb") == "UNAVAILABLE"
+        operation(client, what=what)  # somebody looks how far it is
+        full[0] = False
+        eventually(lambda: state(client, "kb") == "READY" and operation(client, what=what).done)
+        (hit,) = client.hits("kb", "Text.", 1, return_text=True)
+        assert hit.payload == payload_of(hit.text, second.description.identity.model_id)
 
 
 def test_the_soft_limit_of_descriptors_is_raised_at_start() -> None:
