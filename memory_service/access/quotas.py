@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from memory_service.access.authorization import tenant_of
-from memory_service.errors import QuotaExceeded, RateExceeded
+from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound, QuotaExceeded, RateExceeded
 from memory_service.telemetry.metrics import REFUSED
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ class WriteGuard:
         use = Use()
         for base in self._store.knowledge_bases():
             if tenant_of(base.name) == tenant and not base.problem:
-                use = use.plus(self.use_of(base, self._store.statistics(base)))
+                # One that was dropped or found damaged meanwhile says nothing about documents of the others.
+                with contextlib.suppress(KnowledgeBaseNotFound, KnowledgeBaseDamaged):
+                    use = use.plus(self.use_of(base, self._store.statistics(base)))
         return use
 
     def _of_document(self, base: KnowledgeBase, document: NewDocument) -> Use:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from memory3.errors import Memory3Error
 from memory_service.access.authorization import tenant_of
 from memory_service.access.quotas import Quota, Use
+from memory_service.errors import StoreUnavailable
 from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, Revision, Statistics
 
@@ -49,12 +50,14 @@ def state_of(base: KnowledgeBase, runtime: Runtime) -> str:
 class StoreGauges(Collector):
     """Counts by state, tenant and unwritten memories. A knowledge base is counted again when its revision changed.
 
-    Thread-safe: Prometheus scrapes from its own threads. A gauge whose count fails keeps its last value.
+    Thread-safe: Prometheus scrapes from its own threads. A gauge whose count fails keeps its last value, and all do
+    while the store is away.
     """
 
-    def __init__(self, runtime: Runtime, quota_of: Callable[[str], Quota]) -> None:
+    def __init__(self, runtime: Runtime, quota_of: Callable[[str], Quota], store_away: Callable[[], bool]) -> None:
         self._runtime = runtime
         self._quota_of = quota_of
+        self._store_away = store_away
         self._counted: dict[int, tuple[Revision, Statistics]] = {}
         self._lock = threading.Lock()
 
@@ -63,7 +66,9 @@ class StoreGauges(Collector):
         gauges = families()
         bases = self._runtime.store.knowledge_bases()
         with self._lock:
-            counts = {base.number: self._counts(base) for base in bases}
+            self._count(bases)
+            none = None, Statistics(0, 0, 0, 0, 0)
+            counts = {base.number: self._counted.get(base.number, none)[1] for base in bases}
             self._counted = {number: one for number, one in self._counted.items() if number in counts}
         found = Counter(state_of(base, self._runtime) for base in bases)
         for state in STATES:
@@ -82,14 +87,18 @@ class StoreGauges(Collector):
                     gauges.quota.add_metric([tenant, name], limit)
         yield from gauges
 
-    def _counts(self, base: KnowledgeBase) -> Statistics:
-        revision, counts = self._counted.get(base.number, (None, Statistics(0, 0, 0, 0, 0)))
-        if not base.problem:
+    def _count(self, bases: Iterable[KnowledgeBase]) -> None:
+        """Counts what changed; a scrape must not wait for the timeout of the store at each knowledge base."""
+        for base in bases:
+            if self._store_away():
+                return
+            if base.problem:
+                continue
             try:
                 newest = self._runtime.store.revision(base)
-                if newest != revision:
-                    counts = self._runtime.store.statistics(base)
-                    self._counted[base.number] = newest, counts
-            except Memory3Error:  # the store is away, or the knowledge base was dropped meanwhile
-                pass
-        return counts
+                if base.number not in self._counted or newest != self._counted[base.number][0]:
+                    self._counted[base.number] = newest, self._runtime.store.statistics(base)
+            except StoreUnavailable:
+                return
+            except Memory3Error:  # the knowledge base was dropped meanwhile
+                continue

@@ -35,7 +35,7 @@ class Health:
         self._interval_s = interval_s
         self._asking = ThreadPoolExecutor(1, "health")
         self._answer: asyncio.Future[None] | None = None
-        self._up: bool | None = None
+        self.up: bool | None = None  # whether the store answered when looked at last; None before
         self._watching: asyncio.Task[None] | None = None
 
     async def watch(self, runtime: Runtime, folder: Path | None, looked: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Health:
                 await asyncio.sleep(self._interval_s)
                 try:
                     await self._look(runtime, folder)
-                    if self._up:
+                    if self.up:
                         looked()
                 except Exception as error:
                     logger().error("health_not_looked_at", exc_info=error)
@@ -72,8 +72,8 @@ class Health:
     async def _look(self, runtime: Runtime, folder: Path | None) -> None:
         problem = await self._problem(runtime.store)
         up = problem == ""
-        if up != self._up:
-            self._up = up
+        if up != self.up:
+            self.up = up
             logger().log(20 if up else 30, "store_state", answers=up, problem=problem)
         STORE_UP.set(up)
         READY.set(up)

@@ -70,8 +70,12 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         if not request.name:
             raise BadRequest("the knowledge base to delete has no name in the request", field="name")
         base = await self._runtime.find(call.access, request.name, Scope.ADMIN)
-        await self._runtime.run("write", self._store.drop, base)
-        self._runtime.guard.forget(base)
+
+        def drop() -> None:
+            self._store.drop(base)
+            self._runtime.guard.forget(base)  # waits where another thread counts what a tenant stores
+
+        await self._runtime.run("write", drop)
         return pb.DeleteKnowledgeBaseResponse()
 
     async def GetStatistics(self, request: pb.GetStatisticsRequest, call: Call) -> pb.GetStatisticsResponse:

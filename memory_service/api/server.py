@@ -133,7 +133,7 @@ class Server:
         guard = WriteGuard(store, self._quota_of, encoder.description.payload_bytes)
         runtime = Runtime(settings, translating, guard, encoder, self._draining, self._budget)
         self._closing.callback(runtime.close)
-        gauges = StoreGauges(runtime, self._quota_of)
+        gauges = StoreGauges(runtime, self._quota_of, lambda: self._health.up is False)
         REGISTRY.register(gauges)
         self._closing.callback(REGISTRY.unregister, gauges)
         if settings.backups:

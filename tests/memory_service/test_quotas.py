@@ -1,14 +1,19 @@
 """Quotas: a verdict for each document, room for what is written later, and gauges that say what is stored."""
 
+import threading
+import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from memory_service.access.keys import changing
 from memory_service.api.gauges import STATES
-from memory_service.errors import StoreUnavailable
+from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound, ServiceError, StoreUnavailable
 from memory_service.stores.local.store import LocalStore
+from memory_service.stores.store import KnowledgeBase, Statistics
 from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1.knowledge_bases_pb2 import ListKnowledgeBasesRequest
 from testing.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.api.test_operations import metric
 from tests.memory_service.keyed import new_key, with_key
@@ -64,6 +69,62 @@ def test_what_a_cold_start_accepts_is_written_within_the_quota(tmp_path: Path, e
         assert len(list(client.export("kb"))) > 1
         hits = client.hits("kb", "Fact 03: lamps.", 1)
         assert hits[0].document_key == "d03"
+
+
+@pytest.mark.parametrize("error", [KnowledgeBaseNotFound, KnowledgeBaseDamaged])
+def test_a_knowledge_base_that_cannot_be_counted_refuses_no_document_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[ServiceError]
+) -> None:
+    keys, secret = limited(tmp_path, 100, 0)
+    statistics = LocalStore.statistics
+
+    def gone(store: LocalStore, base: KnowledgeBase) -> Statistics:
+        if base.name.endswith("other"):
+            raise error("gone")
+        return statistics(store, base)
+
+    with running(tmp_path, HashEncoder(), keys=keys) as (nobody, _):
+        client = with_key(nobody.channel, secret)
+        client.create("other")
+        monkeypatch.setattr(LocalStore, "statistics", gone)
+        assert outcomes(client, ("a", "Text.")) == [STORED]
+
+
+def test_calls_are_answered_while_a_deletion_waits_for_the_count_of_a_tenant(tmp_path: Path) -> None:
+    with running(tmp_path, HashEncoder()) as (client, server):
+        client.create("kb")
+        assert server.store is not None
+        assert server._late is not None
+        dropping = threading.Thread(target=client.drop, args=["kb"])
+        with server._late._runtime.guard._lock:  # as a slow store holds it
+            dropping.start()
+            eventually(lambda: [base.name for base in server.store.knowledge_bases()] == ["default"])  # type: ignore[union-attr]
+            time.sleep(0.1)
+            answer = client.bases.ListKnowledgeBases(ListKnowledgeBasesRequest(), timeout=2)
+        assert [base.name for base in answer.knowledge_bases] == ["default"]
+        dropping.join()
+
+
+def test_a_scrape_asks_a_store_that_is_away_once_at_most_and_keeps_its_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def away(_: LocalStore, base: KnowledgeBase) -> NoReturn:
+        asked.append(base.name)
+        raise StoreUnavailable("no answer")
+
+    with running(tmp_path, HashEncoder(), metrics_listen="127.0.0.1:0", health_interval_s=600) as (client, server):
+        for n in range(3):
+            client.ingest(f"kb{n}", document("a", "Text."))
+        use = 'memory_service_tenant_use{quantity="references",tenant=""}'
+        assert metric(server.metrics_port, use) == 3
+        monkeypatch.setattr(LocalStore, "revision", away)
+        assert metric(server.metrics_port, use) == 3
+        assert len(asked) == 1
+        server._health.up = False
+        assert metric(server.metrics_port, use) == 3
+        assert len(asked) == 1
 
 
 def test_a_retrieval_ends_the_pause_after_an_error_of_the_store(
