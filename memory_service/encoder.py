@@ -50,12 +50,6 @@ class Encoder(Protocol):
     def description(self) -> EncoderDescription:
         """Ids and shape; constant."""
 
-    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
-        """References of a document's text, each at most the model's reference length; empty for blank text.
-
-        overlap_tokens: at most as much of a reference's end is repeated by the next one.
-        """
-
     def count_tokens(self, text: str) -> int:
         """Length of a text in tokens of the model."""
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from memory3.errors import ModelMismatch
-from memory3.text.references import split
 from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.errors import PayloadCorrupt
 from memory_service.stores.store import WriterIdentity
@@ -60,9 +59,6 @@ class HashEncoder:
 
     def is_own(self, payload: bytes | memoryview) -> bool:
         return bytes(payload[:16]) == bytes.fromhex(self.description.identity.model_id)[:16]
-
-    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
-        return split(text, title, self.count_tokens, self.description.reference_tokens, overlap_tokens)
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())

@@ -23,6 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from memory3.errors import InvalidInput, Memory3Error
+from memory3.text.references import split
 from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.client.share import Share
 from memory_service.encoder import Encoder, checked
@@ -71,8 +72,9 @@ class Write:
         text = upload.item.document
         try:
             check_head(text.key, text.title, text.metadata)
-            overlap = self._to.overlap_tokens
-            texts = self._encoder.split(text.text, text.title, overlap) if text.text.strip() else []
+            count_tokens, limit = self._encoder.count_tokens, self._encoder.description.reference_tokens
+            blank, overlap = not text.text.strip(), self._to.overlap_tokens
+            texts = [] if blank else split(text.text, text.title, count_tokens, limit, overlap)
             if not texts:
                 raise DocumentEmpty("the document has no text", field="text")
         except Memory3Error as error:

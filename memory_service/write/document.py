@@ -179,10 +179,8 @@ class DocumentReader:
         document.content_hash = text_hash_of(document.title, document.metadata, text, overlap)
 
     def _split(self, text: str, title: str, overlap_tokens: int) -> list[str]:
-        """The document's references; a long text is left where the stream has ended."""
+        """The document's references; a text is left where the stream has ended."""
         encoder = self._encoder
-        if len(text) < LARGE_BYTES:
-            return encoder.split(text, title, overlap_tokens)
 
         def count_tokens(part: str) -> int:
             if self.ended:

@@ -15,7 +15,6 @@ import numpy as np
 
 from memory3.codec.translation import header_ids, ids_in, load_translations
 from memory3.errors import CorruptFile, MissingFile
-from memory3.text.references import split
 from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.errors import PayloadCorrupt
 from memory_service.stores.store import WriterIdentity, require_same
@@ -101,11 +100,6 @@ class ModelEncoder:
         loaded.model.to(writing_device(settings.writing_device))
         loaded.writer.precision = getattr(torch, settings.writing_precision)
         return cls(loaded, opened, memory_format, load_translations(folder.path, memory_format))
-
-    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
-        """See Encoder."""
-        tokens = self.description.reference_tokens
-        return split(text, title, self._tokenizer.count, tokens, overlap_tokens)
 
     def count_tokens(self, text: str) -> int:
         """See Encoder."""

@@ -89,7 +89,7 @@ def test_an_abandoned_upload_frees_its_work_and_memory(tmp_path: Path) -> None:
 
     settings = {"ingest_memory_bytes": 1 << 30, "metrics_listen": "127.0.0.1:0"}
     encoder = Counting()
-    whole = len(encoder.split(LONG * 3, ""))
+    whole = len(split(LONG * 3, "", encoder.count_tokens))
     with running(tmp_path, encoder, **settings) as (client, server):
         upsert(client, "first", "The first.")
 
