@@ -28,11 +28,6 @@ def printable(text: str) -> str:
     return text.translate(_PICTURES)
 
 
-def shown_on(stream: TextIO, text: str) -> str:
-    """`printable` where the stream is a terminal; a program that reads it gets the text as it is."""
-    return printable(text) if stream.isatty() else text
-
-
 class Wrapped:
     """Text that comes in pieces, on a terminal broken between words; a program that reads it gets it as it is.
 

@@ -24,7 +24,7 @@ from edge_client.errors import ModelClosed
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
 from memory3.files.bundle import Bundle
-from memory3.printable import printable, shown_on
+from memory3.printable import printable
 from tests.edge_client.cli.conftest import PROGRAM, run
 from tests.edge_client.fake_service import FakeService
 
@@ -60,11 +60,6 @@ def test_a_line_from_a_pipe_goes_on_after_a_backslash(monkeypatch: pytest.Monkey
 
 def test_what_would_move_the_cursor_or_colour_the_screen_is_shown_as_it_is(places: list[object]) -> None:
     assert printable("a\x1b[2Jb\x07\x9b1m\tc\nd\r") == "a\u241b[2Jb\u2407\ufffd1m\tc\nd\u240d"
-    leader, follower = pty.openpty()
-    with open(follower, "w") as terminal, io.StringIO() as file:
-        assert shown_on(terminal, "\x1b") == "\u241b"
-        assert shown_on(file, "\x1b") == "\x1b"
-    os.close(leader)
     lines = "a\x1b[2Jb\n/history\n/load c\x1b[2Jd\n/e\x1b[2Jf\n"
     result = run("chat", *places, "--max-tokens", 2, stdin=lines)
     for said in ("user> a\u241b[2Jb", "c\u241b[2Jd", "no command /e\u241b[2Jf"):
