@@ -232,6 +232,23 @@ def test_an_export_is_imported_with_its_versions_and_what_is_none_is_refused(
     expect(page.locator(".toast.error")).to_contain_text("Message 1 of the file")
 
 
+def test_an_imported_comparison_is_shown_however_little_it_says(open_small: OpenPage) -> None:
+    page = open_small()
+    halves = ({"content": "Without."}, "none")
+    messages = [
+        message
+        for plain in halves
+        for message in (
+            {"role": "user", "content": "How long?"},
+            {"role": "assistant", "content": "With.", "plain": plain, "chunks": "none"},
+        )
+    ]
+    import_messages(page, messages)
+    expect(page.locator("li.assistant.compared")).to_have_count(1)
+    expect(page.locator("li.assistant").first).to_contain_text("Without.")
+    expect(page.locator("li.assistant").last).to_contain_text("With.")
+
+
 def test_an_imported_question_about_a_document_is_asked_again_about_it(open_small: OpenPage) -> None:
     page = open_small()
     answer_with(page, None, ["one"])

@@ -36,6 +36,13 @@ export function turnTo(conversation, at) {
   for (let place = at; place >= 0; place = next(place)) conversation.leaf = place;
 }
 
+/** An answer from a file. */
+function answer(given) {
+  const list = (all) => (Array.isArray(all) ? all : []);
+  const annotations = list(given.annotations).filter((one) => one?.file_citation && typeof one.text === "string");
+  return { ...begun(), status: "done", ...given, chunks: list(given.chunks), annotations };
+}
+
 /** A conversation from a file, as a new one. Throws what is wrong with it. */
 export function imported(value) {
   const messages = (Array.isArray(value) ? value : value?.messages)?.filter((message) => message.role !== "system");
@@ -45,13 +52,10 @@ export function imported(value) {
       throw new Error(t`message ${place + 1} of the file is not one of a user or an assistant`);
     }
     const parent = Number.isInteger(message.parent) && message.parent < place ? message.parent : place - 1;
-    const list = (all) => (Array.isArray(all) ? all : []);
-    const chunks = list(message.chunks);
-    const annotations = list(message.annotations).filter((one) => one?.file_citation && typeof one.text === "string");
     const { key, source } = message.about ?? {};
     const about = typeof key === "string" ? { key, source: String(source ?? key) } : null;
     return message.role === "user" ? { role: "user", content: message.content, about, parent }
-      : { ...begun(), status: "done", ...message, chunks, annotations, parent };
+      : { ...answer(message), plain: typeof message.plain?.content === "string" ? answer(message.plain) : undefined, parent };
   });
   const known = { title: String(value.title ?? read[0].content.slice(0, 60)), system: String(value.system ?? "") };
   return { ...fresh(), ...known, messages: read, leaf: read[value.leaf] ? value.leaf : read.length - 1 };
