@@ -78,6 +78,10 @@ class LocalKnowledgeBases:
             with contextlib.suppress(EmptyKnowledgeBase):  # as if it were not there; `base` fills it
                 self._take_in(path)
 
+    def __len__(self) -> int:
+        """Knowledge bases of the device's own; without one, a recall has nothing to search here."""
+        return len(self._own())
+
     def documents(self) -> dict[str, list[LocalDocument]]:
         """The documents of every knowledge base of the device's own, by its name."""
         return {base.path.stem: base.documents() for base in self._own()}
