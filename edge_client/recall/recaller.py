@@ -45,6 +45,9 @@ SLOW = "EMBEDDER_SLOW"
 class LocalSource(Protocol):
     """Memories on this device; `edge_client.local.knowledge_base.LocalKnowledgeBase` is one."""
 
+    def __len__(self) -> int:
+        """0 where there is nothing to search."""
+
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
         """The k nearest of each vector, each hit with its payload and the name of its knowledge base."""
 
