@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,8 @@ class Share:
 
     def has(self, key: str) -> bool:
         """Whether what has this key is in it; the same in every process."""
-        return zlib.crc32(key.encode()) % self.count == self.index
+        digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % self.count == self.index
 
     def has_some_of(self, source: Path, key: str) -> bool:
         """Whether documents of a file can be in it."""

@@ -244,7 +244,7 @@ class _Worker:
         """Outcomes; None at the end. Starts a process that died again; raises IngestionStopped."""
         try:
             received = self.outcomes.recv()
-        except EOFError:
+        except (EOFError, OSError):  # between two messages, and within one
             self._process.join()
             if self._process.exitcode == 0:
                 return None
