@@ -59,9 +59,15 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str, str]:
     return {str(name): value for name, value in fields.items()}, text[found.end() :], ""
 
 
-def markdown_text(text: str, *, headed: bool | None = True) -> tuple[str, str]:
-    """The first heading, or empty, and the text of Markdown. headed: whether the first row of tables names columns."""
+def markdown_text(text: str, *, headed: bool | None = True, signs: Mapping[int, int] | None = None) -> tuple[str, str]:
+    """The first heading, or empty, and the text of Markdown.
+
+    headed: whether the first row of tables names columns. signs: characters that stand for others without a meaning.
+    """
     tokens = _PARSER.parse(text)
+    for token in tokens if signs else ():
+        for one in (token, *(token.children or ())):
+            one.content = one.content.translate(signs)
     title = ""
     if len(tokens) > 1 and tokens[0].type == "heading_open":
         title, tokens = _inline(tokens[1]), tokens[3:]

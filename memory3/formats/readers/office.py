@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
-from memory3.formats.readers import office97, opendocument
+from memory3.formats.readers import office97, opendocument, punctuation
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
 from memory3.printable import counted
@@ -78,10 +78,13 @@ def read_office(source: Path) -> Iterator[FileDocument]:
             with zipfile.ZipFile(source) as archive:
                 named, heading, text = opendocument.slides_text(archive)
         else:
-            named, text = _converted(source, mime, "plain" if word else "markdown")
+            named, text = _converted(source, suffix, mime, "plain" if word else "markdown")
             if word:
                 notes = head.notes(text)
-            heading, text = ("", office97.word_text(text)) if word else markdown_text(_plain(text), headed=None)
+                heading, text = "", office97.word_text(text)
+            else:
+                text = punctuation.hide_rest(text, suffix)
+                heading, text = markdown_text(_plain(text), headed=None, signs=punctuation.SHOWN)
     except BaseException as error:  # a broken file shows itself by any error; it must not end the reading of others
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
@@ -95,15 +98,16 @@ def read_office(source: Path) -> Iterator[FileDocument]:
     yield FileDocument(str(source), str(source), title, text).noted(*notes)
 
 
-def _converted(source: Path, mime: str | None, form: str) -> tuple[str, str]:
-    """The title and the text that the converter finds, as "plain" text or "markdown"."""
+def _converted(source: Path, suffix: str, mime: str | None, form: str) -> tuple[str, str]:
+    """The title and the text that the converter finds, as "plain" text or "markdown" with hidden punctuation."""
     kreuzberg = imported("kreuzberg")
     settings = kreuzberg.ExtractionConfig(output_format=form, use_cache=False)
     if mime:  # it refuses some types of templates, which it reads as the kind that they are templates of
-        found = kreuzberg.extract_bytes_sync(source.read_bytes(), mime, settings)
+        found = kreuzberg.extract_bytes_sync(punctuation.hide(source.read_bytes(), suffix), mime, settings)
     else:
         found = kreuzberg.extract_file_sync(str(source), None, settings)
-    return useful_title(dict(found.metadata).get("title")), str(found.content)
+    title = str(dict(found.metadata).get("title") or "").translate(punctuation.SHOWN)
+    return useful_title(title), str(found.content)
 
 
 def _plain(markdown: str) -> str:

@@ -30,8 +30,10 @@ MIME_OF = {
     ".ods": f"{_OPEN_DOCUMENT}.spreadsheet",
     ".odp": f"{_OPEN_DOCUMENT}.presentation",
     ".odg": f"{_OPEN_DOCUMENT}.graphics",
+    ".rtf": RTF,
+    ".epub": "application/epub+zip",
 }
-"""Of today's kinds, which an old name may hide."""
+"""Of today's kinds, most of which an old name may hide."""
 SUFFIX_OF = {mime: suffix for suffix, mime in MIME_OF.items()}
 _SECTOR = 512
 _FIB = b"\xec\xa5"

@@ -1,7 +1,9 @@
 """Files of office programs and books: their values, tables with the names of columns, and what is not read."""
 
+import re
 import zipfile
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import pytest
 
@@ -250,3 +252,44 @@ def test_opendocument_slides_have_titles_tables_notes_and_comments(tmp_path: Pat
     file.write_bytes(b"PK\x03\x04 cut")
     (broken,) = read_documents(file)
     assert f"no readable {suffix[1:].upper()} file" in broken.unreadable
+
+
+SIGNS = """R&D at AT&T: x < 5 > 3, it's "q" &amp; <name> __init__.py _a_ [x](y) [^1] *b* `c` ~d~ C:\\new|e"""
+"""What XML has as entities, and what would be marks of Markdown."""
+
+
+def test_signs_of_every_kind_of_file_are_kept(tmp_path: Path) -> None:
+    text = escape(SIGNS)
+    old = office_files.write_docx(tmp_path / "b.docx", SIGNS, [(SIGNS,)]).rename(tmp_path / "b.doc")
+    rtf = tmp_path / "a.rtf"
+    rtf.write_text(r"{\rtf1\ansi {\ul one} " + SIGNS.replace("\\", r"\\") + r" \u9472_ 5\par}")
+    files = {
+        office_files.write_docx(tmp_path / "a.docx", SIGNS, [(SIGNS,)]): 2,
+        old: 2,
+        office_files.write_pptx(tmp_path / "a.pptx", ("T", SIGNS, SIGNS)): 2,
+        office_files.write_odt(tmp_path / "a.odt", "T", text, [(text,)]): 2,
+        office_files.write_epub(
+            tmp_path / "a.epub", "T", f"<p>{text}</p><pre>{text}</pre><p><code>{text}</code></p>"
+        ): 3,
+        office_files.write_xlsx(tmp_path / "a.xlsx", {"S": [(SIGNS,), (SIGNS,)]}): 2,
+        office97_files.write_xls(tmp_path / "a.xls", [(SIGNS,), (SIGNS,)]): 2,
+        office97_files.write_ppt(tmp_path / "a.ppt", "T", SIGNS): 1,
+        rtf: 1,
+    }
+    found = {file.name: read(file).text for file in files}
+    assert {name: text.count(SIGNS) for name, text in found.items()} == {file.name: n for file, n in files.items()}
+    assert found["a.rtf"] == f"one {SIGNS} ─ 5"
+
+
+def test_marks_of_word_are_no_text_and_its_references_are_characters(tmp_path: Path) -> None:
+    bold, plain = ("<w:r>{}<w:t>{}</w:t></w:r>".format(*run) for run in (("<w:rPr><w:b/></w:rPr>", "Rent:"), ("", "7")))
+    exact = "<w:r><w:t><![CDATA[ a & <b>]]> &#8211; &#x20AC;5 &#95;c&#95; &amp;lt;</w:t></w:r>"
+    styled = '<w:pPr><w:pStyle w:val="a>&quot;b"/></w:pPr><!-- > -->'
+    file = office_files.write_docx(tmp_path / "a.docx", "_")
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, part in parts.items():
+            body = f"<w:body><w:p>{styled}{bold}{plain}{exact}</w:p></w:body>"
+            archive.writestr(name, re.sub("<w:body>.*</w:body>", body, part))
+    assert read(file).text == "Rent:7 a & <b> – €5 _c_ &lt;"

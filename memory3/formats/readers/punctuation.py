@@ -1,0 +1,64 @@
+"""Punctuation of a document, hidden while it is converted to Markdown and parsed.
+
+The converter drops the entities of Word files, and escapes only some of what means something in Markdown: `&amp;`,
+`__init__` and `[x](y)` would be lost. So such a sign is another character on the way, to which neither gives a meaning.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import string
+import zipfile
+
+_HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
+"""The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
+SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
+_NEVER_ESCAPED = {ord(sign): _HIDDEN[ord(sign)] for sign in "_[]"}
+_ZIPPED = {".docx": _HIDDEN, ".epub": _HIDDEN, ".pptx": _NEVER_ESCAPED, ".odt": _NEVER_ESCAPED}
+"""By suffix of kinds with emphasis and links, the signs that the converter drops or does not escape."""
+_TEXT_PARTS = re.compile(r"(word|ppt)/.*\.xml|content\.xml|.*\.(xhtml|html?)", re.IGNORECASE)
+_XML = re.compile(
+    r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<exact>.*?)\]\]>|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>"
+    r"""|<[^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*>|(?P<text>[^<]+)""",
+    re.DOTALL,
+)
+_RTF_SIGN = re.compile(rb"(?<![\x80-\xff])(\\(?:u-?\d+ ?)?)?([_\[\]])")
+
+
+def hide(data: bytes, suffix: str) -> bytes:
+    """A file without the punctuation of its text, as far as its kind needs it. suffix: of its kind."""
+    if suffix == ".rtf":
+        return data if b"\\bin" in data else _RTF_SIGN.sub(_hidden_in_rtf, data)  # whose length must not change
+    if suffix not in _ZIPPED or not zipfile.is_zipfile(io.BytesIO(data)):
+        return data
+    copy = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(copy, "w") as hidden:
+        for name in dict.fromkeys(archive.namelist()):
+            part = archive.read(name)
+            hidden.writestr(name, _hidden_in_xml(part, _ZIPPED[suffix]) if _TEXT_PARTS.fullmatch(name) else part)
+    return copy.getvalue()
+
+
+def hide_rest(markdown: str, suffix: str) -> str:
+    """Markdown of sheets and old slides, which has no emphasis and no links, so that its signs stand for themselves."""
+    return markdown if suffix in (*_ZIPPED, ".rtf") else markdown.translate(_NEVER_ESCAPED)
+
+
+def _hidden_in_xml(part: bytes, signs: dict[int, int]) -> bytes:
+    """With characters for entities; a part in another encoding than UTF-8 stays as it is."""
+
+    def hidden(found: re.Match[str]) -> str:
+        text = html.unescape(found["text"] or "") if found["exact"] is None else found["exact"]
+        return html.escape(text.translate(signs), quote=False) if text else found[0]
+
+    try:
+        return _XML.sub(hidden, part.decode()).encode()
+    except UnicodeError:
+        return part
+
+
+def _hidden_in_rtf(found: re.Match[bytes]) -> bytes:
+    """As Unicode, with the one character that older programs show; a sign that is part of a command stays."""
+    return found[0] if found[1] else rb"\uc1\u%d?" % (_HIDDEN[ord(found[2])] - 0x10000)
