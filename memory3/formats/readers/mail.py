@@ -6,6 +6,7 @@ import email
 import email.policy
 import itertools
 import mailbox
+import mimetypes
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from memory3.text.paragraphs import unwrapped
 
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date")
 _QUOTES = re.compile(r"(?:> ?)*")
+_TEXTS = ("text/plain", "text/html", "text/x-amp-html", "text/watch-html", "text/enriched")
+"""Kinds of parts that are what the mail says, the plainest first."""
+_SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 _FLOWED = re.compile(r"(?<!^--)( )\n(?!-- ?$)", re.MULTILINE)
 
 
@@ -130,20 +134,31 @@ def _internet_mail(raw: bytes) -> _Mail:
     message = _parsed(raw)
     headers = {name: words(str(message[name])) for name in _HEADERS if message[name]}
     mail = _Mail(headers, words(str(message["Subject"] or "")), "", [], [])
-    body = message.get_body(("plain", "html"))
-    if body is not None and isinstance(body, EmailMessage):
-        mail.text, note = _text_of(body)
-        mail.notes.append(note)
-    for part in message.iter_attachments():
-        name = part.get_filename() or part.get_content_type()
-        assert isinstance(part, EmailMessage)
-        if part.get_content_type() == "message/rfc822":
-            content = part.get_content()
-            content, file = content.as_bytes() if isinstance(content, EmailMessage) else b"", "message.eml"
-        else:
-            content, file = _content(part), name
-        _attach(mail, name, content, file)
+    texts, attachments = _parts(message)
+    read = [_text_of(text) for text in texts]
+    mail.text = "\n\n".join(text.strip("\n") for text, _ in read)
+    mail.notes += dict.fromkeys(note for _, note in read)
+    for part in attachments:
+        kind = part.get_content_type()
+        name = part.get_filename() or kind
+        suffix = ".eml" if kind == "message/rfc822" else mimetypes.guess_extension(kind) or ""
+        _attach(mail, name, _content(part), f"part{suffix}" if name == kind or suffix == ".eml" else name)
     return mail
+
+
+def _parts(part: EmailMessage) -> tuple[list[EmailMessage], list[EmailMessage]]:
+    """The parts that are the text of a part, and its attachments; of alternatives the plainest one is the text."""
+    kind, disposition = part.get_content_type(), part.get_content_disposition()
+    if part.is_multipart() and part.get_content_maintype() == "multipart":
+        found = [_parts(inner) for inner in part.iter_parts() if isinstance(inner, EmailMessage)]
+        options = [texts for texts, _ in found if any(_content(text).strip() for text in texts)]
+        if kind == "multipart/alternative" and options:
+            options = [min(options, key=lambda texts: max(_TEXTS.index(text.get_content_type()) for text in texts))]
+        return [text for texts in options for text in texts], [one for _, more in found for one in more]
+    if kind in _SIGNATURES:
+        return [], []
+    named = disposition == "attachment" or (disposition == "inline" and part.get_filename())
+    return ([part], []) if kind in _TEXTS and not named else ([], [part])
 
 
 def _outlook_mail(message: outlook.Message) -> _Mail:
@@ -172,7 +187,7 @@ def _outlook_mail(message: outlook.Message) -> _Mail:
 def _text_of(part: EmailMessage) -> tuple[str, str]:
     """The text of a part, and what was assumed."""
     read = decode(_content(part), str(part.get_content_charset() or ""))
-    if part.get_content_type() == "text/html":
+    if part.get_content_type().endswith("html"):
         return html_text(read.text)[1], read.note
     flowed = str(part.get_param("format") or "").lower() == "flowed"
     return _plain_text(read.text, flowed, str(part.get_param("delsp") or "").lower() == "yes"), read.note
@@ -201,6 +216,9 @@ def _end_of_quotes(line: str) -> int:
 
 
 def _content(part: EmailMessage) -> bytes:
+    """The bytes of a part; of a message or a report within the mail, it whole."""
+    if part.is_multipart():
+        return b"\n".join(inner.as_bytes() for inner in part.iter_parts())
     payload = part.get_payload(decode=True)
     return payload if isinstance(payload, bytes) else b""
 

@@ -1,6 +1,7 @@
 """Messages of Outlook and web archives: the same document as of other mail, and what is not read."""
 
 import datetime
+import re
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -167,3 +168,46 @@ def test_flowed_lines_and_wrapped_quotes_are_paragraphs(tmp_path: Path) -> None:
         path.write_bytes(b"Subject: Room\nContent-Type: text/plain; " + kind + b"\n\n" + body)
         (document,) = read_documents(path)
         assert document.text == expected
+
+
+PLAIN, HTML = ("text/plain", "Gate: 7"), ("text/html", "<p>Room: <b>14</b>")
+FILE = ("text/plain; name=rent.txt\nContent-Disposition: attachment", "Rent: 900")
+SIGNATURE = ("application/pgp-signature; name=signature.asc", "iQEz")
+CALENDAR = ("text/calendar", "SUMMARY:Lunch")
+ATTACHED = "Attachment rent.txt:\nRent: 900"
+
+
+def multipart(kind: str, *parts: tuple[str, str]) -> tuple[str, str]:
+    each = "".join(f"--{kind}\nContent-Type: {head}\n\n{body}\n" for head, body in parts)
+    return f"multipart/{kind}; boundary={kind}", f"{each}--{kind}--\n"
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (multipart("mixed", HTML, PLAIN), ["Room: 14", "Gate: 7"]),
+        (multipart("mixed", PLAIN, FILE, HTML), ["Gate: 7", "Room: 14", ATTACHED]),
+        (multipart("alternative", PLAIN, HTML), ["Gate: 7"]),
+        (
+            multipart("alternative", ("text/plain", " "), HTML, CALENDAR),
+            ["Room: 14", "Attachment text/calendar:\nSUMMARY:Lunch"],
+        ),
+        (multipart("alternative", PLAIN, multipart("mixed", HTML, FILE)), ["Gate: 7", ATTACHED]),
+        (multipart("signed", multipart("mixed", PLAIN, FILE), SIGNATURE), ["Gate: 7", ATTACHED]),
+        (multipart("related", multipart("alternative", PLAIN, HTML), FILE), ["Gate: 7", ATTACHED]),
+        (
+            multipart("report", PLAIN, ("message/delivery-status", "MTA: a\n\nStatus: 5.1.1")),
+            ["Gate: 7", "Attachment message/delivery-status:\nMTA: a", "Status: 5.1.1"],
+        ),
+        (("multipart/mixed", "Gate: 7"), ["Attachment multipart/mixed:\nGate: 7"]),
+        (FILE, [ATTACHED]),
+        (("text/csv", "Gate,Room\n7,14"), ["Attachment text/csv:\nGate: 7\nRoom: 14"]),
+    ],
+)
+def test_each_part_of_a_mail_is_text_or_an_attachment(
+    tmp_path: Path, part: tuple[str, str], expected: list[str]
+) -> None:
+    (tmp_path / "a.eml").write_text(f"Subject: Room\nContent-Type: {part[0]}\n\n{part[1]}")
+    document = read(tmp_path / "a.eml")
+    assert re.split(r"\n\n+", document.text) == expected
+    assert not document.notes
