@@ -156,6 +156,36 @@ def test_latex_has_its_sections_tables_and_lists(tmp_path: Path) -> None:
     assert "hidden" not in text
 
 
+def test_latex_keeps_what_it_shows_as_it_is_and_its_comments_do_not_reach_into_it(tmp_path: Path) -> None:
+    paper = tmp_path / "a.tex"
+    paper.write_text(
+        "\\title[Bees]{On {\\large Bees {II}}}\\author[1]{Ann}\\author[2]{Bob}\\date{May 2021}\n\\begin{document}\n"
+        "\\section[Set]{Setup of \\href{http://a.b/c%20d}{the hive}} See \\url{http://a.b/c%20d_e\\#f}. % \\verb|x\n"
+        "\\verb|50%| and \\lstinline{a_b%c} % \\begin{verbatim}\n\nKept.\n"
+        '\\begin{lstlisting}[language=C]\nif (x) {\n  printf("%d");\n\\end{lstlisting}\n'
+        "\\begin{tabular}{ll} Rate & \\verb|5%| \\\\ \\end{tabular}\n\\end{document}\n"
+    )
+    document = read(paper)
+    assert document.title == "On Bees II"
+    assert document.text.split("\n") == [
+        "Author: Ann, Bob",
+        "Date: May 2021",
+        "Setup of the hive.",
+        "See http://a.b/c%20d_e#f. 50% and a_b%c",
+        "Kept.",
+        "if (x) {",
+        '  printf("%d");',
+        "Rate: 5%",
+    ]
+
+
+def test_latex_that_cannot_be_converted_is_its_text(tmp_path: Path) -> None:
+    (tmp_path / "a.tex").write_text("Rent: 900 \\textcolor{red}")
+    document = read(tmp_path / "a.tex")
+    assert document.text == "Rent: 900 \\textcolor{red}"
+    assert document.notes[0].startswith("its LaTeX cannot be converted, read as plain text: ")
+
+
 def test_a_notebook_has_its_text_code_and_outputs(tmp_path: Path) -> None:
     picture = {"output_type": "display_data", "data": {"image/png": "…"}}
     cells = [
