@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +124,15 @@ def _without_tags(html: str) -> str:
     return "\n".join(filter(None, (words(line) for line in _TAG.sub("\n", _COMMENT.sub("", html)).split("\n"))))
 
 
-_NO_TEXT = ["script", "style", "noscript", "template", "svg", "nav", "header", "footer", "aside", "form"]
+_NO_TEXT = ["script", "style", "noscript", "template", "svg", "nav"]
+_FRAME = ":is(header, footer, aside):not(:is(article, section, header, footer, aside) *)"
+"""Around the text of a page; within an article or a section they belong to it."""
 _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _BLOCKS = [*_HEADINGS, "p", "div", "section", "article", "main", "li", "ul", "ol", "dl", "dt", "dd", "tr", "table"]
-_BLOCKS += ["br", "blockquote", "pre", "figcaption", "caption", "address", "details", "summary", "hr"]
+_BLOCKS += ["br", "blockquote", "pre", "figcaption", "caption", "address", "details", "summary", "hr", "td", "th"]
+_BLOCKS += ["header", "footer", "aside", "figure", "form", "fieldset", "legend", "option", "textarea", "button"]
 _BREAK = "\x1e"
-"""Between lines of the text, until those of the source are gone."""
+"""Between lines of the text, until those of the source are gone; white space to `words`."""
 
 
 def read_html(source: Path) -> Iterator[FileDocument]:
@@ -144,20 +147,43 @@ def html_text(page: str) -> tuple[str, str]:
     tree = imported("selectolax.lexbor").LexborHTMLParser(page)
     head = tree.css_first("title")
     title = useful_title(words(head.text())) if head else ""
-    root = tree.css_first("main") or tree.css_first("article") or tree.body
-    if not title and root and (first := root.css_first("h1")):
-        title = words(first.text())
-    return title, _text_of(root, title) if root else ""
+    if not tree.body:
+        return title, ""
+    for block in tree.body.css(", ".join(_BLOCKS)):
+        block.insert_before(_BREAK)
+        block.insert_after(_BREAK)
+    heading = tree.body.css_first("h1")
+    page_heading = words(heading.text()) if heading else ""
+    parts = _main_parts(tree.body)
+    if not title:
+        title = next((words(first.text()) for part in parts if (first := part.css_first("h1"))), page_heading)
+    lines = [line for part in parts for line in _lines_of(part)]
+    if lines and lines[0] == sentence(title):
+        lines = lines[1:]
+    return title, "\n".join(lines)
 
 
-def _text_of(root: Any, title: str) -> str:
-    """The words below `root`, a line a block; a first heading that only repeats the title is left out.
+def _main_parts(body: Any) -> list[Any]:
+    """The elements with the text of a page: `main`, articles that hold most of it, or all but the page's frame."""
+    body.strip_tags(_NO_TEXT)
+    mains = body.css("main:not(main main)")
+    if _characters(mains):
+        return list(mains)
+    frame = body.css(_FRAME)
+    if _characters(frame) < _characters([body]):  # otherwise it is the text
+        for part in frame:
+            part.decompose()
+    articles = body.css("article:not(article article)")
+    return list(articles) if 2 * _characters(articles) > _characters([body]) else [body]
 
-    Lines of the source are no lines of the text, except in `pre`.
-    """
-    root.strip_tags(_NO_TEXT)
-    tables = [table for table in root.css("table") if not table.css_first("table table")]
-    for table in reversed(tables):  # inner ones first
+
+def _characters(elements: Sequence[Any]) -> int:
+    return sum(len("".join(element.text().split())) for element in elements)
+
+
+def _lines_of(root: Any) -> list[str]:
+    """The words below `root`, a line a block. Lines of the source are no lines of the text, except in `pre`."""
+    for table in root.css("table:not(:has(table))"):  # one around others is for their layout
         table.replace_with(f"{_BREAK}{_BREAK.join(_html_table(table))}{_BREAK}")
     for heading in root.css(", ".join(_HEADINGS)):
         heading.replace_with(f"{_BREAK}{sentence(words(heading.text()))}{_BREAK}")
@@ -170,16 +196,9 @@ def _text_of(root: Any, title: str) -> str:
             value = words(following.text())
             following.decompose()
             term.replace_with(f"{_BREAK}{name.rstrip(':')}: {value}{_BREAK}")
-    for block in root.css(", ".join(_BLOCKS)):
-        block.insert_before(_BREAK)
-        block.insert_after(_BREAK)
     for block in root.css("pre"):
         block.replace_with(block.text().replace("\n", _BREAK))
-    lines = [words(line) for line in root.text().split(_BREAK)]
-    lines = [line for line in lines if line]
-    if lines and lines[0] == sentence(title):
-        lines = lines[1:]
-    return "\n".join(lines)
+    return [line for line in map(words, root.text().split(_BREAK)) if line]
 
 
 def _html_table(table: Any) -> list[str]:
@@ -192,7 +211,7 @@ def _html_table(table: Any) -> list[str]:
         kinds = set()
         for cell in row.css("td, th"):
             _fill(cells, spanning)
-            text = words(cell.text(separator=" "))
+            text = words(cell.text())
             kinds.add(cell.tag)
             for _ in range(min(_span(cell, "colspan"), 100)):
                 if (rows := _span(cell, "rowspan")) > 1:

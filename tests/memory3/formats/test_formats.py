@@ -77,6 +77,29 @@ def test_a_web_page_gives_its_main_part_without_menus_and_scripts(tmp_path: Path
     assert (document.title, document.text) == ("some page", "Only this")
 
 
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ("<article>Ask<article>Reply 1</article></article><article>Reply 2</article>", ["Ask", "Reply 1", "Reply 2"]),
+        ("<main></main><div>Gate 7</div>", ["Gate 7"]),
+        ("<div>The gate opens at seven.</div><article>More</article>", ["The gate opens at seven.", "More"]),
+        ("<div>Gate 7</div><aside><article>Other gates of town</article></aside>", ["Gate 7"]),
+        ("<form><header>Site</header><p>Gate 7</form><footer>x</footer>", ["Gate 7"]),
+        (
+            "<header>x</header><main><header>By Bo</header>Gate 8<aside>Closed</aside></main>",
+            ["By Bo", "Gate 8", "Closed"],
+        ),
+        ("<article><header>By Ann</header>Gate 7<footer>May</footer></article>", ["By Ann", "Gate 7", "May"]),
+        ("<header><p>Under construction</p></header>", ["Under construction"]),
+    ],
+)
+def test_all_of_the_main_part_of_a_page_is_read(body: str, lines: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text(f"<title>Gates</title><body>{body}")
+    (document,) = read(page)
+    assert document.text.split("\n") == lines
+
+
 @pytest.mark.parametrize("suffix", ONE_OF_EACH)
 @settings(deadline=None, max_examples=20)
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
