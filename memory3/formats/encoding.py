@@ -61,8 +61,8 @@ def decode(raw: bytes, declared: str = "") -> DecodedText:
     """The text of a file. declared: an encoding that something outside of the bytes names, such as a mail's header.
 
     A byte order mark counts most, then a declaration in which the bytes are valid, then UTF-8, then what
-    charset-normalizer detects. Raises UnicodeDecodeError where none fits; the text never has a replacement character
-    that the bytes do not have.
+    charset-normalizer detects. UTF-8 counts more than a declaration within the bytes. Raises UnicodeDecodeError where
+    none fits; the text never has a replacement character that the bytes do not have.
     """
     for mark, encoding in _MARKS:
         if raw.startswith(mark):
@@ -71,7 +71,10 @@ def decode(raw: bytes, declared: str = "") -> DecodedText:
     name = declared or declaration(raw)
     if name:
         try:
-            return DecodedText(raw.decode(encoding := known(name)), encoding)
+            read = DecodedText(raw.decode(encoding := known(name)), encoding)
+            if declared or not _utf_8_instead(raw, encoding):
+                return read
+            return DecodedText(raw.decode("utf-8"), "utf-8", f"declares {name}, but is valid UTF-8, and read as that")
         except (LookupError, UnicodeError):
             note = f"declares {name}, in which it is not valid; "
     if wide := _without_mark(raw):
@@ -97,6 +100,21 @@ def declaration(raw: bytes) -> str:
             # These bytes were read as ASCII, so a declaration of wide characters is wrong: HTML requires UTF-8.
             return "utf-8" if name.startswith(("utf-16", "utf-32", "ucs")) else name
     return ""
+
+
+def _utf_8_instead(raw: bytes, declared: str) -> bool:
+    """Whether a file is UTF-8 that only quotes a declaration or has a wrong one; other text hardly ever is valid UTF-8.
+
+    Two bytes of an East Asian character may be two of UTF-8, so only those of three count.
+    """
+    if declared.startswith("utf-8"):
+        return False
+    try:
+        highest = max(raw.decode("utf-8"), default="")
+    except UnicodeDecodeError:
+        return False
+    single_byte = len(bytes(range(0x80, 0x100)).decode(declared, "replace")) == 0x80
+    return highest > ("\x7f" if single_byte else "\u07ff")
 
 
 def known(name: str) -> str:

@@ -82,6 +82,27 @@ def test_a_wrong_declaration_is_said(tmp_path: Path) -> None:
     assert document.notes == ("declares utf-8, in which it is not valid; read as cp1252, which was detected",)
 
 
+@pytest.mark.parametrize(
+    ("text", "declared"),
+    [
+        ("# Character encoding: latin1 explained\n\nÜber Zürich.\n", "latin1"),
+        ('Add <meta charset="iso-8859-1"> to old pages, „fertig“.\n', "iso-8859-1"),
+        ("# log, encoding: ascii\nGröße 5\n", "ascii"),
+        ('<meta charset="windows-1251"><p>улица Мира</p>', "windows-1251"),
+        ('<meta charset="gb2312"><p>地址：北京市</p>', "gb2312"),
+    ],
+)
+def test_utf_8_counts_more_than_a_declaration_in_it(text: str, declared: str) -> None:
+    read = decode(text.encode())
+    assert (read.text, read.encoding) == (text, "utf-8")
+    assert read.note == f"declares {declared}, but is valid UTF-8, and read as that"
+
+
+def test_a_short_text_stays_as_declared_although_its_bytes_could_be_utf_8() -> None:
+    page = '<meta charset="gb2312">隆'.encode("gb2312")
+    assert page.decode("utf-8") != decode(page).text == page.decode("gb2312")
+
+
 @given(st.binary(max_size=300))
 def test_no_bytes_gain_a_replacement_character(raw: bytes) -> None:
     try:
