@@ -13,6 +13,7 @@ import io
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -47,6 +48,8 @@ def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, 
     if not isinstance(key, str) or not isinstance(text, str):
         wrong = "text" if isinstance(key, str) else "key"
         raise ValueError(f"`{wrong}` {'must be a string' if wrong in values else 'is missing'}")
+    if not key.strip():
+        raise ValueError("`key` is empty")
     title, metadata = values.get("title") or "", values.get("metadata") or {}
     if not isinstance(title, str) or not isinstance(metadata, Mapping):
         raise ValueError("`title` must be a string and `metadata` an object")
@@ -95,9 +98,17 @@ def read_jsonl(source: Path) -> Iterator[FileDocument]:
 csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that are meant for cells
 
 
-_DELIMITERS = ",;\t|"
 _SAMPLE_LINES, _MOST_TITLES = 20, 3
 _VALUE = re.compile(r"[\s\d.,:/%€$£+-]*\d[\s\d.,:/%€$£+-]*")
+_YEAR = r"(?:1[5-9]|2[01])\d\d"
+_PERIOD = re.compile(rf"{_YEAR}(?:[-/.]\d{{1,4}}){{0,2}}|(?:\d{{1,2}}[-/.]){{1,2}}{_YEAR}|\d{{1,2}}:\d\d")
+"""A year, a month, a day or a time."""
+_QUOTING: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, ""),
+    ({"doublequote": False, "escapechar": "\\"}, "quotes in its cells follow a backslash"),
+    ({"quoting": csv.QUOTE_NONE}, "its quotes do not match, and are read as characters"),
+)
+"""How quotes are written, the likeliest first, and what to report."""
 
 
 def _columns(names: Sequence[str]) -> list[str]:
@@ -142,12 +153,11 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
     line = number = 0
     try:
         read = decode(source.read_bytes())
-        text, delimiter = _delimited(read.text, source.suffix.lower() == ".tsv")
+        text, dialect, note = _dialect(read.text, source.suffix.lower() == ".tsv")
         notes = [read.note]
-        if delimiter not in ",\t":
-            notes.append(f"cells are separated by {delimiter!r}")
-        quoting, note = _quoting(text, delimiter)
-        table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, **quoting)
+        if dialect["delimiter"] not in ",\t":
+            notes.append(f"cells are separated by {dialect['delimiter']!r}")
+        table = csv.reader(io.StringIO(text, newline=""), strict=True, **dialect)
         filled = ((table.line_num, row) for row in table if any(row))
         head = list(itertools.islice(filled, _SAMPLE_LINES))
         if not head:
@@ -157,10 +167,13 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
         titles = " / ".join(" ".join(" ".join(row).split()) for _, row in head[:above])
         notes += [note, f"above its columns: {titles}" if above else ""]
         names = _columns(first)
-        if not {*_FIELDS} & {*names} and any(_VALUE.fullmatch(cell) for cell in first):
+        numbers = not {*_FIELDS} & {*names} and any(map(_VALUE.fullmatch, first))
+        if numbers and _holds_values(first, [row for _, row in head[above + 1 :]]):
             names = [f"column {n}" for n in range(1, len(first) + 1)]
             notes.append("its first line holds values, so its columns have no names")
             rows = itertools.chain(head[above:], filled)
+        elif numbers:
+            notes.append("its first line has numbers in it, and names its columns")
         for line, row in rows:
             number += 1
             if len(row) > len(names) and any(row[len(names) :]):
@@ -174,21 +187,34 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
         yield FileDocument.failed(source, error, f"after line {line}" if line else "line 1")
 
 
-def _quoting(text: str, delimiter: str) -> tuple[dict[str, Any], str]:
-    """How csv reads the whole table, and what was assumed: quotes doubled, after backslashes, or as characters."""
-    ways: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, ""),
-        ({"doublequote": False, "escapechar": "\\"}, "quotes in its cells follow a backslash"),
-        ({"quoting": csv.QUOTE_NONE}, "its quotes do not match, and are read as characters"),
-    )
-    for options, note in ways:
-        try:
-            for _ in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, **options):
-                pass
-        except csv.Error:
+def _dialect(text: str, tabs: bool) -> tuple[str, dict[str, Any], str]:
+    """A table, how csv reads it, and what was assumed of its quotes.
+
+    The delimiter is that of Excel's line `sep=;`, or the one with which most rows have as many cells as the names of
+    the columns; then one that needs no assumption of quotes, and no line left out above the names.
+    """
+    delimiters = "\t,;|" if tabs else ",;\t|"
+    if found := re.match(r"sep=(.)\r?\n", text):
+        text, delimiters = text[found.end() :], found[1]
+    best, best_score = ({"delimiter": delimiters[0]}, ""), (-1.0, 0, 0, 0)
+    for delimiter in delimiters:
+        if delimiter not in text and delimiter != delimiters[0]:
             continue
-        return options, note
-    return {}, ""
+        for way, (options, note) in enumerate(_QUOTING):
+            dialect = {"delimiter": delimiter, **options}
+            try:
+                filled = (row for row in csv.reader(io.StringIO(text, newline=""), strict=True, **dialect) if any(row))
+                head = list(itertools.islice(filled, _SAMPLE_LINES))
+                widths = Counter(map(len, itertools.chain(head, filled)))
+            except csv.Error:
+                continue
+            above = _above(head)
+            width = len(head[above]) if head else 0
+            score = (widths[width] / widths.total() if width > 1 else 0.0, -way, -above, width)
+            if score > best_score:
+                best, best_score = (dialect, note), score
+            break
+    return text, *best
 
 
 def _above(rows: Sequence[Sequence[str]]) -> int:
@@ -198,27 +224,39 @@ def _above(rows: Sequence[Sequence[str]]) -> int:
         names = 0  # `#id,name` is the names
     titles = next((number for number, row in enumerate(rows[names:]) if sum(map(bool, row)) > 1), 0)
     below = rows[names + titles :]
-    named = len(below) > 1 and len(below[0]) == len(below[1]) and not any(map(_VALUE.fullmatch, below[0]))
+    named = len(below) > 1 and len(below[0]) == len(below[1]) and not _holds_values(below[0], below[1:])
     return names + (titles if titles <= _MOST_TITLES and named else 0)
 
 
-def _delimited(text: str, tabs: bool) -> tuple[str, str]:
-    """The table and its delimiter: of Excel's line `sep=;`, or the one that gives most rows equal cells."""
-    if found := re.match(r"sep=(.)\r?\n", text):
-        return text[found.end() :], found[1]
-    sample = "".join(itertools.islice(io.StringIO(text, newline=""), _SAMPLE_LINES))
-    best, most = "\t" if tabs else ",", (0.0, 1)
-    for delimiter in _DELIMITERS:
-        try:
-            rows = [row for row in csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter) if any(row)]
-        except csv.Error:
-            continue
-        widths = [len(row) for row in rows[_above(rows) :]]
-        if widths and widths[0] > 1:
-            equal = sum(width == widths[0] for width in widths) / len(widths)
-            if (equal, widths[0]) > most:
-                best, most = delimiter, (equal, widths[0])
-    return text, best
+def _holds_values(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a first row is one of values, as those below it, and does not name the columns.
+
+    It has a value wherever they mostly have one. Years and counts are names, unless the rows below have such as well,
+    and so are whole numbers in less than half of its cells.
+    """
+    values = [cell.strip() for cell in first if _VALUE.fullmatch(cell)]
+    if not values or not rows:
+        return bool(values)
+    if _counts(first) and not all(map(_counts, rows)):
+        return False
+    if all(map(str.isdecimal, values)) and 2 * len(values) < sum(map(bool, first)) and not _counts(first):
+        return False
+    columns = [list(filter(None, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
+    mostly = [2 * sum(map(bool, map(_VALUE.fullmatch, column))) > len(column) for column in columns]
+    fits = [not cell or bool(_VALUE.fullmatch(cell)) for cell, has in zip(first, mostly, strict=False) if has]
+    return bool(fits) and all(fits)
+
+
+def _counts(row: Sequence[str]) -> bool:
+    """Whether all values of a row are years, dates or times, or small integers in equal steps."""
+    values = [cell.strip() for cell in row if _VALUE.fullmatch(cell)]
+    if all(map(_PERIOD.fullmatch, values)):
+        return True
+    if not all(value.isdecimal() and len(value) < 5 for value in values):
+        return False
+    numbers = list(map(int, values))
+    steps = {after - before for before, after in itertools.pairwise(numbers)}
+    return len(steps) == 1 and min(steps) > 0 and (len(numbers) > 2 or numbers in ([0, 1], [1, 2]))
 
 
 _BATCH_ROWS = 1024

@@ -93,6 +93,62 @@ def test_what_stands_above_the_names_of_columns_is_a_note(content: str, notes: t
 
 
 @pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("country,2019,2020\nMalta,2011,2013\nChad,67.1,\n", "country: Malta\n2019: 2011\n2020: 2013"),
+        ("Souls\n\ncountry,2019\nMalta,0.5\nChad,17.2\n", "country: Malta\n2019: 0.5"),
+        ("item,2024-01,2024-02\nNut,5,6\n", "item: Nut\n2024-01: 5\n2024-02: 6"),
+        ("week,1,2,3\nIda,5,2,9\n", "week: Ida\n1: 5\n2: 2\n3: 9"),
+        (",0,1\n0,pink,blue\n", "column 1: 0\n0: pink\n1: blue"),
+        ("city,colour,size,42\nRome,pink,S,7\n", "city: Rome\ncolour: pink\nsize: S\n42: 7"),
+    ],
+)
+def test_numbers_that_name_columns_are_kept_and_said(content: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    first = read(tmp_path / "a.csv")[0]
+    assert first.text == text
+    assert first.notes[-1] == "its first line has numbers in it, and names its columns"
+
+
+@pytest.mark.parametrize(
+    ("row", "following"),
+    [
+        ("Ida,1984", "Olm,1990"),
+        ("2024-01-01,Gate,open", "2024-01-02,Gate,shut"),
+        ("Ida,2024-01-01,5", "Olm,2024-01-02,6"),
+        ("1,2,3", "4,5,6"),
+        ("Ida,,5", "Olm,3,6"),
+        ("Ida,Rome,-0.50", "Olm,Oslo,n/a\nEve,Bonn,7\nUlf,Ulm,8"),
+    ],
+)
+def test_a_first_line_like_those_below_it_is_a_row(row: str, following: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"{row}\n{following}\n")
+    first = read(tmp_path / "a.csv")[0]
+    assert first.text == "\n".join(f"column {n}: {cell}" for n, cell in enumerate(row.split(","), 1) if cell)
+    assert first.notes == ("its first line holds values, so its columns have no names",)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('name,tags\nBolt,"red;green;blue"\nNut,"red;blue;steel"\n', "name: Bolt\ntags: red;green;blue"),
+        ("name;note\nBolt;red, steel\nNut;blue, tin\n", "name: Bolt\nnote: red, steel"),
+        ("name|note\n" + "Bolt|red, steel\n" * 40 + "Nut|a;b\n" * 40, "name: Bolt\nnote: red, steel"),
+    ],
+)
+def test_lists_in_cells_do_not_divide_them(content: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    assert read(tmp_path / "a.csv")[0].text == text
+
+
+def test_a_record_whose_key_is_empty_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("key,text\n,One.\nb,Two.\n")
+    (tmp_path / "a.jsonl").write_text('{"key": " ", "text": "One."}\n{"key": "b", "text": "Two."}\n')
+    for file in sorted(tmp_path.iterdir()):
+        assert [(one.unreadable, one.text) for one in read(file)] == [("`key` is empty", ""), ("", "Two.")]
+
+
+@pytest.mark.parametrize(
     ("content", "cells", "note"),
     [
         ('name,note\nIda,"says \\"hi\\", now"\nOlm,b\n', ('says "hi", now', "b"), "follow a backslash"),
