@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memory3.errors import InvalidInput, Memory3Error, MissingFile
-from memory3.formats.document import NO_TEXT
+from memory3.formats.document import NO_TEXT, title_of
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
 from memory3.formats.readers import books, code, mail, markup, office, pages, records, structured
@@ -243,12 +243,20 @@ def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocumen
         return
     try:
         for document in kind.read(source):
-            empty = not (document.text.strip() or document.unreadable or kind.read in _RECORDS)
-            yield document.named(typed) if not empty else FileDocument.failed(typed, NO_TEXT)
+            if not (document.text.strip() or document.unreadable or kind.read in _RECORDS):
+                document = _of_its_title(document, source)
+            yield document.named(typed)
     except (OSError, MissingFile, UnicodeError) as error:
         yield FileDocument.failed(typed, error)
     except Exception as error:  # whatever a damaged file does to its reader, the others are read
         yield FileDocument.failed(typed, f"it cannot be read as {kind.name}: {type(error).__name__}: {error}")
+
+
+def _of_its_title(document: FileDocument, source: Path) -> FileDocument:
+    """A document without text as that of its title: its only heading; one that is named as its file fails."""
+    if document.title in ("", title_of(source), source.name):
+        return FileDocument.failed(source, NO_TEXT).noted(*document.notes)
+    return replace(document, text=document.title).noted("it has no text but its title")
 
 
 def has_parts(source: Path) -> bool:

@@ -139,6 +139,9 @@ def read_html(source: Path) -> Iterator[FileDocument]:
     """The words of a page's main part, a line a block; in the encoding that the page declares, or UTF-8."""
     read = decode(source.read_bytes())
     title, text = html_text(read.text)
+    heading, _, below = text.partition("\n")
+    if heading == sentence(title):
+        text = below
     yield FileDocument(str(source), str(source), title or title_of(source), text).noted(read.note)
 
 
@@ -157,10 +160,7 @@ def html_text(page: str) -> tuple[str, str]:
     parts = _main_parts(tree.body)
     if not title:
         title = next((words(first.text()) for part in parts if (first := part.css_first("h1"))), page_heading)
-    lines = [line for part in parts for line in _lines_of(part)]
-    if lines and lines[0] == sentence(title):
-        lines = lines[1:]
-    return title, "\n".join(lines)
+    return title, "\n".join(line for part in parts for line in _lines_of(part))
 
 
 def _main_parts(body: Any) -> list[Any]:

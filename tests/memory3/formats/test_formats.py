@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from memory3.errors import InvalidInput, MissingFile
 from memory3.formats import KINDS, FileDocument, count_documents, find_sources, read_documents
+from tests.memory3.formats import office_files
 
 ONE_OF_EACH = [kind.suffixes[0] for kind in KINDS if kind.extra != "ocr"]
 
@@ -137,6 +138,25 @@ def test_markdown_takes_its_title_from_the_first_heading(tmp_path: Path) -> None
     page.write_text("No heading first.\n\n# Later\n")
     (document,) = read_documents(page)
     assert (document.title, document.text) == ("some page", "No heading first.\n\nLater.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.md", "# Closed on Monday\n"),
+        ("b.md", "---\ntitle: Closed on Monday\n---\n# Closed on Monday\n"),
+        ("a.html", "<title>Closed on Monday</title><h1>Closed on Monday</h1>"),
+        ("a.ipynb", '{"cells": [{"cell_type": "markdown", "source": "# Closed on Monday"}]}'),
+        ("a.pptx", ""),
+    ],
+)
+def test_a_file_that_has_only_a_heading_is_its_heading(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    if name.endswith(".pptx"):
+        office_files.write_pptx(tmp_path / name, ("Closed on Monday", "", ""))
+    (document,) = read(tmp_path / name)
+    assert (document.title, document.text) == ("Closed on Monday", "Closed on Monday")
+    assert document.notes[-1] == "it has no text but its title"
 
 
 def test_json_lines_may_have_blank_lines_and_other_types_of_metadata(tmp_path: Path) -> None:

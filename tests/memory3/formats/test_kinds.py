@@ -40,6 +40,9 @@ def test_mail_in_html_and_another_encoding(tmp_path: Path) -> None:
     mail.set_content(table, subtype="html", charset="iso-8859-1", cte="quoted-printable")
     (tmp_path / "a.eml").write_bytes(mail.as_bytes())
     assert read(tmp_path / "a.eml").text.split("\n")[-1] == "Kiste: K1; Höhe: 80 cm"
+    mail.set_content("<title>Kiste 4</title><h1>Kiste 4</h1><p>Höhe: 80 cm", subtype="html")
+    (tmp_path / "a.eml").write_bytes(mail.as_bytes())
+    assert read(tmp_path / "a.eml").text.split("\n")[-2:] == ["Kiste 4.", "Höhe: 80 cm"]
 
 
 def test_each_mail_of_a_mailbox_is_a_document(tmp_path: Path) -> None:
