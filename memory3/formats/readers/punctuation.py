@@ -18,6 +18,8 @@ SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
 _NEVER_ESCAPED = {ord(sign): _HIDDEN[ord(sign)] for sign in "_[]"}
 _ZIPPED = {".docx": _HIDDEN, ".epub": _HIDDEN, ".pptx": _NEVER_ESCAPED, ".odt": _NEVER_ESCAPED}
 """By suffix of kinds with emphasis and links, the signs that the converter drops or does not escape."""
+LARGEST_BYTES = 512 << 20
+"""Of all parts of a file together, which are copied in memory."""
 _TEXT_PARTS = re.compile(r"(word|ppt)/.*\.xml|content\.xml|.*\.(xhtml|html?)", re.IGNORECASE)
 _XML = re.compile(
     r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<exact>.*?)\]\]>|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>"
@@ -35,6 +37,8 @@ def hide(data: bytes, suffix: str) -> bytes:
         return data
     copy = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(copy, "w") as hidden:
+        if (size := sum(part.file_size for part in archive.infolist())) > LARGEST_BYTES:
+            raise ValueError(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
         for name in dict.fromkeys(archive.namelist()):
             part = archive.read(name)
             hidden.writestr(name, _hidden_in_xml(part, _ZIPPED[suffix]) if _TEXT_PARTS.fullmatch(name) else part)

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from memory3.formats import FileDocument, read_documents
-from memory3.formats.readers import office
+from memory3.formats.readers import office, punctuation
 from tests.memory3.formats import office97_files, office_files
 
 TABLE = [("Printer", "Room", "IP address"), ("Alma", 12, "10.0.0.7"), ("Bero", 14, "10.0.0.9")]
@@ -293,3 +293,14 @@ def test_marks_of_word_are_no_text_and_its_references_are_characters(tmp_path: P
             body = f"<w:body><w:p>{styled}{bold}{plain}{exact}</w:p></w:body>"
             archive.writestr(name, re.sub("<w:body>.*</w:body>", body, part))
     assert read(file).text == "Rent:7 a & <b> – €5 _c_ &lt;"
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused_and_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(punctuation, "LARGEST_BYTES", 4 << 20)
+    file = office_files.write_docx(tmp_path / "a.docx", "Text.")
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/more.xml", b" " * (5 << 20))
+    (document,) = read_documents(file)
+    assert "unpacks to 5 MiB, at most 4 are read" in document.unreadable
