@@ -32,7 +32,8 @@ def read_markdown(source: Path) -> Iterator[FileDocument]:
     text = read.text.replace("\r\n", "\n")
     fields, text, note = _front_matter(text)
     heading, body = markdown_text(text)
-    title = str(fields.pop("title", "") or "")
+    titles = fields.pop("title", "") or ""
+    title = ", ".join(map(str, titles)) if isinstance(titles, list) else str(titles)
     if title and heading and heading != title:
         body = f"{sentence(heading)}\n\n{body}"
     elif not title:

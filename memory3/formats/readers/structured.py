@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -38,7 +38,7 @@ def read_toml(source: Path) -> Iterator[FileDocument]:
 
 def read_json(source: Path) -> Iterator[FileDocument]:
     """One JSON value."""
-    return _read(source, json.loads)
+    return _read(source, parsed_json)
 
 
 def read_xml(source: Path) -> Iterator[FileDocument]:
@@ -61,10 +61,27 @@ def _read(source: Path, parse: Callable[[str], Any]) -> Iterator[FileDocument]:
     yield FileDocument(str(source), str(source), title, text).noted(read.note, note)
 
 
+class _YamlLoader(yaml.BaseLoader):
+    """Reads values as text and keeps every value of a name."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The names and values of a mapping."""
+        super().construct_mapping(node, deep)  # raises for a name that is no text
+        return _collected((self.construct_object(name), self.construct_object(value)) for name, value in node.value)
+
+
+def _collected(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A mapping of pairs; a name with several values has them as a list."""
+    values: dict[Any, list[Any]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+
+
 def parsed_yaml(text: str) -> Any:
     """A YAML file; values stay text. Raises ValueError."""
     try:
-        documents = [one for one in yaml.load_all(text, Loader=yaml.BaseLoader) if one not in (None, "")]
+        documents = [one for one in yaml.load_all(text, Loader=_YamlLoader) if one not in (None, "")]
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     if "*" in text and _expanded(documents, {}) > _MOST_VALUES:
@@ -80,6 +97,11 @@ def _expanded(tree: Any, counted: dict[int, int]) -> int:
     counted[id(tree)] = _MOST_VALUES + 1  # of a part that is in itself
     counted[id(tree)] = found = 1 + sum(_expanded(part, counted) for part in parts)
     return found
+
+
+def parsed_json(text: str) -> Any:
+    """One JSON value. Raises ValueError."""
+    return json.loads(text, object_pairs_hook=_collected)
 
 
 def parsed_toml(text: str) -> Any:
@@ -101,18 +123,12 @@ def _element(element: ElementTree.Element, depth: int) -> Any:
     children = [child for child in element if isinstance(child.tag, str)]
     text = " ".join((element.text or "").split())
     mixed = children and (text or any((child.tail or "").strip() for child in children))
-    values: dict[str, Any] = {_name(name): value for name, value in element.attrib.items()}
+    pairs: list[tuple[str, Any]] = [(_name(name), value) for name, value in element.attrib.items()]
     if mixed or depth > _DEEPEST:
         text = " ".join(" ".join(element.itertext()).split())
-    elif children:
-        for child in children:
-            name, value = _name(child.tag), _element(child, depth + 1)
-            if name not in values:
-                values[name] = value
-            elif isinstance(values[name], list):
-                values[name].append(value)
-            else:
-                values[name] = [values[name], value]
+    else:
+        pairs += ((_name(child.tag), _element(child, depth + 1)) for child in children)
+    values = _collected(pairs)
     if not values:
         return text
     return {**values, **({"": text} if text else {})}
@@ -125,7 +141,9 @@ def _name(tag: str) -> str:
 def tree_lines(tree: Any, path: str = "") -> list[str]:
     """A line for each value, `path` before it; mappings in a list are a line each, with their names and values."""
     if isinstance(tree, Mapping):
-        return [line for name, value in tree.items() for line in tree_lines(value, _joined(path, str(name)))]
+        lines = [line for name, value in tree.items() for line in tree_lines(value, _joined(path, str(name)))]
+        empty = _without_value(tree)
+        return [*lines, _line(path if not lines else f"{path} without a value".strip(), empty)] if empty else lines
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
         if not any(isinstance(item, (Mapping, list, tuple)) for item in tree):
             values = ", ".join(filter(None, map(shown, tree)))
@@ -141,6 +159,8 @@ def _item_lines(item: Any, path: str) -> list[str]:
         return tree_lines(item, path)
     flat = [(name, value) for name, value in item.items() if not _nested(value)]
     pairs = "; ".join(f"{name}: {_flat(value)}" if name else _flat(value) for name, value in flat if _flat(value))
+    if empty := _without_value(item):
+        pairs = f"{pairs}; without a value: {empty}" if pairs else empty
     lines = [f"{path} - {pairs}" if path else pairs] if pairs else []
     label = next((shown(value) for _, value in flat if shown(value)), "")
     inside = f"{path} {label}".strip()
@@ -148,6 +168,11 @@ def _item_lines(item: Any, path: str) -> list[str]:
         if _nested(value):
             lines += tree_lines(value, _joined(inside, str(name)))
     return lines
+
+
+def _without_value(tree: Mapping[Any, Any]) -> str:
+    """The names without a value, which may be all that a file says."""
+    return ", ".join(str(name) for name, value in tree.items() if not _nested(value) and not _flat(value))
 
 
 def _nested(value: Any) -> bool:
@@ -158,7 +183,7 @@ def _nested(value: Any) -> bool:
 
 def _flat(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {shown(inner)}" if name else shown(inner) for name, inner in value.items())
+        return ", ".join(f"{name} {shown(inner)}".strip() for name, inner in value.items())
     return ", ".join(filter(None, map(shown, value))) if isinstance(value, list) else shown(value)
 
 

@@ -117,6 +117,32 @@ def test_trees_have_a_line_for_each_value_with_its_path(tmp_path: Path) -> None:
         assert read(tmp_path / name).text.split("\n") == lines
 
 
+def test_names_without_a_value_and_all_values_of_a_name_are_kept(tmp_path: Path) -> None:
+    files = {
+        "a.yaml": (
+            "flour:\n  white:\n  rye:\neggs: 12\nmilk:\nname: cake\nname: torte\ndo:\n- stir:\n- bake: 20\n  rest:\n",
+            [
+                "flour: white, rye",
+                "eggs: 12",
+                "name: cake, torte",
+                "do - stir",
+                "do - bake: 20; without a value: rest",
+                "without a value: milk",
+            ],
+        ),
+        "a.json": (
+            '{"a": 1, "a": [2], "b": {"x": 1}, "b": {"x": 0, "y": null}, "c": [null], "d": false}',
+            ["a: 1", "a: 2", "b - x: 1", "b - x: 0; without a value: y", "d: false", "without a value: c"],
+        ),
+        "a.xml": ("<a><milk/><eggs>12</eggs><eggs/></a>", ["eggs: 12", "without a value: milk"]),
+        "a.md": ("---\ntitle: A\ntitle: B\ndraft:\n---\n", ["draft"]),
+    }
+    for name, (text, lines) in files.items():
+        (tmp_path / name).write_text(text)
+        assert read(tmp_path / name).text.split("\n") == lines
+    assert read(tmp_path / "a.md").title == "A, B"
+
+
 def test_trees_that_are_not_well_formed_are_their_text(tmp_path: Path) -> None:
     for name, text in (("a.yaml", "a: [1\nb: }"), ("a.toml", "a = ="), ("a.json", "{a}"), ("a.xml", "<a>1<b>")):
         (tmp_path / name).write_text(text)
