@@ -266,18 +266,19 @@ def uniform_budget(layers: int, kv_heads: int, tokens: int) -> tuple[MemoryHead,
     return tuple(MemoryHead(layer, head, tokens) for layer in range(layers) for head in range(kv_heads))
 
 
-def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) -> MemoryConfig:
+def parse_budget(text: str, config: ModelConfig, reference_tokens: int | None = None) -> MemoryConfig:
     """The memory budget that a command line names; raises InvalidInput.
 
     `paper` or `paper:TOKENS`: as many tokens (8) in every head of the first half of the layers (paper 3.3). `all`:
-    every token in every head. Or `LAYER.HEAD:TOKENS,…`.
+    every token in every head. Or `LAYER.HEAD:TOKENS,…`. reference_tokens: by default, as all else, the config's.
     """
     kind, _, number = text.partition(":")
+    longest = config.memory.reference_tokens if reference_tokens is None else reference_tokens
     try:
         if kind == "paper":
             heads = uniform_budget(config.layers // 2, config.kv_heads, int(number or 8))
         elif text == "all":
-            heads = uniform_budget(config.layers, config.kv_heads, reference_tokens)
+            heads = uniform_budget(config.layers, config.kv_heads, longest)
         else:
             entries = (entry.replace(":", ".").split(".") for entry in text.split(","))
             heads = tuple(MemoryHead(int(layer), int(head), int(tokens)) for layer, head, tokens in entries)
@@ -285,5 +286,4 @@ def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) ->
         raise InvalidInput(f"memory budget {text!r}: write paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…") from error
     if not heads:
         raise InvalidInput(f"memory budget {text!r} has no head of {config.layers} layers: name some, or all")
-    memory = MemoryConfig(heads=heads, reference_tokens=reference_tokens)
-    return config.with_memory(memory).memory
+    return config.with_memory(replace(config.memory, heads=heads, reference_tokens=longest)).memory

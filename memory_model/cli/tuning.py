@@ -98,7 +98,8 @@ def adapt(
     rank = begun.rank if begun else rank or TuningPlan.rank
     codec = MemoryCodec.load(through) if through else None
     with process_group(device):
-        budget = parse_budget(heads, folder.config()) if heads else begun.memory if begun else folder.memory
+        budget = begun.memory if begun else folder.memory
+        budget = parse_budget(heads, folder.config().with_memory(budget)) if heads else budget
         loaded = load_base(folder, budget, codec)
         sizes = Sizes(
             written=references or conversations,

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -139,8 +139,9 @@ def load_model(
 def load_base(
     folder: ModelFolder | None = None, memory: MemoryConfig | None = None, codec: MemoryCodec | None = None
 ) -> LoadedModel:
-    """The plain LLM without adapter and, unless `memory` is given, without memory: for tuning and comparison."""
-    return _assemble(folder or ModelFolder.open(), memory or MemoryConfig(), None, None, codec)
+    """The plain LLM without adapter and, unless `memory` is given, without memory heads: for tuning and comparison."""
+    folder = folder or ModelFolder.open()
+    return _assemble(folder, memory or replace(folder.memory, heads=()), None, None, codec)
 
 
 def _assemble(

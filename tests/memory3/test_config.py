@@ -1,5 +1,7 @@
 """Shapes, budgets and costs agree with the paper's printed numbers, and nonsense is refused."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,15 @@ def test_the_order_of_the_table_does_not_change_the_memory_format() -> None:
 def test_a_budget_outside_the_model_is_refused(heads: str) -> None:
     with pytest.raises(InvalidInput):
         parse_budget(heads, SMOLLM2_135M)
+
+
+@pytest.mark.parametrize("heads", ["all", "paper", "0.0:8"])
+def test_a_budget_replaces_the_heads_and_nothing_else(heads: str) -> None:
+    before = MemoryConfig((MemoryHead(1, 1, 4),), reference_tokens=64, chunk_tokens=32, prefix="Text:")
+    after = parse_budget(heads, SMOLLM2_135M.with_memory(before))
+    assert after.heads != before.heads
+    assert replace(after, heads=before.heads) == before
+    assert parse_budget(heads, SMOLLM2_135M.with_memory(before), 96).reference_tokens == 96
 
 
 @pytest.mark.parametrize("data", [{}, {"layers": 3}, {**SMOLLM2_135M.to_dict(), "wings": 2}])

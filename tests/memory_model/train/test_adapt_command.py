@@ -1,6 +1,7 @@
 """`memory-model adapt` on a model folder: where the run is kept, what is installed, what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from memory_model.cli import app
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.running_text import ContinualBatches
 from memory_model.models.folder import ModelFolder, open_checkpoint
-from memory_model.models.load import load_model
+from memory_model.models.load import load_base, load_model
 from memory_model.nn.writing import write_memories
 from memory_model.train.losses import batch_gradients, read_loss
 from memory_model.train.pretrainer import Pretrainer, PretrainingPlan, pretrainer
@@ -61,6 +62,16 @@ def test_a_finished_run_becomes_the_folders_adapter_and_one_kept_apart_does_not(
         assert 0 < parts <= line["seconds"] + 0.01
         assert line["tokens"] > 0
         assert 0 <= line["padding"] < 0.15, line["padding"]
+
+
+def test_other_heads_leave_the_length_of_a_reference_as_it_is(tmp_path: Path) -> None:
+    made = model_with_facts(tmp_path)
+    replace(made, memory=replace(made.memory, reference_tokens=64)).save()
+    assert load_base(ModelFolder.open(made.path)).config.memory.reference_tokens == 64
+    adapt(made, "--steps", "1", "--heads", "all")
+    memory = ModelFolder.open(made.path).memory
+    assert memory.reference_tokens == 64
+    assert {head.tokens for head in memory.heads} == {64}
 
 
 def test_the_packaged_model_is_not_written_to() -> None:
