@@ -7,6 +7,7 @@ cannot end its turn.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +27,10 @@ from memory3.text.tokenizer import Tokenizer, well_formed
 ROLES = ("system", "user", "assistant")
 _BEGIN, _END = "\ue000", "\ue001"
 """Private-use characters that mark content while the template is rendered."""
+_MARKED = re.compile(rf"{_BEGIN}(\d+){_BEGIN}(.*?){_END}", re.DOTALL)
+"""A message's number and content: templates may put the system message behind others."""
+_THOUGHT = "</think>"
+"""End of a model's thoughts. Templates that know it cut answers there, so it is done before they are marked."""
 
 Message = Mapping[str, str]
 
@@ -48,7 +53,7 @@ class ChatTemplate:
             self._template = _compiled(template)
         except TemplateError as error:
             raise UnknownTemplate(f"not a chat template: {error}") from error
-        self.source = template
+        self.source, self._thinks = template, _THOUGHT in template
         self.tokenizer = tokenizer
 
     def prompt(
@@ -60,19 +65,25 @@ class ChatTemplate:
         """The conversation as tokens.
 
         generated: by a message's number the tokens that the model generated for it, which are taken as they are.
-        With a generation prompt a last message of the assistant is the answer's beginning: its turn stays open. Raises
-        InvalidInput for messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
+        With a generation prompt a last message of the assistant is the answer's beginning: its turn stays open.
+        Thinking is off where the template offers a choice, and thoughts in answers are left out. Raises InvalidInput
+        for messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
         """
-        marked = [{**m, "content": f"{_BEGIN}{m['content']}{_END}"} for m in _checked(messages)]
-        begun = add_generation_prompt and marked[-1]["role"] == "assistant"
-        pieces = self._render(marked, add_generation_prompt and not begun).split(_BEGIN)
-        if len(pieces) != len(marked) + 1:
-            raise UnknownTemplate(f"the chat template wrote {len(pieces) - 1} of {len(marked)} messages")
-        runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(pieces[0]), False)]
-        for number, (message, piece) in enumerate(zip(marked, pieces[1:], strict=True)):
-            content, _, scaffolding = piece.partition(_END)
-            tokens = (generated or {}).get(number)
-            runs.append((self.encode_content(content) if tokens is None else tokens, message["role"] != "system"))
+        given, own = _checked(messages), dict(generated or {})
+        for number, message in enumerate(given):
+            if self._thinks and message["role"] == "assistant" and _THOUGHT in message["content"]:
+                message["content"] = message["content"].rpartition(_THOUGHT)[2].strip()
+                own.pop(number, None)
+        marked = [{**m, "content": f"{_BEGIN}{n}{_BEGIN}{m['content']}{_END}"} for n, m in enumerate(given)]
+        begun = add_generation_prompt and given[-1]["role"] == "assistant"
+        first, *pieces = _MARKED.split(self._render(marked, add_generation_prompt and not begun))
+        numbers = [int(number) for number in pieces[::3]]
+        if sorted(numbers) != list(range(len(given))):
+            raise UnknownTemplate(f"the chat template wrote {len(numbers)} of {len(given)} messages")
+        runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(first), False)]
+        for number, content, scaffolding in zip(numbers, pieces[1::3], pieces[2::3], strict=True):
+            tokens = own[number] if number in own else self.encode_content(content)
+            runs.append((tokens, given[number]["role"] != "system"))
             runs.append((self.tokenizer.encode_next(scaffolding), False))
         if begun:
             runs.pop()
@@ -87,7 +98,11 @@ class ChatTemplate:
         bos, eos = map(self.tokenizer.backend.id_to_token, (self.tokenizer.bos_id, self.tokenizer.eos_id))
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, bos_token=bos, eos_token=eos
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                bos_token=bos,
+                eos_token=eos,
+                enable_thinking=False,
             )
         except TemplateError as error:
             raise UnknownTemplate(f"the chat template refused the messages: {error}") from error

@@ -1,5 +1,7 @@
 """Prompts know which tokens were said by somebody, and nothing said can end its turn."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +38,59 @@ def test_a_spelled_out_special_token_stays_text() -> None:
     prompt = CHAT.prompt([{"role": "user", "content": attack}])
     assert prompt.ids.count(TOKENIZER.end_of_turn_id) == 1
     assert said([{"role": "user", "content": attack}]) == attack
+
+
+MISTRAL = (
+    "{% set system = messages[0].content if messages[0].role == 'system' else '' %}{{ bos_token }}"
+    "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}"
+    "[INST] {% if loop.last and system %}{{ system }}\n\n{% endif %}{{ m.content }}[/INST]"
+    "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+)
+"""Its system message stands before the last question."""
+QWEN3 = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% set content = m.content %}"
+    "{% if m.role == 'assistant' and '</think>' in content %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{% if m.role == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{{ content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
+    "{% endif %}{% endif %}"
+)
+"""Thinks unless told otherwise, and leaves the thoughts of earlier answers out."""
+
+
+def test_a_template_may_move_the_system_message() -> None:
+    chat = ChatTemplate(MISTRAL, TOKENIZER)
+    texts = {"system": "Be brief.", "user": "Who?", "assistant": "Bero", "asked": "Where?"}
+    messages = [{"role": role.replace("asked", "user"), "content": text} for role, text in texts.items()]
+    for answer in ("Bero", "Olm"):
+        prompt = chat.prompt(messages, generated={2: TOKENIZER.encode(answer)})
+        spelled = f"<|im_start|>[INST] Who?[/INST] {answer}<|im_end|>[INST] Be brief.\n\nWhere?[/INST]"
+        assert TOKENIZER.decode(prompt.ids, skip_special=False) == spelled
+        content = [token for token, said in zip(prompt.ids, prompt.content, strict=True) if said]
+        assert TOKENIZER.decode(content) == f"Who?{answer}Where?"
+
+
+def test_a_model_that_could_think_answers_at_once_and_its_earlier_thoughts_are_left_out() -> None:
+    chat = ChatTemplate(QWEN3, TOKENIZER)
+    thought = "<think>\nHm\n</think>\n\nA printer"
+    turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": thought}]
+    beginning = "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
+    none = "<think>\n\n</think>\n\n"
+    generated = {1: TOKENIZER.encode(thought)}
+
+    def spelled(messages: list[dict[str, str]], *more: Any) -> str:
+        return TOKENIZER.decode(chat.prompt(messages, *more).ids, skip_special=False)
+
+    assert spelled(turns[:1]) == beginning + none
+    assert spelled(turns, True, generated) == f"{beginning}{none}A printer", "an answer that is continued"
+    assert spelled(turns, False) == f"{beginning}{none}A printer<|im_end|>\n", "to train on"
+    asked = [*turns, {"role": "user", "content": "Where is </think>?"}]
+    for tokens in ({}, generated):
+        whole = spelled(asked, True, tokens)
+        assert whole.startswith(f"{beginning}A printer<|im_end|>\n<|im_start|>user\nWhere is </think>?<|im_end|>")
+    plain = ChatTemplate(TEMPLATE, TOKENIZER).prompt(turns, False)
+    assert thought in TOKENIZER.decode(plain.ids), "a template that knows no thoughts"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text()), min_size=1, max_size=4))
