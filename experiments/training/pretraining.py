@@ -123,18 +123,16 @@ def two_stages(
 
     def run(name: str, start: Path, reads: bool, steps: int, rate: float, decay: float, seen: int) -> Path:
         console.print(f"[bold]{name}[/bold]")
-        plan = PretrainingPlan(steps=steps, learning_rate=rate, warmup=steps // 20, decay=decay)
-        trainer = pretrainer(
-            open_checkpoint(start),
-            out / name,
-            config,
-            data,
-            plan,
+        plan = PretrainingPlan(
+            steps=steps,
+            learning_rate=rate,
+            warmup=steps // 20,
+            decay=decay,
             rows=rows,
+            stage="continual" if reads else "warmup",
             seen=seen,
-            warmup=not reads,
-            device=device,
         )
+        trainer = pretrainer(open_checkpoint(start), out / name, config, data, plan, device=device)
         follow(trainer, 0)
         losses[name] = {NAMES[memory]: held_out_losses(trainer, batches, memory) for memory in NAMES}
         write_json(out / "held-out.json", compared(losses))
@@ -180,8 +178,7 @@ def draw(out: Path, warmup: int) -> None:
     for stage, side in zip(("warmup", "continual"), sides, strict=True):
         for name, color in (("without", "tab:blue"), ("with", "tab:green"), ("switched", "tab:red")):
             if (file := out / f"{stage}-{name}" / "metrics.jsonl").is_file():
-                rows = map(json.loads, file.read_text().splitlines())  # of steps done twice, the last
-                loss = np.array(list({row["step"]: row["loss"] for row in rows}.values()))
+                loss = np.array([json.loads(line)["loss"] for line in file.read_text().splitlines()])
                 smooth = np.convolve(loss, np.ones(10) / 10, "valid")
                 steps = np.arange(len(smooth)) + 10 + warmup * (stage == "continual")
                 side.plot(steps, smooth, color=color, label=name)

@@ -68,19 +68,12 @@ def pretrain(
             warmup=max(1, min(2000, steps // 20)),
             checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(),
+            rows=rows,
+            stage=stage,
+            seen=seen,
         )
         trainer = pretrainer(
-            checkpoint,
-            out,
-            config,
-            data,
-            plan,
-            rows=rows,
-            seen=seen,
-            warmup=stage == "warmup",
-            device=device,
-            checkpoint=checkpoint_layers,
-            most_tokens=pass_tokens,
+            checkpoint, out, config, data, plan, device=device, checkpoint=checkpoint_layers, most_tokens=pass_tokens
         )
         follow(trainer, minutes)
     console.print(f"weights in [bold]{out}[/bold], metrics in {out / 'metrics.jsonl'}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,7 +125,8 @@ def adapt(
             warmup=steps // 10 if cosine else TuningPlan.warmup,
             beta=beta,
             mixture=f"{mixture} of {sizes}",
-            budget=sha256(repr(budget).encode()).hexdigest()[:16],
+            rows=rows,
+            sequence=sequence,
         )
         with first_process_first():
             memory, tokenizer, prepare = loaded.config.memory, loaded.tokenizer, None

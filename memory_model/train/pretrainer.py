@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,11 +24,17 @@ from memory_model.train.tuner import Tuner, TuningPlan
 
 @dataclass(frozen=True)
 class PretrainingPlan(TuningPlan):
-    """Warmup, stable, decay: the rate falls to near zero over the last tenth (paper 5.1)."""
+    """Warmup, stable, decay: the rate falls to near zero over the last tenth (paper 5.1).
+
+    stage: "warmup", without memory, or "continual" (3.6). seen: sequences that are left out.
+    """
 
     decay: float = 0.1
     codec_noise: float = 0.0
     weight_decay: float = 0.1
+    sequence: int = 2048
+    stage: str = "warmup"
+    seen: int = 0
     lowest: ClassVar[float] = 0.01
 
 
@@ -63,20 +69,11 @@ class Pretrainer(Tuner):
 
 
 def pretrainer(
-    base: Checkpoint,
-    out: Path,
-    config: ModelConfig,
-    data: RetrievedSequences,
-    plan: PretrainingPlan,
-    *,
-    rows: int,
-    seen: int,
-    warmup: bool,
-    **options: Any,
+    base: Checkpoint, out: Path, config: ModelConfig, data: RetrievedSequences, plan: PretrainingPlan, **options: Any
 ) -> Pretrainer:
     """The run of one stage from a base's weights, in the folder `out` that becomes a base too.
 
-    config: the base's shape with a memory budget; seen: sequences of the data that are left out; options: of `Tuner`.
+    config: the base's shape with a memory budget; options: of `Tuner`. The plan's `sequence` is that of the data.
     """
     out.mkdir(parents=True, exist_ok=True)
     for file in base.files:
@@ -85,6 +82,7 @@ def pretrainer(
     weights, model = base.weights(), Decoder(config)
     model.load_state_dict({name: weights.read(name).float() for name in weights.shapes}, strict=False)
     tokenizer = Tokenizer.from_json(base.tokenizer_json, base.special_tokens)
-    batches = ContinualBatches(data, plan.seed, rows=rows, warmup=warmup)
-    batches.drawn = seen
+    batches = ContinualBatches(data, plan.seed, rows=plan.rows, warmup=plan.stage == "warmup")
+    batches.drawn = plan.seen
+    plan = replace(plan, sequence=data.sequences.shape[1])
     return Pretrainer(model, prefix_ids(tokenizer, config.memory), batches, plan, out, "", **options)

@@ -14,9 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 import torch
 
@@ -35,8 +36,9 @@ class TuningPlan:
 
     The learning rate rises over `warmup` steps, stays, and falls to `lowest` over the last `decay` share of the steps
     (paper 5.1); cosine: from there it falls to 0 as a half cosine (6.1). codec_noise: a share of variance; codec_id: of
-    a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes. mixture: what batches
-    are drawn from, in words, and budget: a hash of the memory's, so that a run resumes with the same.
+    a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes. So that a run resumes
+    with the same: mixture, what batches are drawn from, in words; rows and sequence, of a batch of running text, and
+    the tokens of each; budget, a hash of the memory's, which `Tuner` fills in.
     """
 
     steps: int = 600
@@ -55,6 +57,8 @@ class TuningPlan:
     cosine: bool = False
     beta: float = 0.01
     mixture: str = ""
+    rows: int = 2
+    sequence: int = 512
     budget: str = ""
     lowest: ClassVar[float] = 0.1
 
@@ -130,7 +134,8 @@ class Tuner:
         if plan.accumulate < 1 or plan.accumulate % processes():
             raise InvalidInput(f"--accumulate {plan.accumulate} is no multiple of {processes()}, the processes")
         torch.manual_seed(plan.seed)
-        self.plan, self.device = plan, device
+        budget = sha256(repr(model.config.memory).encode()).hexdigest()[:16]
+        self.plan, self.device = replace(plan, budget=budget), device
         self.parameters = self.trained(model)
         if start is not None:
             load_start(model, start)
@@ -142,7 +147,6 @@ class Tuner:
         self.optimizer = torch.optim.AdamW(
             self.groups(), plan.learning_rate, (0.9, 0.98), weight_decay=plan.weight_decay, fused=True
         )
-        self.metrics = Path(os.devnull) if rank() else folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
 
     def trained(self, model: Decoder) -> list[torch.nn.Parameter]:
@@ -170,7 +174,7 @@ class Tuner:
         self.model.train()
         _keep_freed_memory()
         began = time.monotonic()
-        with locked(self.folder) if rank() == 0 else nullcontext(), self.metrics.open("a") as metrics:
+        with locked(self.folder) if rank() == 0 else nullcontext(), self._metrics() as metrics:
             while not self.finished and first_decides(time.monotonic() - began < limit_s):
                 done = self.one_step()
                 if self.step % _RETURNED_EVERY == 0:
@@ -182,6 +186,18 @@ class Tuner:
                     self.save()
             self.save()
         return self.adapter()
+
+    def _metrics(self) -> TextIO:
+        """`metrics.jsonl` behind the line of the last step that was saved: later ones are done again."""
+        if rank():
+            return open(os.devnull, "w")
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+        whole = [line for line in lines if line.endswith("\n")]  # a kill may leave a part of one
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(line for line in whole if json.loads(line)["step"] <= self.step))
+        partial.replace(path)
+        return path.open("a")
 
     def coded(self, written: MemoryBatch) -> MemoryBatch:
         """Memories as readers get them."""

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from memory3.config import parse_budget
+from memory3.errors import InvalidInput
 from memory_model.cli import app
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.running_text import ContinualBatches
@@ -91,20 +93,22 @@ def base(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     return folder
 
 
-def data(vocabulary: int = 90) -> RetrievedSequences:
+def data(tokens: int = 32) -> RetrievedSequences:
     """Text whose chunks repeat their reference, so that reading pays."""
     rng = np.random.default_rng(0)
-    references = rng.integers(5, vocabulary, (12, 16)).astype(np.int32)
-    chosen = rng.integers(0, 12, (24, 2)).astype(np.int32)
-    return RetrievedSequences(references[chosen].reshape(24, 32), references, chosen, 16, 2)
+    references = rng.integers(5, 90, (12, 16)).astype(np.int32)
+    chosen = rng.integers(0, 12, (24, tokens // 16)).astype(np.int32)
+    return RetrievedSequences(references[chosen].reshape(24, tokens), references, chosen, 16, 2)
 
 
-def run(base: Path, out: Path, steps: int, *, warmup: bool, **plan: object) -> Pretrainer:
+def run(
+    base: Path, out: Path, steps: int, *, warmup: bool, tokens: int = 32, heads: str = "paper", **plan: object
+) -> Pretrainer:
     checkpoint = open_checkpoint(base)
     shape = checkpoint.config("tiny")
-    config = shape.with_memory(parse_budget("paper", shape))
-    made = PretrainingPlan(steps=steps, warmup=1, **plan)  # type: ignore[arg-type]
-    return pretrainer(checkpoint, out, config, data(), made, rows=4, seen=0, warmup=warmup)
+    fields = {"rows": 4, "stage": "warmup" if warmup else "continual"}
+    made = PretrainingPlan(steps=steps, warmup=1, **{**fields, **plan})  # type: ignore[arg-type]
+    return pretrainer(checkpoint, out, shape.with_memory(parse_budget(heads, shape)), data(tokens), made)
 
 
 def test_every_weight_has_the_gradient_of_the_whole_loss(base: Path, tmp_path: Path) -> None:
@@ -135,6 +139,21 @@ def test_two_stages_learn_and_resume_exactly_and_leave_a_base(base: Path, tmp_pa
     assert cut == whole
     weights = open_checkpoint(tmp_path / "whole").weights()
     assert weights.shapes == open_checkpoint(base).weights().shapes
+
+
+def test_a_run_of_other_settings_is_not_gone_on_with(base: Path, tmp_path: Path) -> None:
+    run(base, tmp_path / "run", 2, warmup=True).run(limit_s=0.0)
+    assert run(base, tmp_path / "run", 2, warmup=True).resume()
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("stage", {"warmup": False}),
+        ("rows", {"rows": 2}),
+        ("sequence", {"tokens": 48}),
+        ("seen", {"seen": 4}),
+        ("budget", {"heads": "0.0:4"}),
+    ]
+    for name, change in others:
+        with pytest.raises(InvalidInput, match=rf"\({name}\)"):
+            run(base, tmp_path / "run", 2, **{"warmup": True, **change}).resume()
 
 
 def test_only_matrices_decay_and_the_rate_falls_to_near_zero_at_the_end(base: Path, tmp_path: Path) -> None:

@@ -48,12 +48,15 @@ def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
     ended = run("whole", 100).run(lambda step: losses.append(step.loss))
     assert sum(losses[-3:]) < sum(losses[:3])
     seen = interrupted(run("cut", 4).run, after=5)
+    with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "ta')  # a kill in the midst of a line
     again = run("cut", 4)
     assert again.resume()
     assert again.step == 4
     rest: list[float] = []
     resumed = again.run(lambda step: rest.append(step.loss))
     assert seen[:4] + rest == losses
+    assert [line["step"] for line in metrics(tmp_path / "cut")] == list(range(1, 9)), "each step once"
     for name, added in ended.added().items():
         assert torch.equal(added, resumed.added()[name]), name
 
@@ -66,10 +69,9 @@ def test_a_run_that_is_given_little_time_saves_and_goes_on(tmp_path: Path) -> No
     assert second.resume()
     second.run()
     assert second.finished
-    with pytest.raises(InvalidInput, match="learning_rate"):
-        tuner(tmp_path, steps=2, learning_rate=5e-3).resume()
-    with pytest.raises(InvalidInput, match="budget"):
-        tuner(tmp_path, steps=2, budget="all").resume()
+    for setting, value in {"learning_rate": 5e-3, "rows": 1, "sequence": 64}.items():
+        with pytest.raises(InvalidInput, match=setting):
+            tuner(tmp_path, steps=2, **{setting: value}).resume()
 
 
 def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Path) -> None:
