@@ -118,8 +118,9 @@ class _Base:
         return cls(ReferenceIndex.of(references, embedder.embedder), owners, embedder)
 
     def found(self, queries: Sequence[Query], asked: Sequence[FollowUp]) -> Found:
-        vectors, recall, share = self._embedder.vectors(queries), 0.0, 0.0
-        for one, numbers in zip(asked, self._index.search(vectors, list(map(words_of, queries))), strict=True):
+        vectors, words, recall, share = self._embedder.vectors(queries), list(map(words_of, queries)), 0.0, 0.0
+        nearest = self._index.nearest(queries, vectors=vectors, words=words)
+        for one, numbers in zip(asked, nearest, strict=True):
             owners = [self._owners[number] for number in numbers]
             recall += len(one.right.intersection(owners)) / min(len(one.right), 5)
             share += sum(owner in one.right for owner in owners) / len(owners)

@@ -85,7 +85,7 @@ class Memory3LM(LM):
         self.fixed: list[str] = []
         if memory == "retrieved":
             searching = open_embedder(opened, ModelFolder.open(folder).embedder)
-            self.base = open_knowledge_base(self.subject, Path(knowledge_base), searching)
+            self.base = open_knowledge_base(self.subject, Path(knowledge_base), searching, opened)
         elif memory:
             self.fixed = read_json(Path(memory), list)
             if not all(isinstance(t, str) and t.strip() for t in self.fixed):

@@ -17,7 +17,6 @@ from rich.table import Table
 
 from memory3.errors import InvalidInput
 from memory3.text.references import split
-from memory3.text.words import DEFAULT_RANKING
 from memory_model import terminal
 from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean
@@ -134,7 +133,7 @@ def professional(
         base = ReferenceIndex.of(references, open_embedder(embedder, ModelFolder.open(model).embedder), advance)
     rows = rows[:limit]
     queries = [query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows]
-    found = base.nearest(queries, max(REFERENCES), drop=DEFAULT_RANKING.largest_drop if dropping else None)
+    found = base.nearest(queries, max(REFERENCES), dropping=dropping)
     arms = {"none": 0, MEMORY: memory.memories_per_chunk, **{f"rag_{n}": n for n in REFERENCES}}
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
     about = {"references": len(references), "threads": threads, "dropping": dropping, **subject.about()}

@@ -22,7 +22,7 @@ from experiments.answers.published import ARTICLES, HALUEVAL, QuestionsOption
 from experiments.corpus.preparing import write_rows
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.text.words import DEFAULT_RANKING, STEM
+from memory3.text.words import STEM
 from memory_model import terminal
 from memory_model.data import factbook
 from memory_model.data.rows import QuestionRow, open_rows
@@ -166,11 +166,19 @@ def selected(
 
 
 def key_of(
-    section: Section, path: Path, about: dict[str, Any], data: Path, rows: int, embedder_id: str, **settings: Any
+    section: Section,
+    path: Path,
+    about: dict[str, Any],
+    data: Path,
+    rows: int,
+    embedder_id: str,
+    order: Sequence[float | None],
+    **settings: Any,
 ) -> dict[str, Any]:
     """What a section's numbers follow from.
 
-    path: its file; data: folder of its knowledge base; about: `Subject.about`; settings: distractors, seed, ….
+    path: its file; data: folder of its knowledge base; about: `Subject.about`; order: the numbers of the
+    folder's retrieval; settings: distractors, seed, ….
     """
     key = {
         "evaluator": EVALUATOR,
@@ -185,7 +193,7 @@ def key_of(
         key |= {
             "embedder_id": embedder_id,
             "knowledge_base": file_key(data / section.knowledge_base),
-            "order": [STEM, *vars(DEFAULT_RANKING).values()],
+            "order": [STEM, *order],
         }
     return key
 
@@ -296,6 +304,8 @@ def quality(
     """
     todo, subject = selected(sections, data, natural, published), Subject.open(model, adapter, codec)
     about = subject.about()
+    least, ranking = subject.loaded.folder.calibrated_for(None)
+    order = [*vars(ranking).values(), least]
     opened = cache(lambda: open_embedder(None, ModelFolder.open(model).embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
     with subject.computing(precision) as computed:
@@ -303,7 +313,7 @@ def quality(
         for section, path in todo:
             rows, base, started = section.read(path, limit), None, time.monotonic()
             embedder_id = opened().vectors_id if section.knowledge_base else ""
-            key = key_of(section, path, about, data, len(rows), embedder_id, **settings)
+            key = key_of(section, path, about, data, len(rows), embedder_id, order, **settings)
             if is_kept(out, section.label, key):
                 console.print(f"{section.label}: kept from an earlier run")
                 continue

@@ -106,7 +106,7 @@ class Textbooks:
             return []
         asked = " ".join([question.query, *(continuation for _, continuation in question.options)])
         own, chosen = loaded.tokenizer.encode(asked), list[str]()
-        for number in self.index.nearest([query], CANDIDATES, drop=None)[0]:
+        for number in self.index.nearest([query], CANDIDATES, dropping=False)[0]:
             if most is None or not overlaps(own, self._tokens(number), most):
                 chosen.append(self.index.references[number])
             if len(chosen) == memory.memories_per_chunk:

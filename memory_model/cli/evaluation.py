@@ -43,8 +43,9 @@ def evaluate(
     """Score a model's answers: without memory, with memories, and with the same references as text.
 
     Conditions: none; memory (five given references, through the codec); memory_exact (without the codec);
-    rag_five (the same five as text); rag (only the right one, as text); memory_retrieved and rag_retrieved (five
-    retrieved from the knowledge base). NAME_error is the standard error of a mean.
+    rag_five (the same five as text); rag (only the right one, as text); memory_retrieved and rag_retrieved (up to five
+    retrieved from the knowledge base, by the folder's minimum score and ranking; by the defaults with --embedder).
+    NAME_error is the standard error of a mean.
     For the base model before tuning: --adapter none --conditions none,rag,rag_five. A folder without a codec is
     measured without `memory`. Written memories are kept in the user's cache for the next run.
     """
@@ -67,13 +68,15 @@ def evaluate(
     opened = open_embedder(embedder, folder.embedder) if retrieved else None
     coded = any(name in ("memory", "memory_retrieved") for name in names)
     subject = Subject.open(model, adapter, codec, device=device, coded=coded)
-    base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened) if opened else None
+    base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened, embedder) if opened else None
     subject.bank.written = WrittenMemories(subject.loaded)
     with subject.computing(precision) as computed:
         run = Evaluation(subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base)
         result = result_of(scored(run, data.stem), rows)
     key = {"evaluator": EVALUATOR, "data": file_sha256(data)[:16], "seed": seed, "distractors": distractors}
     about = {**subject.about(), **key, "precision": computed}
+    if base:
+        about |= {"minimum_score": base.minimum_score, "ranking": asdict(base.ranking)}
     took = {"seconds": round(time.monotonic() - started, 1), "date": time.strftime("%Y-%m-%d")}
     write_json(out, {**about, **took, **result})
     show(result["conditions"], f"{counted(len(rows), 'question')}, {counted(distractors, 'distractor')}")

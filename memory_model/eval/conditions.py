@@ -5,8 +5,8 @@
     memory_exact      the same five without the codec
     rag_five          the texts of the same five references before the question, in the same order
     rag               the text of the right reference alone: no distractors, so an upper bound
-    memory_retrieved  five memories that the question finds in a knowledge base, through the codec
-    rag_retrieved     the texts of the same five
+    memory_retrieved  up to five memories that the question finds in a knowledge base as on a device, through the codec
+    rag_retrieved     the texts of the same
 
 `memory` and `rag_five`, `memory_retrieved` and `rag_retrieved` read the same references. The
 distractors are the row's own, or the knowledge of other rows. No text is cut.

@@ -21,11 +21,17 @@ def scored(run: Evaluation, name: str) -> dict[str, Scores]:
         return run.run(advance)
 
 
-def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> ReferenceIndex:
-    """Embed all references of a JSONL file of documents, with a progress bar."""
+def open_knowledge_base(
+    subject: Subject, documents: Path, embedder: Embedder, folder: Path | None = None
+) -> ReferenceIndex:
+    """Embed all references of a JSONL file of documents, with a progress bar.
+
+    folder: the embedder's, None for that of the model folder, whose minimum score and ranking are then taken.
+    """
+    least, ranking = subject.loaded.folder.calibrated_for(folder)
     references = references_of(documents, subject.loaded.tokenizer, subject.loaded.config.memory.reference_tokens)
     with progress_bar(f"embedding {documents.name}", len(references)) as advance:
-        return ReferenceIndex.of(references, embedder, advance)
+        return ReferenceIndex.of(references, embedder, advance, ranking=ranking, minimum_score=least)
 
 
 def show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:

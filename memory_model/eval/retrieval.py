@@ -11,7 +11,7 @@ from memory3.errors import InvalidInput
 from memory3.runtime.embedder import Embedder
 from memory3.text.references import split
 from memory3.text.tokenizer import Tokenizer
-from memory3.text.words import DEFAULT_RANKING, QueryWords, query_words, ranked, text_words
+from memory3.text.words import DEFAULT_RANKING, QueryWords, Ranking, query_words, ranked, text_words
 from memory_model.data import factbook
 
 CANDIDATES = 50
@@ -20,14 +20,32 @@ _BLOCK_REFERENCES = 256
 
 
 class ReferenceIndex:
-    """References and their unit vectors float32 [n, dim]."""
+    """References and their unit vectors float32 [n, dim].
 
-    def __init__(self, references: Sequence[str], vectors: np.ndarray, embedder: Embedder) -> None:
+    ranking, minimum_score: what a device reads of that embedder's results, as `ModelFolder.calibrated_for` gives them.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[str],
+        vectors: np.ndarray,
+        embedder: Embedder,
+        *,
+        ranking: Ranking = DEFAULT_RANKING,
+        minimum_score: float | None = None,
+    ) -> None:
         self.references, self.vectors, self.embedder = list(references), vectors, embedder
+        self.ranking, self.minimum_score = ranking, minimum_score
 
     @classmethod
     def of(
-        cls, references: Sequence[str], embedder: Embedder, progress: Callable[[int], None] = lambda _: None
+        cls,
+        references: Sequence[str],
+        embedder: Embedder,
+        progress: Callable[[int], None] = lambda _: None,
+        *,
+        ranking: Ranking = DEFAULT_RANKING,
+        minimum_score: float | None = None,
     ) -> ReferenceIndex:
         """Embed all references; progress: called with the number that are done since its last call."""
         if not references:
@@ -36,44 +54,40 @@ class ReferenceIndex:
         for start in range(0, len(references), _BLOCK_REFERENCES):
             blocks.append(embedder.embed(references[start : start + _BLOCK_REFERENCES]))
             progress(len(blocks[-1]))
-        return cls(references, np.concatenate(blocks), embedder)
+        return cls(references, np.concatenate(blocks), embedder, ranking=ranking, minimum_score=minimum_score)
 
     def nearest(
         self,
         queries: Sequence[str],
         k: int = 5,
         *,
+        vectors: np.ndarray | None = None,
+        words: Sequence[QueryWords] | None = None,
         candidates: int = CANDIDATES,
-        drop: float | None = DEFAULT_RANKING.largest_drop,
+        dropping: bool = True,
     ) -> list[list[int]]:
         """For each query the numbers of the k best references, best first, found as the service finds them.
 
-        candidates: that many nearest by cosine are put in order by their words too; 0 ranks by cosine alone. drop: how
-        far one may score below the best; None: always k.
+        vectors, words: float32 [n, dim] and those of a conversation, in place of the queries' own. candidates: that
+        many nearest by cosine are put in order by their words too; 0 ranks by cosine alone. dropping: leave out what
+        scores far below the best.
         """
-        words = [QueryWords(query_words(query)) for query in queries]
-        return self.search(self.embedder.embed(queries), words, k, candidates=candidates, drop=drop)
-
-    def search(
-        self,
-        vectors: np.ndarray,
-        words: Sequence[QueryWords],
-        k: int = 5,
-        *,
-        candidates: int = CANDIDATES,
-        drop: float | None = DEFAULT_RANKING.largest_drop,
-    ) -> list[list[int]]:
-        """As `nearest`, for unit vectors float32 [n, dim] with the words of their queries."""
+        vectors = self.embedder.embed(queries) if vectors is None else vectors
+        words = [QueryWords(query_words(query)) for query in queries] if words is None else words
+        drop = self.ranking.largest_drop if dropping else None
         found: list[list[int]] = []
         for of_query, vector in zip(words, vectors, strict=True):
             cosines = self.vectors @ vector
-            numbers = np.argsort(-cosines, kind="stable")[: max(k, candidates)].tolist()
+            numbers = np.argsort(-cosines, kind="stable")[: max(k, candidates)]
+            if self.minimum_score is not None:
+                numbers = numbers[cosines[numbers] >= self.minimum_score]
             if candidates:
-                texts = [text_words(self.references[n]) for n in numbers]
-                titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
-                best = ranked(of_query, cosines[numbers].tolist(), texts, titles, drop)
-                numbers = [numbers[index] for index, _ in best]
-            found.append(numbers[:k])
+                near = [self.references[n] for n in numbers]
+                titles = [query_words(text.partition("\n")[0]) for text in near]
+                query = QueryWords(of_query, of_query.earlier, self.ranking)
+                best = ranked(query, cosines[numbers].tolist(), [text_words(text) for text in near], titles, drop)
+                numbers = numbers[[index for index, _ in best]]
+            found.append(numbers[:k].tolist())
         return found
 
 

@@ -193,6 +193,12 @@ class ModelFolder:
         """`answerability.npz`, where one was fitted."""
         return self._file(PROBE_FILE)
 
+    def calibrated_for(self, embedder: str | Path | None) -> tuple[float | None, Ranking]:
+        """Minimum score and ranking with an embedder, None for the folder's own; the defaults for another one."""
+        if not embedder or Path(embedder).resolve() == Path(self.embedder).resolve():
+            return self.minimum_score, self.ranking
+        return None, DEFAULT_RANKING
+
     def need_codec(self) -> Path:
         """`codec.npz`; raises MissingFile with the command that makes it."""
         if self.codec is None:

@@ -3,21 +3,25 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from memory3.errors import InvalidInput
 from memory3.text.refusal import SENTENCE
+from memory3.text.words import DEFAULT_RANKING, Ranking
 from memory_model.data.rows import QuestionRow, read_rows
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, parse_conditions, result_of
+from memory_model.eval.report import open_knowledge_base
 from memory_model.eval.retrieval import ReferenceIndex, query_of, references_of
 from memory_model.eval.scores import contained, exact_match, token_f1
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
-from tests.edge_client.tiny_bundle import format_of, tiny_loaded
+from tests.edge_client.tiny_bundle import format_of, probed, tiny_loaded
 
 TEXTS = [f"Land{n}\nArea: {n} km" for n in range(8)]
 ROWS = [QuestionRow(text, f"Area of Land{n}?", f"{n} km") for n, text in enumerate(TEXTS[:6])]
@@ -150,6 +154,47 @@ def test_nearest_references_are_those_of_the_largest_cosine() -> None:
         assert found == sorted(range(len(TEXTS)), key=lambda n: -row[n])[:3]
     assert base.nearest(["Land3"], 1, candidates=8) == [[3]]
     assert base.nearest(["What is the area of Land3?"], 5) == [[3]], "the others are not of the land that is named"
+
+
+def test_what_is_read_follows_from_the_numbers_of_the_embedder() -> None:
+    references = ["Bero\nprinter in room 14", "Olm\nbakery on Main Street"]
+    vectors, query = np.array([[0.70, 0.71], [0.75, 0.66]], np.float32), np.array([[1, 0]], np.float32)
+    embedder: Any = LetterEmbedder()
+
+    def read(least: float | None, ranking: Ranking, dropping: bool = True) -> list[int]:
+        base = ReferenceIndex(references, vectors, embedder, ranking=ranking, minimum_score=least)
+        return base.nearest(["Bero room"], vectors=query, dropping=dropping)[0]
+
+    assert read(None, DEFAULT_RANKING) == [0], "the other one shares no word with the question"
+    assert read(None, Ranking(0.0, 0.0, 0.3)) == [1, 0]
+    assert read(None, Ranking(0.0, 0.0, 0.01)) == [1]
+    assert read(None, Ranking(0.0, 0.0, 0.01), dropping=False) == [1, 0]
+    assert read(0.72, DEFAULT_RANKING) == [1]
+    assert read(0.8, DEFAULT_RANKING) == []
+
+
+def test_a_knowledge_base_is_read_by_the_numbers_of_the_folder_with_its_own_embedder(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    (tmp_path / "documents.jsonl").write_text(json.dumps({"title": "T", "text": "One fact here."}))
+    ranking = Ranking(0.03, 0.1, 0.2)
+    calibrated = replace(loaded, folder=replace(loaded.folder, minimum_score=0.4, ranking=ranking))
+    subject, embedder = Subject.of(calibrated), cast(Any, LetterEmbedder())
+    own = open_knowledge_base(subject, tmp_path / "documents.jsonl", embedder)
+    assert (own.minimum_score, own.ranking) == (0.4, ranking)
+    other = open_knowledge_base(subject, tmp_path / "documents.jsonl", embedder, tmp_path)
+    assert (other.minimum_score, other.ranking) == (None, DEFAULT_RANKING)
+
+
+@pytest.mark.parametrize("least", [0.9, 1.1])
+def test_rows_that_find_nothing_are_asked_without_memories(least: float) -> None:
+    model, base = probed(50.0), knowledge_base()
+    base.minimum_score = least
+    rows = [QuestionRow(TEXTS[0], TEXTS[0], "0 km"), *ROWS[1:4]]
+    run = evaluation(model, ("none", "memory_retrieved"), rows, knowledge_base=base)
+    assert [bool(found) for found in run.retrieved] == [least < 1.0, False, False, False]
+    scores = run.run()
+    assert scores["memory_retrieved"].answers[1:] == scores["none"].answers[1:]
 
 
 def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_service_splits(
