@@ -57,7 +57,7 @@ def follow_ups(
 ) -> None:
     """Recall@5 of follow-ups about 24 price lists, and of conversations with their passages as knowledge base."""
     folder = ModelFolder.open()
-    tokenizer = Tokenizer.from_json(folder.checkpoint.tokenizer_json, folder.checkpoint.special_tokens)
+    tokenizer = folder.tokenizer
     embedder = QueryEmbedder(open_embedder(None, folder.embedder))
     sets = {"price lists": price_lists(random.Random(seed))}
     if conversations is not None and in_full is not None:

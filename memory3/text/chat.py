@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from memory3.config import MemoryConfig
 from memory3.errors import EmptyConversation, InvalidInput, UnknownRole, UnknownTemplate
-from memory3.text.tokenizer import Tokenizer, well_formed
+from memory3.text.tokenizer import Tokenizer, special_ids, well_formed
 
 ROLES = ("system", "user", "assistant")
 _BEGIN, _END = "\ue000", "\ue001"
@@ -106,6 +106,18 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise UnknownTemplate(f"the chat template refused the messages: {error}") from error
+
+
+def end_of_turn(template: str, tokenizer: Tokenizer) -> int | None:
+    """The special token that a chat template writes behind an answer; None where it writes none."""
+    messages = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    try:
+        prompt = ChatTemplate(template, tokenizer).prompt(messages, add_generation_prompt=False)
+    except UnknownTemplate:
+        return None  # it is refused when it is used
+    special = set(special_ids(tokenizer.backend).values())
+    behind = prompt.ids[len(prompt.ids) - prompt.content[::-1].index(True) :]
+    return next((token for token in behind if token in special), None)
 
 
 def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:

@@ -18,6 +18,9 @@ from tokenizers import Tokenizer as Backend
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>")
+"""Special tokens that end the output, whatever a model's files list."""
+
 
 @dataclass(frozen=True)
 class SpecialTokens:
@@ -50,6 +53,17 @@ class SpecialTokens:
             eos=first("<|im_end|>", "</s>", "<|end_of_text|>", "<|endoftext|>"),
             end_of_turn=first("<|im_end|>", "<|eot_id|>", "</s>", "<|endoftext|>"),
         )
+
+
+def special_ids(backend: Backend) -> dict[str, int]:
+    """The ids of the tokens that a tokenizer file marks as special, by their text."""
+    return {token.content: number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+
+
+def ends_of(backend: Backend) -> tuple[int, ...]:
+    """The ids of a tokenizer's special tokens that end the output."""
+    special = special_ids(backend)
+    return tuple(special[text] for text in _ENDS if text in special)
 
 
 class Tokenizer:

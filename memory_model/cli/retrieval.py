@@ -41,7 +41,6 @@ def calibrate_retrieval(
     """
     from memory3.errors import InvalidInput
     from memory3.files.bundle import Bundle, replace_manifest
-    from memory3.text.tokenizer import Tokenizer
     from memory_model.data.rows import open_rows
     from memory_model.eval import calibration
     from memory_model.eval.retrieval import references_of
@@ -61,8 +60,7 @@ def calibrate_retrieval(
             raise InvalidInput(
                 "the result of another embedder is not the folder's: name the embedder in its model.json"
             )
-        base = folder.checkpoint
-        tokenizer, memory = Tokenizer.from_json(base.tokenizer_json, base.special_tokens), folder.memory
+        tokenizer, memory = folder.tokenizer, folder.memory
         measured = open_embedder(embedder, folder.embedder)
     rows = [row for path in data for row in open_rows(path, limit)]
     others = references_of(documents, tokenizer, memory.reference_tokens) if documents else []

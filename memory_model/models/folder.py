@@ -16,7 +16,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from memory3.config import MemoryConfig, ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory3.runtime.answerability import PROBE_FILE
+from memory3.text.chat import end_of_turn
 from memory3.text.refusal import Refusal
+from memory3.text.tokenizer import Tokenizer
 from memory3.text.verdict import Grounding
 from memory3.text.words import DEFAULT_RANKING, Ranking
 from memory_model.catalogue.table import PREFIX, entry_of, nearest
@@ -230,6 +232,13 @@ class ModelFolder:
         """The folder's own chat template, or the base's."""
         own = self._file("chat_template.jinja")
         return own.read_text(encoding="utf-8") if own else self.checkpoint.chat_template
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The base's; a turn ends with what the chat template writes behind an answer, where it writes anything."""
+        base = Tokenizer.from_json(self.checkpoint.tokenizer_json, self.checkpoint.special_tokens)
+        end = end_of_turn(self.chat_template, base)
+        return base if end is None else Tokenizer(base.backend, replace(base.special, end_of_turn=end))
 
     def config(self) -> ModelConfig:
         """The base's shape with the folder's budget; raises InvalidInput where the budget exceeds it."""

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput, MissingFile
-from memory3.text.tokenizer import SpecialTokens, read_backend
+from memory3.text.tokenizer import SpecialTokens, ends_of, read_backend
 from memory_model.models.architectures import config_of
 from memory_model.models.tensor_files import Weights, open_tensors, read_json, weight_files
 
@@ -60,7 +60,10 @@ class HuggingFaceFolder:
 
     @cached_property
     def special_tokens(self) -> SpecialTokens:
-        """From tokenizer_config.json and generation_config.json, completed by the usual names."""
+        """From tokenizer_config.json and generation_config.json, completed by the usual names.
+
+        A chat template may end turns with another token than a text: see `ModelFolder.tokenizer`.
+        """
         assert self.tokenizer_json
         settings = self._optional("tokenizer_config.json")
         bos, eos = (self._id(settings.get(f"{name}_token")) for name in ("bos", "eos"))
@@ -73,8 +76,9 @@ class HuggingFaceFolder:
         eos = usual.end_of_turn if eos is None else eos
         # Qwen has no bos: documents begin after <|endoftext|>.
         bos = next(t for t in (bos, self._id("<|endoftext|>"), usual.bos) if t is not None)
-        stop = self._optional("generation_config.json").get("eos_token_id") or []
-        return SpecialTokens(bos, eos, eos, tuple(stop) if isinstance(stop, list) else (int(stop),))
+        listed = self._optional("generation_config.json").get("eos_token_id")
+        stop = listed if isinstance(listed, list) else [] if listed is None else [int(listed)]
+        return SpecialTokens(bos, eos, eos, (*stop, *ends_of(self._backend)))
 
     @cached_property
     def chat_template(self) -> str:

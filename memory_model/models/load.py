@@ -182,5 +182,4 @@ def _assemble(
     model.load_state_dict(state, assign=True, strict=False)
     model.eval().requires_grad_(False)
     text, model_id = checkpoint.tokenizer_json, model_id_of(folder, config, file)
-    tokenizer = Tokenizer.from_json(text, checkpoint.special_tokens)
-    return LoadedModel(model, tokenizer, text, config, model_id, folder.chat_template, folder)
+    return LoadedModel(model, folder.tokenizer, text, config, model_id, folder.chat_template, folder)

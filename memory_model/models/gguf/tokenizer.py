@@ -9,12 +9,10 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from memory3.errors import CorruptFile, InvalidInput
-from memory3.text.tokenizer import SpecialTokens
+from memory3.text.tokenizer import SpecialTokens, ends_of
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds of tokens in `tokenizer.ggml.token_type`."""
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>")
-"""Control tokens that end the output, whatever the metadata lists."""
 _ADVICE = "give the model's Hugging Face folder instead"
 _SPACE = "▁"
 
@@ -164,6 +162,4 @@ def special_tokens_of(fields: Mapping[str, Any], backend: Tokenizer, path: Path)
     eos = usual.end_of_turn if eos is None else eos
     # Qwen has no bos: documents begin after <|endoftext|>.
     bos = next(t for t in (bos, backend.token_to_id("<|endoftext|>"), usual.bos) if t is not None)
-    control = {token.content: number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    ends = tuple(control[text] for text in _ENDS if text in control)
-    return SpecialTokens(bos, eos, eos if eot is None else eot, ends)
+    return SpecialTokens(bos, eos, eos if eot is None else eot, ends_of(backend))

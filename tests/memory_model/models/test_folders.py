@@ -213,7 +213,7 @@ def test_a_codec_is_needed_and_must_fit_before_a_bundle_is_made(base: Path, tmp_
         export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=bert, quiet=True)
     ExactCodec(16).save(folder.path / "codec.npz")
     bundle = export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=bert, quiet=True)
-    assert bundle.manifest.special_tokens == SpecialTokens(bos=257, eos=258, end_of_turn=258)
+    assert bundle.manifest.special_tokens == SpecialTokens(bos=257, eos=258, end_of_turn=258, stop=(256,))
     assert bundle.identity.model_id == load_model(folder).model_id
 
 

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from edge_client.generate.sampling import StreamText
+from memory3.config import parse_budget
 from memory3.errors import InvalidInput
-from memory3.text.chat import ChatTemplate
+from memory3.text.chat import ChatTemplate, end_of_turn
 from memory3.text.tokenizer import SpecialTokens, Tokenizer
 from memory_model.data.batches import IGNORE, conversation_tokens
+from memory_model.models.folder import ModelFolder
 from memory_model.models.huggingface import HuggingFaceFolder
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_level
 from tests.memory_model.models.published import LLAMA2, SPECIAL, add_tokenizer, published, sentence_piece
@@ -85,6 +87,33 @@ def test_special_tokens_are_what_the_folder_names(tmp_path: Path) -> None:
     add_tokenizer(tmp_path, sentence_piece(), LLAMA2, bos_token="<s>", eos_token="</s>")
     (tmp_path / "generation_config.json").unlink()
     assert HuggingFaceFolder(tmp_path).special_tokens == LLAMA
+
+
+@pytest.mark.parametrize("own_template", [False, True])
+def test_a_turn_ends_as_the_template_ends_it_and_not_as_a_text_ends(tmp_path: Path, own_template: bool) -> None:
+    published(tmp_path / "base", "qwen2")
+    base_template = "{{ messages[0].content }}<|endoftext|>" if own_template else TEMPLATE
+    add_tokenizer(tmp_path / "base", template=base_template, eos_token="<|endoftext|>")
+    (tmp_path / "base" / "generation_config.json").write_text('{"eos_token_id": 256}')
+    folder = ModelFolder.create(
+        tmp_path / "base",
+        tmp_path / "model",
+        memory=lambda config: parse_budget("all", config),
+        chat_template=TEMPLATE if own_template else "",
+    )
+    special = folder.tokenizer.special
+    assert special == SpecialTokens(bos=256, eos=256, end_of_turn=258, stop=(256, 258))
+    assert 258 in folder.checkpoint.special_tokens.stop
+    ids, labels = conversation_tokens(
+        ChatTemplate(folder.chat_template, folder.tokenizer), [("Who?", "Bero"), ("?", "No")]
+    )
+    assert ids.count(256) == 0
+    assert [token for token in labels if token != IGNORE].count(258) == 2
+
+
+@pytest.mark.parametrize("template", ["nothing", "{% for m in messages %}{{ m.content + '\n' }}{% endfor %}"])
+def test_a_template_that_ends_no_turn_leaves_the_end_of_a_text(template: str) -> None:
+    assert end_of_turn(template, Tokenizer.from_json(byte_level(SPECIAL).to_str())) is None
 
 
 def test_a_named_template_among_several_is_taken(tmp_path: Path) -> None:
