@@ -12,7 +12,6 @@ from memory3.codec.payload import MemoryFormat
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory3.printable import Bars
 from memory3.runtime.answerability import PROBE_FILE
-from memory3.text.words import DEFAULT_RANKING
 from memory_model.data.factbook import read_jsonl
 from memory_model.defaults import PRECISION
 from memory_model.export.activations import KEYS, second_moments
@@ -80,6 +79,7 @@ def export_bundle(
             memory_codec.save(staging / "codec.npz")
             if loaded.probe is not None:
                 loaded.probe.save(staging / PROBE_FILE)
+            minimum_score, ranking = folder.calibrated_for(embedder)
             manifest = Manifest(
                 loaded.config.name,
                 loaded.model_id,
@@ -91,8 +91,8 @@ def export_bundle(
                 loaded.config,
                 special_tokens=loaded.tokenizer.special,
                 refusal=folder.refusal,
-                minimum_score=None if embedder else folder.minimum_score,
-                ranking=DEFAULT_RANKING if embedder else folder.ranking,
+                minimum_score=minimum_score,
+                ranking=ranking,
                 grounding=folder.grounding,
             )
             bundle = write_bundle(out, staging, manifest)

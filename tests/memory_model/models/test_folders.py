@@ -21,6 +21,7 @@ from memory3.config import ModelConfig, parse_budget
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.text.chat import prefix_ids
 from memory3.text.tokenizer import SpecialTokens
+from memory3.text.words import DEFAULT_RANKING, Ranking
 from memory_model.export.bundle import export_bundle
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.architectures import config_of
@@ -215,6 +216,18 @@ def test_a_codec_is_needed_and_must_fit_before_a_bundle_is_made(base: Path, tmp_
     bundle = export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=bert, quiet=True)
     assert bundle.manifest.special_tokens == SpecialTokens(bos=257, eos=258, end_of_turn=258, stop=(256,))
     assert bundle.identity.model_id == load_model(folder).model_id
+
+
+def test_a_bundle_has_the_numbers_of_the_folders_own_embedder_however_it_is_named(base: Path, tmp_path: Path) -> None:
+    own, other, ranking = tiny_bert(tmp_path / "bert"), tiny_bert(tmp_path / "other"), Ranking(0.03, 0.1, 0.2)
+    folder = replace(new(base, tmp_path / "model"), embedder=str(own), minimum_score=0.4, ranking=ranking)
+    folder.save()
+    ExactCodec(16).save(folder.path / "codec.npz")
+    bundle = export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=tmp_path / "other/../bert", quiet=True)
+    assert (bundle.manifest.minimum_score, bundle.manifest.ranking) == (0.4, ranking)
+    assert folder.calibrated_for(None) == folder.calibrated_for(str(own)) == (0.4, ranking)
+    assert folder.calibrated_for(other) == folder.calibrated_for("minilm") == (None, DEFAULT_RANKING)
+    assert replace(folder, embedder="minilm").calibrated_for("minilm") == (0.4, ranking)
 
 
 def test_a_base_as_such_is_no_model_folder(base: Path) -> None:
