@@ -22,6 +22,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from experiments.answers.scoring import greedy
 from memory3.errors import InvalidInput
 from memory_model.data.factbook import FACTBOOK
 from memory_model.eval.report import open_knowledge_base
@@ -31,7 +32,7 @@ from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.decoder import MemoryBatch
-from memory_model.nn.generate import greedy, read
+from memory_model.nn.generate import read
 from memory_model.nn.writing import pad_ids, writing_device
 from memory_model.terminal import progress_bar, use_threads
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from experiments.answers.scoring import answer_nll
 from memory3.errors import InvalidInput
 from memory3.text.references import split
 from memory_model import terminal
@@ -24,7 +25,7 @@ from memory_model.eval.subject import Subject
 from memory_model.export.embedder_cache import open_embedder
 from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
-from memory_model.nn.generate import answer_nll, prefilled
+from memory_model.nn.generate import prefilled
 from memory_model.terminal import console, progress_bar, use_threads, write_json
 
 REFERENCES = (3, 5, 7)

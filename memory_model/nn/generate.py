@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from memory3.runtime.answerability import AnswerabilityProbe
@@ -55,21 +54,6 @@ def read(
 
 
 @torch.inference_mode()
-def greedy(
-    model: Decoder,
-    prompts: Sequence[Sequence[int]],
-    prefix: Sequence[int],
-    memory: MemoryBatch | None,
-    stop_ids: Sequence[int],
-    longest: int = 48,
-    first_bias: FirstBias | None = None,
-) -> list[list[int]]:
-    """Token ids of greedy answers, without the stop token. memory: leading dimensions [B, 1, m] or None."""
-    engine, logits = prefilled(model, prompts, prefix, memory, longest, records=_probes(first_bias))
-    return _continued(engine, logits, stop_ids, longest, first_bias)
-
-
-@torch.inference_mode()
 def greedy_and_nll(
     model: Decoder,
     prompts: Sequence[Sequence[int]],
@@ -80,8 +64,11 @@ def greedy_and_nll(
     longest: int = 48,
     first_bias: FirstBias | None = None,
 ) -> tuple[list[list[int]], list[float]]:
-    """What `greedy` and `answer_nll` give, from prompts that are read once."""
-    most, records = max(longest, *map(len, answers)), _probes(first_bias)
+    """Greedy answers without the stop token, and nats a token of the given ones, from prompts that are read once.
+
+    memory: leading dimensions [B, 1, m], or None.
+    """
+    most, records = max(longest, *map(len, answers)), first_bias is not None and first_bias.probe is not None
     engine, logits = prefilled(model, prompts, prefix, memory, most, records)
     first, starts = logits.log_softmax(-1), engine.length.tolist()
     greedily = _continued(engine, logits, stop_ids, longest, first_bias)
@@ -137,26 +124,3 @@ def prefilled(
 def last_queries(engine: BatchedDecoder) -> np.ndarray:
     """Queries float32 [B, width] of the last tokens that `prefilled` read with `records`."""
     return np.asarray(torch.cat([layer[:, 0] for layer in engine.queries], dim=1).float().cpu().numpy())
-
-
-def _probes(first_bias: FirstBias | None) -> bool:
-    return first_bias is not None and first_bias.probe is not None
-
-
-@torch.inference_mode()
-def answer_nll(
-    model: Decoder,
-    prompts: Sequence[Sequence[int]],
-    answers: Sequence[Sequence[int]],
-    prefix: Sequence[int],
-    memory: MemoryBatch | None,
-) -> list[float]:
-    """Mean negative log likelihood (nats a token) of each given answer after its prompt; neither is empty."""
-    ids = pad_ids([[*p, *a] for p, a in zip(prompts, answers, strict=True)])[0].to(model.embed_tokens.weight.device)
-    hidden = read(model, ids, prefix, memory, torch.zeros_like(ids))
-    found = []
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        states = hidden[row, len(prompt) - 1 : len(prompt) + len(answer) - 1]
-        right = torch.tensor(answer, device=ids.device)
-        found.append(float(F.cross_entropy(model.head(states).float(), right)))
-    return found

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.answers.scoring import answer_nll, greedy
 from experiments.paper.scoring import SharedPrompts, common_prefix
 from experiments.paper.tables import Line, Measuring, Textbooks, read_lines, table_of
 from experiments.paper.tasks import TASKS, Question, is_right_number, questions_of, scored
 from memory3.errors import InvalidInput, MissingFile
 from memory_model.eval.retrieval import ReferenceIndex
 from memory_model.eval.subject import Subject
-from memory_model.nn.generate import answer_nll, greedy
 from memory_model.nn.serving import BatchedDecoder
 from tests.edge_client.tiny_bundle import tiny_loaded
 

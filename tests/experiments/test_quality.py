@@ -12,11 +12,12 @@ import torch
 from docs.quality import BEGIN, END, Bar, page, taken_over
 from experiments.answers.published import HALUEVAL
 from experiments.answers.quality import SECTIONS, Measured, is_kept, keep, read_measured, selected, window_loss
+from experiments.answers.scoring import answer_nll
 from experiments.professional import DECISIONS, Choice, answered, draw, read_choices, summary
 from memory3.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
 from memory_model.eval.subject import MemoryBank, Subject
-from memory_model.nn.generate import answer_nll, prefilled
+from memory_model.nn.generate import prefilled
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 ROOT = Path(__file__).resolve().parents[2]

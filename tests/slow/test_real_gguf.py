@@ -10,6 +10,7 @@ import transformers as tf
 from tokenizers import Tokenizer
 
 from deploy.bench.llama import LlamaCpp
+from experiments.answers.scoring import greedy
 from memory3.config import parse_budget
 from memory3.errors import MissingFile
 from memory_model.catalogue.pull import pull
@@ -17,7 +18,6 @@ from memory_model.catalogue.table import entry_of
 from memory_model.models.folder import ModelFolder
 from memory_model.models.gguf import GgufFile
 from memory_model.models.load import LoadedModel, load_model
-from memory_model.nn.generate import greedy
 from testing.programs import ROOT
 from tests.memory_model.models.test_gguf import HARD
 

@@ -12,7 +12,7 @@ from memory3.text.chat import text_start
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model
 from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.nn.generate import FirstBias, answer_nll, greedy, greedy_and_nll
+from memory_model.nn.generate import FirstBias, greedy_and_nll
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import pad_ids, write_memories
 from tests.memory_model.models.published import ARCHITECTURES, published
@@ -136,32 +136,23 @@ def memories(model: Decoder) -> MemoryBatch:
 
 
 @pytest.mark.parametrize("with_memory", [False, True])
-def test_greedy_answers_equal_one_prompt_at_a_time(with_memory: bool) -> None:
+def test_answers_and_likelihoods_equal_one_prompt_at_a_time(with_memory: bool) -> None:
     model = tiny_model()
     memory = memories(model) if with_memory else None
-    together = greedy(model, PROMPTS, PREFIX, memory, stop_ids=[63], longest=6)
+    given = [[30, 31], [32, 33, 34, 35], [36]]
+    bias = FirstBias(40, [0.0, 100.0, 0.0], [2, 1, 2])
+    greedily, nll = greedy_and_nll(model, PROMPTS, given, PREFIX, memory, [63], longest=6, first_bias=bias)
     for row, prompt in enumerate(PROMPTS):
-        text, answer = list(prompt), []
-        for _ in range(6):
-            token = int(reference_logits(model, text, memory and of_row(memory, row))[-1].argmax())
-            if token == 63:
+        own = memory and of_row(memory, row)
+        answer: list[int] = []
+        while len(answer) < 6:
+            logits = reference_logits(model, [*prompt, *answer], own)[-1].clone()
+            logits[40] += 0.0 if answer else bias.values[row]
+            if (token := int(logits.argmax())) == 63:
                 break
             answer.append(token)
-            text.append(token)
-        assert together[row] == answer
-
-
-@pytest.mark.parametrize("with_memory", [False, True])
-def test_the_likelihood_of_an_answer_is_that_of_its_tokens(with_memory: bool) -> None:
-    model = tiny_model()
-    memory = memories(model) if with_memory else None
-    answers = [[30, 31], [32, 33, 34, 35], [36]]
-    for row, nll in enumerate(answer_nll(model, PROMPTS, answers, PREFIX, memory)):
-        text, answer = PROMPTS[row] + answers[row], answers[row]
-        scores = reference_logits(model, text, memory and of_row(memory, row)).log_softmax(-1)
-        expected = [-float(scores[len(PROMPTS[row]) - 1 + i, t]) for i, t in enumerate(answer)]
-        assert nll == pytest.approx(sum(expected) / len(expected), rel=1e-4)
-    bias = FirstBias(40, [0.0, 100.0, 0.0], [2, 1, 2])
-    together = greedy_and_nll(model, PROMPTS, answers, PREFIX, memory, [63], longest=3, first_bias=bias)
-    assert together[0] == greedy(model, PROMPTS, PREFIX, memory, [63], longest=3, first_bias=bias)
-    assert together[1] == pytest.approx(answer_nll(model, PROMPTS, answers, PREFIX, memory), rel=1e-4)
+        assert greedily[row] == answer
+        scores = reference_logits(model, [*prompt, *given[row]], own)[len(prompt) - 1 : -1].log_softmax(-1)
+        expected = [-float(of_token[token]) for of_token, token in zip(scores, given[row], strict=True)]
+        assert nll[row] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
+    assert greedily[1][0] == 40
