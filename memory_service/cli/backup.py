@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from memory3.errors import CorruptFile, Memory3Error
 from memory3.printable import counted, printable
@@ -80,7 +80,7 @@ def backups(
             found.append(archive.read(file))
         except CorruptFile as error:
             damaged.append(error)
-    table = Table("backup", "made", "knowledge base", "documents", "memories", "MB")
+    table = Table(Column("backup", no_wrap=True), "made", "knowledge base", "documents", "memories", "MB")
     for one in found:
         made_at, size = one.made_at.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{one.bytes / 1e6:.1f}"
         unwritten = f" ({one.unwritten_documents} unwritten)" if one.unwritten_documents else ""

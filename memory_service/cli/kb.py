@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
@@ -44,7 +44,7 @@ def show_all(address: Address = DEFAULT_ADDRESS) -> None:
     """List all knowledge bases."""
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         response = stub.ListKnowledgeBases(pb.ListKnowledgeBasesRequest(), timeout=30)
-    table = Table("name", "state", "model", "created", "description")
+    table = Table(Column("name", no_wrap=True), "state", "model", "created", "description")
     for base in response.knowledge_bases:
         created = base.created_at.ToJsonString()
         table.add_row(plain(base.name), _state(base), base.model_id[:12], created, plain(base.description))

@@ -173,7 +173,7 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
             notes.append("its first line holds values, so its columns have no names")
             rows = itertools.chain(head[above:], filled)
         elif numbers:
-            notes.append("its first line has numbers in it, and names its columns")
+            notes.append("its first line was taken for the names of its columns, although it has numbers")
         for line, row in rows:
             number += 1
             if len(row) > len(names) and any(row[len(names) :]):

@@ -107,7 +107,7 @@ def test_numbers_that_name_columns_are_kept_and_said(content: str, text: str, tm
     (tmp_path / "a.csv").write_text(content)
     first = read(tmp_path / "a.csv")[0]
     assert first.text == text
-    assert first.notes[-1] == "its first line has numbers in it, and names its columns"
+    assert first.notes[-1] == "its first line was taken for the names of its columns, although it has numbers"
 
 
 @pytest.mark.parametrize(
