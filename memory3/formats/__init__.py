@@ -23,7 +23,8 @@ from memory3.errors import InvalidInput, Memory3Error, MissingFile
 from memory3.formats.document import NO_TEXT, title_of
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
-from memory3.formats.readers import books, code, mail, markup, office, pages, records, structured
+from memory3.formats.readers import books, code, mail, markup, pages, records, structured
+from memory3.formats.readers.office.documents import read_office
 from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, NOT_OPENED, TOO_LARGE, UNSUPPORTED
 from memory3.formats.report import Report as Report  # what became of the files
 
@@ -62,33 +63,33 @@ KINDS = (
     Kind(
         "Word",
         (".docx", ".doc", ".dot", ".docm", ".dotx", ".dotm"),
-        office.read_office,
+        read_office,
         "one, with headers, footers, notes and comments; of `.doc` the main text",
         "formats",
     ),
     Kind(
         "PowerPoint",
         (".pptx", ".ppt", ".pps", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm"),
-        office.read_office,
+        read_office,
         "one, with speaker notes; of `.ppt` the text of slides",
         "formats",
     ),
     Kind(
         "Excel",
         (".xlsx", ".xls", ".xlt", ".xlsm", ".xltx", ".xltm", ".xlsb"),
-        office.read_office,
+        read_office,
         "one, all sheets, with comments and text boxes; of `.xls` and `.xlsb` the cells",
         "formats",
     ),
     Kind(
         "OpenDocument",
         (".odt", ".ods", ".odp", ".odg", ".ott", ".ots", ".otp", ".otg"),
-        office.read_office,
+        read_office,
         "one, with headers, footers, comments and speaker notes",
         "formats",
     ),
-    Kind("RTF", (".rtf",), office.read_office, "one", "formats"),
-    Kind("EPUB", (".epub",), office.read_office, "one, all chapters", "formats"),
+    Kind("RTF", (".rtf",), read_office, "one", "formats"),
+    Kind("EPUB", (".epub",), read_office, "one, all chapters", "formats"),
     Kind("FictionBook", (".fb2",), books.read_fictionbook, "one, with its description, tables and notes"),
     Kind("mail", (".eml",), mail.read_mail, "one: headers, text, and the attachments that can be read"),
     Kind(

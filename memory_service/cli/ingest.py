@@ -69,7 +69,7 @@ def ingest(
     if workers and memories == "later":
         raise InvalidInput("--memories later: with --workers, they write the memories now")
     part = Share.parse(share)
-    if prune and part.count > 1:
+    if prune and not part.is_all:
         raise InvalidInput("--prune is for all documents: run it without --share, once all shares are done")
     report, files_read = Report(), FilesRead()
     naming, found = Naming(tuple(files), name), find_sources(files, report)

@@ -60,8 +60,9 @@ class Share:
     def documents(self, sources: Mapping[str, Path]) -> Iterator[FileDocument]:
         """The documents of files, {key: file}, that are in it, in a fixed order."""
         for key, source in sources.items():
-            if not self.has_some_of(source, key):
+            dealt_whole = not holds_records(source)
+            if dealt_whole and not self.has(key):
                 continue
             for document in read_documents(source, Path(key)):
-                if not holds_records(source) or self.has(document.key):
+                if dealt_whole or self.has(document.key):
                     yield document

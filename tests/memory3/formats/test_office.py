@@ -8,7 +8,8 @@ from xml.sax.saxutils import escape
 import pytest
 
 from memory3.formats import FileDocument, read_documents
-from memory3.formats.readers import office, punctuation
+from memory3.formats.readers.office import documents as office
+from memory3.formats.readers.office import punctuation
 from tests.memory3.formats import office97_files, office_files
 
 TABLE = [("Printer", "Room", "IP address"), ("Alma", 12, "10.0.0.7"), ("Bero", 14, "10.0.0.9")]

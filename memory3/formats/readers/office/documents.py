@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 from memory3.formats.document import FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
-from memory3.formats.readers import office97, opendocument, punctuation
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
+from memory3.formats.readers.office import office97, opendocument, punctuation
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
 

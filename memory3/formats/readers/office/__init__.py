@@ -1,0 +1,1 @@
+"""Files of office programs: by a converter, and what it drops or does not read."""
