@@ -84,6 +84,14 @@ def test_documents_sent_over_grpc_are_read_as_memories(flow: Flow) -> None:
     assert ANSWER in answer["answer"]
 
 
+def test_a_worker_writes_what_the_service_would_write(flow: Flow) -> None:
+    to = ("--address", flow.service.address, "--kb", "workers")
+    written = flow.program("memory-service", "ingest", flow.documents, *to, "--workers", 1, "--bundle", flow.bundle)
+    assert (written.returncode, "3 stored" in written.stdout) == (0, True), written.stderr
+    again = flow.program("memory-service", "ingest", flow.documents, *to)
+    assert (again.returncode, "3 unchanged" in again.stdout) == (0, True), again.stderr
+
+
 def test_without_memory_the_device_does_not_know(flow: Flow) -> None:
     answer = flow.answer("--memory", "off")
     assert answer["memories"] == []
