@@ -76,8 +76,8 @@ class EdgeSettings(CheckedSettings):
     user's, see `user_folder`, in which every model has its own.
 
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
-    next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read; default: the
-    bundle's, -1 reads everything.
+    next chunk's memories are requested. minimum_score: memories that score lower by vector and words are not read;
+    default: the bundle's, -1 reads everything.
     deadline_s: longest wait for a chunk's memories; where embedding a question alone takes more than half of it, that
     is added. send_text: where embedding all queries of a prompt takes longer than that half, send the service their
     texts, which it embeds; otherwise the last ones alone are recalled (EMBEDDER_SLOW).

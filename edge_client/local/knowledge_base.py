@@ -317,7 +317,9 @@ class LocalKnowledgeBase:
                 scores = self._nearest(rows, queries[number], candidates)
                 texts = self._rows(connection, _TEXTS, list(scores))
                 if words and words[number]:
-                    scores = _by_words(texts, scores, words[number])
+                    scores = _by_words(texts, scores, words[number], self.minimum_score)
+                elif self.minimum_score is not None:
+                    scores = {n: score for n, score in scores.items() if score >= self.minimum_score}
                 best = dict(list(scores.items())[:k])
                 payloads = self._rows(connection, _PAYLOADS, list(best))
                 hits.append(tuple(self._hit(best[n], (*texts[n], *rows[n], *payloads[n]), sent) for n in best))
@@ -337,8 +339,6 @@ class LocalKnowledgeBase:
         ids = np.fromiter(rows, np.int64, len(rows))
         scores = self._matrix([vector for (vector,) in rows.values()]) @ query
         best = np.lexsort((ids, -scores))[:candidates]
-        if self.minimum_score is not None:
-            best = best[scores[best] >= self.minimum_score]
         return dict(zip(ids[best].tolist(), scores[best].tolist(), strict=True))
 
     def _hit(self, score: float, row: tuple[Any, ...], sent: set[int]) -> Hit:
@@ -469,9 +469,9 @@ def _unfinished(connection: sqlite3.Connection) -> list[str]:
 
 
 def _by_words(
-    texts: Mapping[int, tuple[Any, ...]], scores: Mapping[int, float], words: Sequence[int]
+    texts: Mapping[int, tuple[Any, ...]], scores: Mapping[int, float], words: Sequence[int], least: float | None
 ) -> dict[int, float]:
-    """The same references ordered by cosine and words, without those far below the best."""
+    """The same references ordered by cosine and words, without those far below the best or below `least`."""
     ids = list(scores)
-    best = order_texts(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids])
+    best = order_texts(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids], least)
     return {ids[index]: scores[ids[index]] for index in best}

@@ -141,13 +141,15 @@ def ranked(
     candidates: Sequence[np.ndarray],
     titles: Sequence[Sequence[int]] = (),
     drop: float | None = None,
+    least: float | None = None,
 ) -> list[tuple[int, float]]:
     """Indices of the candidates with their scores, best first; equal ones keep their order by vector.
 
     words: those of a query; QueryWords may have earlier turns and a ranking. titles: the words of each candidate's
     title, or nothing; a query, or an earlier turn, may name it by having all of them. drop: candidates that score lower
     than the best by more are left out, and a text that mentions a named title counts as one of it, and is kept in any
-    case if its words answer the query's better than the best one's; None keeps all.
+    case if its words answer the query's better than the best one's; None keeps all. least: those that score lower are
+    left out, too.
     """
     query = QueryWords.of(words)
     lexical = lexical_scores(query, candidates)
@@ -160,6 +162,8 @@ def ranked(
         near = untitled + of_mentions >= scores[indices[0]] - drop
         near |= (of_mentions > of_titles) & (lexical > lexical[indices[0]])
         indices = indices[near[indices]]
+    if least is not None:
+        indices = indices[scores[indices] >= least]
     return list(zip(indices.tolist(), scores[indices].tolist(), strict=True))
 
 
@@ -191,10 +195,17 @@ def _of_mentions(
 
 
 def order_texts(
-    words: Sequence[int], cosines: Sequence[float], texts: Sequence[str], titles: Sequence[str]
+    words: Sequence[int],
+    cosines: Sequence[float],
+    texts: Sequence[str],
+    titles: Sequence[str],
+    least: float | None = None,
 ) -> list[int]:
-    """Indices of the texts that are to be read, best first: without those far below the best. titles: "" for none."""
+    """Indices of the texts that are to be read, best first: without those far below the best. titles: "" for none.
+
+    least: as `ranked` takes it.
+    """
     title_words = {title: query_words(title) for title in set(titles)}
     drop = QueryWords.of(words).ranking.largest_drop
-    best = ranked(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], drop)
+    best = ranked(words, cosines, [text_words(t) for t in texts], [title_words[t] for t in titles], drop, least)
     return [index for index, _ in best]

@@ -46,7 +46,7 @@ class Calibration:
 class _Question:
     """Its words, and of the nearest references, best first: cosines, words, words of titles, and which are right.
 
-    right_score: the best cosine of a right reference, near or not.
+    right_cosine: the best one of a right reference, near or not.
     """
 
     words: Sequence[int]
@@ -54,13 +54,20 @@ class _Question:
     texts: Sequence[np.ndarray]
     titles: Sequence[Sequence[int]]
     right: np.ndarray
-    right_score: float
+    right_cosine: float
 
     def ranked(self, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
         """Scores of the first that are read, best first, and which of them are right."""
         words = QueryWords(self.words, (), ranking)
         found = ranked(words, self.cosines.tolist(), self.texts, self.titles)[:READ]
         return np.array([score for _, score in found]), self.right[[index for index, _ in found]]
+
+    def best_scores(self, ranking: Ranking) -> tuple[float, float]:
+        """The best score of a right reference, by its cosine where it is not near, and of a wrong one."""
+        every = ranked(QueryWords(self.words, (), ranking), self.cosines.tolist(), self.texts, self.titles)
+        right = [score for index, score in every if self.right[index]]
+        wrong = [score for index, score in every if not self.right[index]]
+        return max([self.right_cosine, *right]), max([-1.0, *wrong])
 
     def reciprocal_rank(self, ranking: Ranking) -> float:
         """1 / rank of the first right one; 0 where none is read."""
@@ -96,8 +103,8 @@ def calibrate_retrieval(
     best = max(choices, key=lambda choice: round(sum(one.reciprocal_rank(choice) for one in found), 3))
     drops = [scores[0] - scores[right].max() for scores, right in (one.ranked(best) for one in found) if right.any()]
     ranking = replace(best, largest_drop=_rounded(np.quantile(drops, kept), math.ceil))
-    least = _rounded(np.quantile([one.right_score for one in found], 1 - kept), math.floor)
-    wrong = [one.cosines[~one.right].max(initial=-1.0) for one in found]
+    right, wrong = np.array([one.best_scores(ranking) for one in found]).T
+    least = _rounded(np.quantile(right, 1 - kept), math.floor)
     scores = [one.ranked(ranking)[0] for one in found]
     read = [np.count_nonzero(of_one >= of_one[0] - ranking.largest_drop) for of_one in scores]
 
@@ -111,7 +118,7 @@ def calibrate_retrieval(
         recall_by_vector=recall(Ranking(0, 0)),
         recall_by_default=recall(DEFAULT_RANKING),
         recall=recall(ranking),
-        others_below=float(np.mean(np.array(wrong) < least)),
+        others_below=float(np.mean(wrong < least)),
         read=float(np.mean(read)),
     )
 

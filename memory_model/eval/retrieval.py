@@ -74,19 +74,20 @@ class ReferenceIndex:
         """
         vectors = self.embedder.embed(queries) if vectors is None else vectors
         words = [QueryWords(query_words(query)) for query in queries] if words is None else words
-        drop = self.ranking.largest_drop if dropping else None
+        drop, least = self.ranking.largest_drop if dropping else None, self.minimum_score
         found: list[list[int]] = []
         for of_query, vector in zip(words, vectors, strict=True):
             cosines = self.vectors @ vector
             numbers = np.argsort(-cosines, kind="stable")[: max(k, candidates)]
-            if self.minimum_score is not None:
-                numbers = numbers[cosines[numbers] >= self.minimum_score]
             if candidates:
                 near = [self.references[n] for n in numbers]
                 titles = [query_words(text.partition("\n")[0]) for text in near]
                 query = QueryWords(of_query, of_query.earlier, self.ranking)
-                best = ranked(query, cosines[numbers].tolist(), [text_words(text) for text in near], titles, drop)
+                words_of = [text_words(text) for text in near]
+                best = ranked(query, cosines[numbers].tolist(), words_of, titles, drop, least)
                 numbers = numbers[[index for index, _ in best]]
+            elif least is not None:
+                numbers = numbers[cosines[numbers] >= least]
             found.append(numbers[:k].tolist())
         return found
 

@@ -53,9 +53,9 @@ class ModelFolder:
 
     base: a path, relative to the folder or absolute, `catalogue:NAME` of a base that `memory-model pull` fetches, or
     `package:NAME/FILE` of an installed package. base_id: SHA-256 of the base's files. sizes: bytes of each of them.
-    minimum_score: cosine similarity, of the folder's own embedder, below which a device does not read what it finds;
-    None reads everything. ranking: how words count beside that embedder's cosines. grounding: from where on an answer
-    counts as read from memories.
+    minimum_score: by vector and words, of the folder's own embedder, below which a device does not read what it
+    finds; None reads everything. ranking: how words count beside that embedder's cosines. grounding: from where on an
+    answer counts as read from memories.
     """
 
     path: Path

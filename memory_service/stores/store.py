@@ -184,7 +184,7 @@ class Query:
 
     words: hashes of each query's words (`memory3.text.words`), or empty; with them the `candidates` nearest by
     vector are ordered by vector and words, and the first k are the hits, less those that score lower than the
-    best by more than `maximum_drop`.
+    best by more than `maximum_drop`, or lower than `minimum_score`.
     """
 
     vectors: np.ndarray

@@ -232,6 +232,21 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
     assert [hit.document_key for hit in near] == ["a"]
 
 
+@every_store
+def test_words_lift_a_reference_above_the_minimum_score(place: OpenedStore) -> None:
+    base = place.new_base()
+    place.store.write(base, [document("a", "order forty frames"), document("b", "a kettle")])
+    question = -vector_of("order forty frames")[None]
+    (least,) = (place.store.retrieve(base, Query(question, 2)).hits)[0][-1:]
+
+    def read(*words: int) -> list[str]:
+        query = Query(question, 2, minimum_score=least.score + 0.001, words=[words] if words else ())
+        return [hit.document_key for hit in place.store.retrieve(base, query).hits[0]]
+
+    assert (least.document_key, read()) == ("a", ["b"])
+    assert set(read(*query_words("how many frames to order"))) == {"a", "b"}
+
+
 @every_store_slowly
 def test_a_filter_passes_what_its_definition_passes(place: OpenedStore) -> None:
     base = place.new_base()

@@ -141,16 +141,19 @@ class _Searching:
     def hits(self, number: int, rows: Sequence[_Candidate]) -> list[Found]:
         """The hits of query `number` among its rows, nearest first."""
         query, least = self._query, self._query.minimum_score
-        near = [row for row in rows[: self._wanted] if least is None or 1.0 - row.distance >= least]
+        near = rows[: self._wanted]
+        scores = [1.0 - row.distance for row in near]
         if not (query.words and query.words[number] and near):
-            return [_found(row, query, 1.0 - row.distance) for row in near[: query.k]]
+            nearest = zip(near[: query.k], scores, strict=False)
+            return [_found(row, query, score) for row, score in nearest if least is None or score >= least]
         started = time.perf_counter_ns()
         best = ranked(
             query.words[number],
-            [1.0 - row.distance for row in near],
+            scores,
             [np.frombuffer(row.words, "<u4") for row in near],
             [query_words(row.title) if row.title else [] for row in near],
             query.maximum_drop,
+            least,
         )
         self.rank_ns += time.perf_counter_ns() - started
         return [_found(near[index], query, score) for index, score in best[: query.k]]

@@ -198,8 +198,6 @@ class LocalKnowledgeBase:
         with self.reading() as (data, view):
             wanted = max(query.k, query.candidates) if any(query.words) else query.k
             near = view.index.search(unit(query.vectors), wanted, view.rows(data, query.filter))
-            if (least := query.minimum_score) is not None:
-                near = [[one for one in of_query if one[1] >= least] for of_query in near]
             searched = time.perf_counter_ns()
             chosen = _ranked(data, query, near)
             ended = time.perf_counter_ns()
@@ -420,8 +418,8 @@ def _ranked(
     words = data.words(list(rows)) if rows else {}
     chosen = []
     for number, of_query in enumerate(near):
-        scores = [score for _, score in of_query]
-        best = list(enumerate(scores))
+        scores, least = [score for _, score in of_query], query.minimum_score
+        best = [(one, score) for one, score in enumerate(scores) if least is None or score >= least]
         if by_words[number]:
             found = [words[row] for row, _ in of_query]
             best = ranked(
@@ -430,6 +428,7 @@ def _ranked(
                 [one.text for one in found],
                 [one.title for one in found],
                 query.maximum_drop,
+                least,
             )
         chosen.append([(of_query[one][0], scores[one], rank) for one, rank in best[: query.k]])
     return chosen

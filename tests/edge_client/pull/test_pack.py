@@ -113,6 +113,16 @@ def test_scores_are_cosines_and_none_are_below_the_least(towns: Path, pack: Loca
     strict = opened(towns, minimum_score=0.9)
     assert [h.document_key for h in strict.retrieve(vector, k=5).hits[0]] == ["k3"]
     assert strict.retrieve(-vector, k=5, words=[query_words("nothing of this")]).hits == ((),)
+    assert strict.retrieve(-vector, k=5).hits == ((),)
+
+
+def test_words_lift_a_memory_above_the_least(towns: Path, pack: LocalKnowledgeBase) -> None:
+    vector = vector_of("like none of them")[None]
+    best, second = pack.retrieve(vector, k=2).hits[0]
+    strict = opened(towns, minimum_score=best.score + 0.001)
+    assert strict.retrieve(vector, k=5).hits == ((),)
+    words = query_words(stored(second.document_key))
+    assert strict.retrieve(vector, k=5, words=[words]).hits[0][0].document_key == second.document_key
 
 
 def test_questions_that_are_none_are_refused(pack: LocalKnowledgeBase) -> None:

@@ -169,8 +169,9 @@ def test_what_is_read_follows_from_the_numbers_of_the_embedder() -> None:
     assert read(None, Ranking(0.0, 0.0, 0.3)) == [1, 0]
     assert read(None, Ranking(0.0, 0.0, 0.01)) == [1]
     assert read(None, Ranking(0.0, 0.0, 0.01), dropping=False) == [1, 0]
-    assert read(0.72, DEFAULT_RANKING) == [1]
-    assert read(0.8, DEFAULT_RANKING) == []
+    assert read(0.72, Ranking(0.0, 0.0)) == [1]
+    assert read(0.72, DEFAULT_RANKING) == [0], "its words lift it above the minimum"
+    assert read(0.95, DEFAULT_RANKING) == []
 
 
 def test_a_knowledge_base_is_read_by_the_numbers_of_the_folder_with_its_own_embedder(
@@ -189,7 +190,7 @@ def test_a_knowledge_base_is_read_by_the_numbers_of_the_folder_with_its_own_embe
 @pytest.mark.parametrize("least", [0.9, 1.1])
 def test_rows_that_find_nothing_are_asked_without_memories(least: float) -> None:
     model, base = probed(50.0), knowledge_base()
-    base.minimum_score = least
+    base.minimum_score, base.ranking = least, Ranking(0.0, 0.0)
     rows = [QuestionRow(TEXTS[0], TEXTS[0], "0 km"), *ROWS[1:4]]
     run = evaluation(model, ("none", "memory_retrieved"), rows, knowledge_base=base)
     assert [bool(found) for found in run.retrieved] == [least < 1.0, False, False, False]
