@@ -273,16 +273,16 @@ class Operations(operations_pb2_grpc.OperationsServicer):
     async def _operation(self, what: str, base: KnowledgeBase, access: Access) -> ops.Operation:
         name = access.seen_name(base.name) or ""
         found = ops.Operation(name=f"{what}/{name}", kind=_OPERATIONS[what], knowledge_base=name)
+        try:
+            statistics = await self._runtime.run("read", self._runtime.store.statistics, base)
+        except Memory3Error as error:  # one that cannot be used must not hide the others
+            found.problem = str(error)
+            return found
         if found.kind == ops.OPERATION_KIND_REWRITE_MEMORIES:
             rewritten = self._rewriter.progress(base)
             found.progress.documents_done, found.progress.documents_left = rewritten.done, rewritten.left
             found.progress.documents_failed, found.problem = rewritten.failed, rewritten.problem
             found.done = not self._rewriter.under_way(base)
-            return found
-        try:
-            statistics = await self._runtime.run("read", self._runtime.store.statistics, base)
-        except Memory3Error as error:  # a damaged one must not hide the others
-            found.problem = str(error)
             return found
         if found.kind == ops.OPERATION_KIND_REINDEX:
             found.progress.references_done, found.progress.references_left = statistics.reindexed, statistics.unindexed

@@ -74,7 +74,8 @@ def test_what_is_left_to_write_is_written_once_the_knowledge_base_can_be_opened(
     what = "write-memories" if isinstance(first, Gated) else "rewrite-memories"
     with running(tmp_path, second, warm_up=False, health_interval_s=0.05) as (client, server):
         assert state(client, "kb") == "UNAVAILABLE"
-        operation(client, what=what)  # somebody looks how far it is
+        looked = operation(client, what=what)
+        assert not looked.done and looked.problem
         full[0] = False
         eventually(lambda: state(client, "kb") == "READY" and operation(client, what=what).done)
         (hit,) = client.hits("kb", "Text.", 1, return_text=True)
