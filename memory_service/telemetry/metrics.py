@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -40,8 +41,10 @@ DOCUMENTS = Counter("documents", "Answers to documents of Ingest", ["outcome"], 
 INGESTING_BYTES = Gauge("ingesting_bytes", "Memory of documents on their way into the store", **_OURS)
 REFUSED = Counter("refused", "Calls and batches refused by a limit", ["reason"], **_OURS)
 READY = Gauge("ready", "1 when retrieval is served", **_OURS)
-STORE_UP = Gauge("store_up", "1 when the store answers", **_OURS)
-DISK_FREE_BYTES = Gauge("disk_free_bytes", "Free space where the store is", **_OURS)
+STORE_UP = Gauge("store_up", "1 when the store answers; NaN until it is asked", **_OURS)
+DISK_FREE_BYTES = Gauge("disk_free_bytes", "Free space where the store is; NaN: not known, or on a server", **_OURS)
+for _gauge in (STORE_UP, DISK_FREE_BYTES):
+    _gauge.set(math.nan)  # until the store is looked at: 0 would raise an alert at every start
 _STAGE_SECONDS = Histogram("retrieval_stage_seconds", "Stages of retrieval", ["stage"], buckets=_STAGE_BUCKETS, **_OURS)
 _OF_STAGES = {stage: _STAGE_SECONDS.labels(stage) for stage in _STAGES}
 _STUCK_AFTER_S = 5.0

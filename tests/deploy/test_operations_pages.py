@@ -8,6 +8,7 @@ it; `SERVICE_PID` is its process.
 import asyncio
 import contextlib
 import json
+import operator
 import os
 import re
 import signal
@@ -32,6 +33,7 @@ from memory_service.errors import StoreUnavailable
 from memory_service.settings import Settings
 from memory_service.telemetry import metrics
 from memory_service.telemetry.metrics import REGISTRY
+from testing.programs import ran
 
 FOLDER = ROOT / "docs" / "operations"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md"))
@@ -206,6 +208,19 @@ def test_alerts_say_what_is_wrong_and_where_it_is_told_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["runbook"] in told
+
+
+def test_what_a_service_does_not_know_yet_raises_no_alert() -> None:
+    """The disk of a server's store is never known, and before its first look a pod knows neither disk nor store."""
+    names = ["memory_service_disk_free_bytes", "memory_service_store_up"]
+    fresh = f"from memory_service.telemetry.metrics import REGISTRY as r; print(*map(r.get_sample_value, {names}))"
+    values = dict(zip(names, ran(sys.executable, "-c", fresh).split(), strict=True))
+    rules = [re.fullmatch(r"(\w+) (<|==) (\d+)", rule["expr"]) for rule in alerts()]
+    asked = {rule[1]: (rule[2], float(rule[3])) for rule in rules if rule and rule[1] in names}
+    assert asked.keys() == values.keys()
+    for name, (sign, bound) in asked.items():
+        fires = operator.lt if sign == "<" else operator.eq
+        assert not fires(float(values[name]), bound), name
 
 
 async def test_probes_tell_a_service_that_opens_its_store_from_one_that_is_stuck(
