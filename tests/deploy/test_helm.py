@@ -123,6 +123,10 @@ def accepted(manifests: list[Manifest]) -> None:
                 assert {m["name"] for m in container["volumeMounts"]} <= {v["name"] for v in pod["volumes"]} | claims
 
 
+def jobs(values: dict[str, Any]) -> list[Manifest]:
+    return [m for m in render(values) if m["kind"] in ("Job", "CronJob")]
+
+
 def environment(pod: Manifest) -> dict[str, Any]:
     return {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
 
@@ -222,6 +226,12 @@ def test_every_pod_gets_what_is_given_to_all() -> None:
         if name != "ingest":
             assert pod["nodeSelector"] == {"pool": "a"}
             assert pod["tolerations"] == everywhere["tolerations"]
+
+
+def test_a_job_that_failed_leaves_its_pods_and_what_they_logged() -> None:
+    """With OnFailure Kubernetes removes the pod once the Job gives up; the runbooks send for its log."""
+    found = {labels["app.kubernetes.io/component"]: pod["restartPolicy"] for labels, pod in pods(jobs(EVERY_POD))}
+    assert found == dict.fromkeys(("backup", "ingest", "migrate"), "Never")
 
 
 def test_clients_outside_come_by_ingress_or_gateway() -> None:
