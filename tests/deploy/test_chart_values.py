@@ -14,6 +14,7 @@ import pytest
 import tomllib
 import yaml
 
+from memory3 import __version__ as VERSION
 from tests.deploy.test_helm import CHART, CUSTOM, EXTERNAL, KUBERNETES, of_kind, render, run
 
 Path = tuple[str, ...]
@@ -174,16 +175,27 @@ def test_the_service_watches_the_age_of_backups_where_its_pods_can_read_them() -
     assert volume["persistentVolumeClaim"] == {"claimName": "claim", "readOnly": True}
 
 
-def test_an_ingestion_of_another_image_is_another_job() -> None:
+def test_an_ingestion_by_other_pods_is_another_job(tmp_path: pathlib.Path) -> None:
     """A Job cannot be changed, and under Argo CD every release has revision 1."""
+    newer = shutil.copytree(CHART, tmp_path / "newer")
+    text = (newer / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(text.replace(f'appVersion: "{VERSION}"', 'appVersion: "9.9.9"'))
 
-    def name(**values: Any) -> str:
-        ingestion = {"ingestion": EVERYTHING["ingestion"]}
-        return str(of_kind(render({**ingestion, **values}), "Job")["metadata"]["name"])
+    def name(chart: pathlib.Path = CHART, **values: Any) -> str:
+        done = run("template", "memories", chart, values={"ingestion": EVERYTHING["ingestion"], **values})
+        return str(of_kind([m for m in yaml.safe_load_all(done.stdout) if m], "Job")["metadata"]["name"])
 
-    assert name() == name()
-    assert name() != name(image={"tag": "2.0.0"})
-    assert name() != name(tolerations=[{"key": "gpu"}])
+    same = name()
+    assert same == name() == name(replicas=0)
+    others: list[dict[str, Any]] = [
+        {"image": {"tag": "2.0.0"}},
+        {"tolerations": [{"key": "gpu"}]},
+        {"service": {"port": 7500}},
+        {"extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:1"}]},
+        {"containerSecurityContext": {"runAsUser": 5}},
+    ]
+    found = [name(newer), *(name(**values) for values in others)]
+    assert len({same, *found}) == 1 + len(found)
 
 
 def test_helm_tests_knowledge_base_has_a_name_that_is_allowed() -> None:
