@@ -13,6 +13,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import tomllib
 import yaml
 
 from deploy.kube_tools import ROOT, tool
@@ -336,8 +337,28 @@ def test_settings_reach_the_service_as_it_reads_them(tmp_path: Path, monkeypatch
     assert (read.max_k, read.default_deadline_s, read.warm_up) == (7, 2.5, False)
     assert (read.listen, read.connection_age_s) == ("0.0.0.0:7430", 0)
     assert str(read.tls_certificate) == "/etc/memory-service/tls/tls.crt"
-    file.write_text(of_kind(render({"store": EXTERNAL}), "ConfigMap")["data"]["service.toml"])
+    file.write_text(of_kind(render({"store": EXTERNAL}), "ConfigMap", "memory-service")["data"]["service.toml"])
     assert Settings().connection_age_s == 300  # new pods get traffic
+
+
+def test_what_migrates_and_what_writes_memories_has_the_services_settings() -> None:
+    given = {"store_timeout_s": 600, "writing_precision": "bfloat16", "model": "/models/mine"}
+    manifests = render({**EVERY_POD, "ingestion": {**INGESTION, "workers": 2}, "settings": given})
+    accepted(manifests)
+    maps = {m["metadata"]["name"]: m for m in manifests if m["kind"] == "ConfigMap"}
+    found = {}
+    for _, pod in pods(manifests):
+        (container,) = pod["containers"]
+        if file := environment(pod).get(CONFIG_VARIABLE):
+            (volume,) = [m["name"] for m in container["volumeMounts"] if Path(file).parent == Path(m["mountPath"])]
+            (name,) = [v["configMap"]["name"] for v in pod["volumes"] if v["name"] == volume]
+            found[container["name"]] = tomllib.loads(maps[name]["data"][Path(file).name])
+    assert found.keys() == {"service", "migrate", "ingest"}
+    for read in found.values():
+        assert given.items() <= read.items()
+    hook, job = (of_kind(manifests, kind, "-migrate")["metadata"]["annotations"] for kind in ("ConfigMap", "Job"))
+    assert int(hook.pop("helm.sh/hook-weight")) < int(job.pop("helm.sh/hook-weight")), "it is there before the Job"
+    assert hook == job
 
 
 @pytest.mark.parametrize(

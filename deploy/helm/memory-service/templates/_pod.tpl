@@ -95,6 +95,22 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* What a container needs that reads the service's settings: in the service, in workers that write memories with its
+model, in the migration of its store. */}}
+{{- define "ms.configEnv" -}}
+- {name: MEMORY_SERVICE_CONFIG, value: /etc/memory-service/config/service.toml}
+{{- end -}}
+
+{{- define "ms.configMount" -}}
+- {name: config, mountPath: /etc/memory-service/config, readOnly: true}
+{{- end -}}
+
+{{/* The name of the ConfigMap. */}}
+{{- define "ms.configVolume" -}}
+- name: config
+  configMap: {name: {{ . | quote }}}
+{{- end -}}
+
 {{/* What a pod that opens the store needs. OpenSSL's variable: the ClickHouse client has no other way to
 name an authority. */}}
 {{- define "ms.storeEnv" -}}
@@ -226,7 +242,7 @@ spec:
       {{- include "ms.container" (dict "root" . "image" .Values.image) | nindent 6 }}
       args: [serve]
       env:
-        - {name: MEMORY_SERVICE_CONFIG, value: /etc/memory-service/config/service.toml}
+        {{- include "ms.configEnv" . | nindent 8 }}
         {{- include "ms.storeEnv" . | nindent 8 }}
       {{- if and (include "ms.backupsWatched" .) .Values.backup.existingSecret }}
       envFrom:
@@ -252,7 +268,7 @@ spec:
       {{- end }}
       volumeMounts:
         {{- include "ms.mounts" . | nindent 8 }}
-        - {name: config, mountPath: /etc/memory-service/config, readOnly: true}
+        {{- include "ms.configMount" . | nindent 8 }}
         {{- if eq .Values.store.kind "embedded" }}
         - {name: store, mountPath: /srv/memories}
         {{- end }}
@@ -274,8 +290,7 @@ spec:
     {{- end }}
   volumes:
     {{- include "ms.volumes" . | nindent 4 }}
-    - name: config
-      configMap: {name: {{ include "ms.fullname" . | quote }}}
+    {{- include "ms.configVolume" (include "ms.fullname" .) | nindent 4 }}
     {{- with .Values.store.embedded.persistence }}
     {{- if ne $.Values.store.kind "embedded" }}
     {{- else if not .enabled }}
