@@ -235,6 +235,16 @@ def test_a_job_that_failed_leaves_its_pods_and_what_they_logged() -> None:
     assert found == dict.fromkeys(("backup", "ingest", "migrate"), "Never")
 
 
+def test_the_certificate_names_every_service_that_clients_call() -> None:
+    """The headless one too, over which devices balance their calls."""
+    issuer = {"enabled": True, "issuerRef": {"name": "internal"}}
+    manifests = render({"tls": {"enabled": True, "certManager": issuer}})
+    services = [m["metadata"]["name"] for m in manifests if m["kind"] == "Service"]
+    assert len(services) == 2
+    ends = ("", ".shop", ".shop.svc", ".shop.svc.cluster.local")
+    assert set(fact(manifests, "Certificate", "spec.dnsNames")) == {name + end for name in services for end in ends}
+
+
 def test_clients_outside_come_by_ingress_or_gateway() -> None:
     ingress = {"enabled": True, "className": "nginx", "hosts": ["m.example.org"], "tlsSecret": "t"}
     route = {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["m.example.org"]}
