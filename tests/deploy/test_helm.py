@@ -110,7 +110,8 @@ def accepted(manifests: list[Manifest]) -> None:
             assert pod["securityContext"]["runAsNonRoot"] is True
             assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
             for volume in pod["volumes"]:
-                assert not volume.keys() - {"name", "configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+                kinds = {"configMap", "emptyDir", "ephemeral", "persistentVolumeClaim", "secret"}
+                assert not volume.keys() - {"name", *kinds}
             for container in pod["containers"]:
                 assert re.search(r"(:(?!latest$)[\w.-]+|@sha256:[0-9a-f]{64})$", container["image"])
                 security = container["securityContext"]
@@ -233,6 +234,22 @@ def test_a_job_that_failed_leaves_its_pods_and_what_they_logged() -> None:
     """With OnFailure Kubernetes removes the pod once the Job gives up; the runbooks send for its log."""
     found = {labels["app.kubernetes.io/component"]: pod["restartPolicy"] for labels, pod in pods(jobs(EVERY_POD))}
     assert found == dict.fromkeys(("backup", "ingest", "migrate"), "Never")
+
+
+def test_a_backup_to_a_bucket_is_made_on_a_volume_of_its_size() -> None:
+    """Not on the disk of the node, whose kubelet evicts a pod that fills it."""
+    scratch = {"size": "200Gi", "storageClass": "fast"}
+    manifests = render({"backup": {"enabled": True, "target": "s3://b", "scratch": scratch}})
+    accepted(manifests)
+    ((_, pod),) = pods(of_kind(manifests, "CronJob"))
+    (container,) = pod["containers"]
+    (volume,) = [m["name"] for m in container["volumeMounts"] if m["mountPath"] == environment(pod)["TMPDIR"]]
+    (claim,) = [v["ephemeral"]["volumeClaimTemplate"]["spec"] for v in pod["volumes"] if v["name"] == volume]
+    assert claim == {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "200Gi"}},
+    }
 
 
 def test_the_certificate_names_every_service_that_clients_call() -> None:
