@@ -23,6 +23,19 @@
 {{- if and (not $external) $v.store.external.url -}}
 {{- fail "store.external.url is set, but store.kind is embedded: set store.kind to external, or drop the url" -}}
 {{- end -}}
+{{- if and (eq $v.service.type "ClusterIP") $v.service.externalTrafficPolicy -}}
+{{- fail "service.externalTrafficPolicy is set, but service.type is ClusterIP, which has no traffic from outside: set the type, or drop the policy" -}}
+{{- end -}}
+{{- if and (ne $v.service.type "LoadBalancer") $v.service.loadBalancerSourceRanges -}}
+{{- fail (printf "service.loadBalancerSourceRanges is set, but service.type is %s: nothing would be shut out; set it to LoadBalancer, or use networkPolicy.ingressFrom" $v.service.type) -}}
+{{- end -}}
+{{- range $of, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels -}}
+{{- range $name := list "name" "instance" "component" -}}
+{{- if hasKey $labels (printf "app.kubernetes.io/%s" $name) -}}
+{{- fail (printf "%s has app.kubernetes.io/%s, by which the chart selects its pods: use another name" $of $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $mtls := and $v.tls.enabled $v.tls.clientCaSecret -}}
 {{- if and (ne $v.service.type "ClusterIP") (not $v.auth.enabled) -}}
 {{- fail (printf "service.type is %s without authentication: set auth.enabled" $v.service.type) -}}
