@@ -391,6 +391,17 @@ def test_what_migrates_and_what_writes_memories_has_the_services_settings() -> N
     assert hook == job
 
 
+def test_what_the_migration_reads_can_be_made_before_it() -> None:
+    """A Secret of the release itself is made after the hook that waits for it."""
+    (hook,) = re.findall(r"`(helm\.sh/hook): (\S+)`", (CHART / "values.yaml").read_text())
+    (weight,) = re.findall(r'`(helm\.sh/hook-weight): "(\S+)"`', (CHART / "values.yaml").read_text())
+    own = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "annotations": dict([hook, weight])}}
+    manifests = render({"store": EXTERNAL, "auth": {"enabled": False}, "extraManifests": [own]})
+    hooks = [m for m in manifests if (m["metadata"].get("annotations") or {}).get(hook[0]) == hook[1]]
+    ordered = sorted(hooks, key=lambda m: int(m["metadata"]["annotations"][weight[0]]))
+    assert [m["kind"] for m in ordered] == ["Secret", "ConfigMap", "Job"]
+
+
 @pytest.mark.parametrize(
     "values",
     [
