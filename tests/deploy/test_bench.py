@@ -21,6 +21,7 @@ from deploy.bench.service.front import serve_echo
 from deploy.bench.service.load import answers_of, closed_loop, load, requests_of
 from deploy.bench.shaper import Line, Link
 from memory_model.defaults import TINY
+from protos.memory.v1 import retrieval_pb2
 from testing.shapes import MEMORY3_2B, SMOLLM2_135M
 
 
@@ -148,6 +149,15 @@ def test_the_echo_answers_every_question_with_five_payloads() -> None:
     assert {len(hit.payload) for hit in answers[0].results[0].hits} == {PAYLOAD_BYTES}
     assert measured.answered_per_s > 0
     assert not measured.errors
+
+
+def test_a_tenth_passes_each_filter_and_none_is_known_from_a_request_before() -> None:
+    collection = Collection(50, 16, 40)
+    filters = [retrieval_pb2.RetrieveRequest.FromString(raw).filter for raw in requests_of(collection, 10)]
+    assert len({one.SerializeToString() for one in filters}) == len(filters)
+    for one in filters:
+        found = [collection.metadata(n)[one.is_in.name] in one.is_in.values for n in range(collection.references)]
+        assert sum(found) == 5
 
 
 async def test_callers_wait_for_their_answers_and_failures_are_counted_not_timed() -> None:

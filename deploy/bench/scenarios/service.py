@@ -36,7 +36,7 @@ from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store
 
 FOLDER = BUILD / "service"
-_WITH_FILTERS = "With filters: another caller sends filters that match nearly everything, each different."
+_WITH_FILTERS = "No two filters are alike. With filters: another caller sends some that match nearly everything."
 STAGES = ("queue", "search", "rank", "fetch", "total")
 
 

@@ -37,8 +37,8 @@ class Load:
 def requests_of(collection: Collection, share: int = 0, *, words: bool = True) -> list[bytes]:
     """A serialized RetrieveRequest for each query, as a device sends it: with words, for texts and payloads.
 
-    share: one reference in so many passes the request's filter; 0 filters nothing. words: False asks by vector
-    alone, of which the right answer is known.
+    share: one reference in so many passes the request's filter, of which no two are alike; 0 filters nothing. words:
+    False asks by vector alone, of which the right answer is known.
     """
     requests = []
     for number, vector in enumerate(collection.query_vectors):
@@ -46,7 +46,9 @@ def requests_of(collection: Collection, share: int = 0, *, words: bool = True) -
         if words:
             request.query_words.add(hashes=query_words(collection.question(number)))
         if share:
-            request.metadata_filter[f"of_{share}"] = str(number % share)
+            # A value that no reference has makes each filter another one: a store keeps what the last ones passed.
+            request.filter.is_in.name = f"of_{share}"
+            request.filter.is_in.values.extend([str(number % share), f"none {number}"])
         requests.append(request.SerializeToString())
     return requests
 
