@@ -6,6 +6,7 @@ it; `SERVICE_PID` is its process.
 """
 
 import asyncio
+import configparser
 import contextlib
 import json
 import operator
@@ -82,6 +83,24 @@ def test_every_block_says_how_it_was_tried(page: str) -> None:
             assert (ROOT / remark["by"]).is_file(), f"{page}: {remark['by']}"
         if runs(language, text):
             assert "kubectl" not in text or "--dry-run=client" in text, f"{page}: there is no cluster to run\n{text}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_asked_of_a_cluster_names_the_namespace(page: str) -> None:
+    """The release is not in the default one: there, a command would find nothing."""
+    text = (FOLDER / page).read_text().replace("\\\n", "")
+    asked = re.findall(r"(?:^ *|`)((?:helm (?:install|upgrade|test|rollback)|kubectl) [^`\n]+)", text, re.MULTILINE)
+    for command in asked:
+        if not re.match(r"kubectl (create namespace|apply -f)|.* --dry-run=client", command):
+            assert " -n " in command, command
+
+
+def test_the_unit_of_systemd_can_be_enabled_and_waits_for_calls_under_way() -> None:
+    ((_, text),) = [block for block in blocks("install.md") if block[0] == "ini"]
+    unit = configparser.ConfigParser()
+    unit.read_string(text)
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+    assert unit.getint("Service", "TimeoutStopSec") > Settings.model_fields["shutdown_grace_s"].default
 
 
 BEFORE = """
