@@ -205,9 +205,19 @@ def test_helm_tests_knowledge_base_has_a_name_that_is_allowed() -> None:
     assert "${HOSTNAME%-round-trip}" in pod["spec"]["containers"][0]["args"][0]
 
 
-@pytest.mark.parametrize("way", ["ingress", "grpcRoute"])
-def test_a_policy_that_shuts_out_the_controller_is_warned_of(tmp_path: pathlib.Path, way: str) -> None:
-    values = {"networkPolicy": {"enabled": True}, way: EVERYTHING[way]}
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"ingress": EVERYTHING["ingress"]},
+        {"grpcRoute": EVERYTHING["grpcRoute"]},
+        {"service": {"type": "LoadBalancer"}, "tls": {"enabled": True, "existingSecret": "t"}},
+    ],
+    ids=lambda way: next(iter(way)),
+)
+def test_a_policy_that_shuts_out_who_comes_from_outside_is_warned_of(
+    tmp_path: pathlib.Path, way: dict[str, Any]
+) -> None:
+    values = {"networkPolicy": {"enabled": True}, **way}
 
     chart = shutil.copytree(CHART, tmp_path / "chart")
     text = (chart / "templates" / "NOTES.txt").read_text()  # which `helm template` leaves out

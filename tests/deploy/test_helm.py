@@ -278,6 +278,15 @@ def test_clients_outside_come_by_ingress_or_gateway() -> None:
     }
 
 
+@pytest.mark.parametrize(("kind", "protocol"), [("ClusterIP", "https"), ("LoadBalancer", "tls"), ("NodePort", "tls")])
+def test_no_load_balancer_takes_the_service_for_a_web_server(kind: str, protocol: str) -> None:
+    """Azure's probe GET / of a Service whose appProtocol is https, which gRPC does not answer."""
+    manifests = render({"service": {"type": kind}, "tls": TLS})
+    accepted(manifests)
+    found = {m["metadata"]["name"]: m["spec"]["ports"][0]["appProtocol"] for m in manifests if m["kind"] == "Service"}
+    assert found == {"memories-memory-service": protocol, "memories-memory-service-headless": "https"}
+
+
 def test_the_releases_own_pods_may_call_whoever_else_may() -> None:
     """Backup, ingestion, `helm test`: with `ingressFrom` as without it."""
     policy = {"enabled": True, "ingressFrom": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}
