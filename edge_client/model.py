@@ -268,9 +268,10 @@ class EdgeModel:
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Remove a text from a knowledge base of this device, for all models; whether it was there.
 
-        key: of a text, or of a file whose pages and rows all go. Raises MissingFile.
+        key: of a text, or of a file whose pages and rows all go; or its name or title, as `about` in `generate`. Raises
+        MissingFile, and InvalidInput where several documents are called so.
         """
-        return self.local.delete(knowledge_base, key)
+        return bool(self.local.forget(knowledge_base, key))
 
     def correct(self, key: str, chunk_number: int, text: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Replace the text of one memory of a document of this device, or remove it with an empty text.

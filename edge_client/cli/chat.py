@@ -41,7 +41,7 @@ from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream, Remembered, Result, Token
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import Report, find_sources, read_documents
-from memory3.formats.naming import Naming, below
+from memory3.formats.naming import Naming
 from memory3.printable import Wrapped, counted, printable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ HELP = {
     "/system TEXT": "a new conversation with this system message",
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/documents": "what this device remembers, by knowledge base and key",
-    "/forget KEY": "forget a document of mine, as /documents names it",
+    "/forget DOCUMENT": "forget a document of mine, by its name or as /documents lists it",
     "/only-documents": "refuse answers that nothing in the documents gave, or no longer",
     "/citations": "show what each part of an answer was read from, or no longer",
     "/memories": "the memories that the last answer read, with their text",
@@ -213,10 +213,8 @@ class TerminalChat:
             say(NOTHING)
 
     def _do_forget(self, key: str) -> None:
-        stored = {one.key: one.file for one in self._model.local.documents().get(DEFAULT_NAME, [])}
-        chosen = below(stored, str(_typed_path("/forget KEY", key)))
+        chosen = self._model.local.forget(DEFAULT_NAME, str(_typed_path("/forget DOCUMENT", key)), folders=True)
         for one in chosen:
-            self._model.forget(one)
             say(f"forgotten: {one}")
         if not chosen:
             say(f"there is no {key}; /documents lists what there is")

@@ -24,6 +24,7 @@ from edge_client.local.folder import (
     to_write_anew,
     write_anew,
 )
+from edge_client.local.folder import forget as forget_document
 from edge_client.local.knowledge_base import EmptyKnowledgeBase, LocalKnowledgeBase, read_head
 from edge_client.local.store import LocalStore, check_name, size_of
 from edge_client.local.sync import FileSync
@@ -172,7 +173,8 @@ def _named(store: LocalStore, kb: str) -> list[Path]:
 def forget(
     given: dict[str, Any],
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY…", help="Keys that `remembered --kb` lists, files or folders.")
+        list[str] | None,
+        typer.Argument(metavar="DOCUMENT…", help="Names, titles or paths of documents, as of `ask`; or folders."),
     ] = None,
     kb: NameOption = DEFAULT_NAME,
     everything: Annotated[bool, typer.Option("--all", help="Remove the whole knowledge base.")] = False,
@@ -192,19 +194,12 @@ def forget(
             remove(path)
         print(f"forgot {kb} with all its documents")
         return
-    unknown, forgotten = list(keys or ()), dict[str, None]()
-    for path in paths:
-        with closing(LocalKnowledgeBase.any(path)) as base:
-            stored = base.files()
-            for typed in keys or ():
-                chosen = below(stored, typed)
-                for key in chosen:
-                    base.delete(key)
-                    forgotten[key] = None
-                if chosen and typed in unknown:
-                    unknown.remove(typed)
-    for key in forgotten:
-        print(printable(f"forgot {key}"))
+    unknown = []
+    for name in keys or ():
+        if not (forgotten := forget_document(paths, name, folders=True)):
+            unknown.append(name)
+        for key in forgotten:
+            print(printable(f"forgot {key}"))
     if unknown:
         raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import numpy as np
 
@@ -29,13 +29,11 @@ from edge_client.retrieval import RetrievalResult, merged, names_of
 from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 from memory3.files.bundle import Bundle, Manifest
 from memory3.formats import FileDocument
-from memory3.formats.naming import FilesRead, with_file
+from memory3.formats.naming import MOST_NAMED, FilesRead, called, with_file
 from memory3.text.tokenizer import well_formed
 
 log = logging.getLogger("edge_client.local")
 DEFAULT_NAME = "mine"
-MOST_NAMED = 10
-"""Documents that an error lists."""
 TEXT_LIMIT = 16 << 20
 """Characters of a document: hours of writing."""
 PIECE = 8
@@ -120,43 +118,25 @@ class LocalKnowledgeBases:
                     self._open[path] = _file_of(path), made
             return self._open[path][1]
 
-    def delete(self, name: str, key: str) -> bool:
-        """Remove a document, in the user's store from what other models have by this name, too; whether it was there.
+    def forget(self, name: str, document: str, *, folders: bool = False) -> list[str]:
+        """Remove a document, in the user's store from what other models have by this name, too; the keys that went.
 
-        key: of a document, or of a file whose pages and rows all go. Raises as `base` does.
+        document: as people call it (`memory3.formats.naming.called`). Raises as `base` does, and InvalidInput.
         """
-        found = [self.base(name).delete_file(key)]
-        with self._lock:
-            own = set(self._open)
-        for path in self.store.named(name):
-            if path not in own and not read_head(path).pulled:
-                with contextlib.closing(LocalKnowledgeBase.any(path)) as other:
-                    found.append(other.delete_file(key))
-        return any(found)
+        self.base(name)  # refuses one that is not there, or was pulled
+        own = [path for path in self.store.named(name) if not read_head(path).pulled]
+        return forget(own, document, folders=folders)
 
     def document(self, name: str) -> tuple[LocalKnowledgeBase, list[str]]:
-        """The knowledge base and the keys of the document that people call so: by its key, file, file's name or title.
+        """The knowledge base and the keys of the document that people call so (`memory3.formats.naming.called`).
 
-        Where several knowledge bases have it, that of one is `NAME: KEY`. Pages and rows of a file are one document, in
-        their order. Raises InvalidInput for none, and for several.
+        Pages and rows of a file are one document, in their order. Raises InvalidInput for none, and for several.
         """
-        known = [(base, key, title, file) for base in self._own() for key, title, file in base.named()]
-        lower = name.casefold()
-        ways: tuple[Callable[[str, str, str, PurePath], bool], ...] = (
-            lambda base, key, _, file: name in (key, str(file), f"{base}: {key}", f"{base}: {file}"),
-            lambda _, __, title, file: lower in (title.casefold(), file.name.casefold()),
-            lambda _, __, ___, file: lower == file.stem.casefold(),
-        )
-        for matches in ways:
-            found = [(base, key, at) for base, key, title, at in known if matches(base.name, key, title, PurePath(at))]
-            if len({(base.path, file) for base, _, file in found}) > 1:
-                files = dict.fromkeys(file for *_, file in found)
-                if len(files) == 1:  # in several knowledge bases
-                    files = dict.fromkeys(f"{base.name}: {file}" for base, _, file in found)
-                raise InvalidInput(f"several documents are called {name!r}: name one of {', '.join(files)}")
-            if found:
-                return found[0][0], [key for _, key, _ in found]
-        there = ", ".join(list(dict.fromkeys(file for *_, file in known))[:MOST_NAMED]) or "none"
+        bases = {base.name: base for base in self._own()}
+        known = [one for base in bases.values() for one in base.named()]
+        if found := called(known, name):
+            return bases[found[0].knowledge_base], [one.key for one in found]
+        there = ", ".join(list(dict.fromkeys(one.file for one in known))[:MOST_NAMED]) or "none"
         raise InvalidInput(f"there is no document {name!r} on this device; there are: {there}")
 
     def stand_ins(self, names: str) -> list[LocalKnowledgeBase]:
@@ -299,6 +279,20 @@ def _remembered(
         base.add(document, piece, writer.write(piece), first=done, whole=len(texts))
         done += len(piece)
     yield DocumentOutcome(read.where, read.key, "stored", done, len(texts))
+
+
+def forget(paths: Sequence[Path], document: str, *, folders: bool = False) -> list[str]:
+    """Remove a document, as people call it, from the files of a knowledge base of any model; the keys that went.
+
+    folders: the path of a folder names all of its files. Raises InvalidInput where several are called so.
+    """
+    with contextlib.ExitStack() as opened:
+        bases = [opened.enter_context(contextlib.closing(LocalKnowledgeBase.any(path))) for path in paths]
+        found = called([one for base in bases for one in base.named()], document, folders=folders)
+        keys = list(dict.fromkeys(one.key for one in found))
+        for base in bases:
+            base.delete(*keys)
+    return keys
 
 
 def readable(read: FileDocument) -> str:

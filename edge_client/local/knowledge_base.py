@@ -29,7 +29,7 @@ from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
-from memory3.formats.naming import FILE, file_of, natural
+from memory3.formats.naming import FILE, Named, file_of, natural
 from memory3.text.references import title_line
 from memory3.text.words import order_texts
 
@@ -209,18 +209,10 @@ class LocalKnowledgeBase:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return self.path.read_bytes()
 
-    def delete(self, key: str) -> bool:
-        """Remove a document; whether it was there."""
+    def delete(self, *keys: str) -> bool:
+        """Remove documents, all or none; whether one was there."""
         with self._writing() as connection:
-            return self._delete(connection, key)
-
-    def delete_file(self, key: str) -> bool:
-        """Remove a document by its key, or all of a file by the file's; whether there was one."""
-        with self._writing() as connection:
-            chosen = [each for each, file in self.files().items() if key in (each, file)]
-            for each in chosen:
-                self._delete(connection, each)
-            return bool(chosen)
+            return sum(self._delete(connection, key) for key in keys) > 0
 
     def correct(self, document: LocalDocument, chunk: int, text: str = "", written: Written | None = None) -> bool:
         """Replace one memory of a document, or remove it; whether it was there.
@@ -270,12 +262,12 @@ class LocalKnowledgeBase:
             rows = connection.execute("SELECT key, metadata FROM documents").fetchall()
         return {key: file_of(key, json.loads(metadata)) for key, metadata in rows}
 
-    def named(self) -> list[tuple[str, str, str]]:
-        """Of every document its key, its title and the key of its file; those of a file in their order."""
+    def named(self) -> list[Named]:
+        """All documents by their names; those of a file in their order."""
         with self._reading() as connection:
             rows = connection.execute("SELECT key, title, metadata FROM documents").fetchall()
-        found = [(key, title, file_of(key, json.loads(metadata))) for key, title, metadata in rows]
-        return sorted(found, key=lambda one: (natural(one[2]), natural(one[0])))
+        found = [Named(self.name, key, title, file_of(key, json.loads(metadata))) for key, title, metadata in rows]
+        return sorted(found, key=lambda one: (natural(one.file), natural(one.key)))
 
     def memories_of(self, keys: Sequence[str]) -> list[Hit]:
         """All memories of these documents, in the order of the keys and of the text; raises CorruptFile."""

@@ -50,7 +50,7 @@ from edge_client.serve.suggestions import suggestion_routes
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import DocumentInfo, MemoryClient
 from memory3 import __version__
-from memory3.errors import InvalidInput
+from memory3.errors import InvalidInput, MissingFile
 from memory3.formats import Report, read_documents
 from memory3.text.references import title_line
 
@@ -256,9 +256,10 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
     @router.delete(DOCUMENTS, responses=ok(Deleted))
     async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, Any]:
-        """Forget a document, or with the key of a file all of its pages and rows."""
-        forgotten = await anyio.to_thread.run_sync(lambda: model.forget(key, knowledge_base=knowledge_base))
-        return {"deleted": forgotten}
+        """Forget a document, or with the key or name of a file all of its pages and rows."""
+        if not await anyio.to_thread.run_sync(lambda: model.forget(key, knowledge_base=knowledge_base)):
+            raise MissingFile(f"{knowledge_base} has no document {key!r}")
+        return {"deleted": True}
 
     return router
 

@@ -76,7 +76,7 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
 
     @server.tool()
     async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, bool]:
-        """Forget a document; whether it was there."""
+        """Forget a document by its key, file name or title; whether it was there."""
         async with turn:
             return {"forgotten": await in_thread(lambda: model.forget(key, knowledge_base=knowledge_base))}
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Collection, Mapping
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from memory3.errors import InvalidInput
 from memory3.formats.document import FileDocument
@@ -22,6 +24,8 @@ _SUFFIX = re.compile(r".\.[A-Za-z]\w{0,8}\Z")
 """How a key ends that is a file's name and no number, date or word."""
 FILE = "source_file"
 """Metadata of a document that is a record of a file: the key of the file."""
+MOST_NAMED = 10
+"""Documents that an error lists."""
 
 
 def absolute(path: Path) -> Path:
@@ -156,8 +160,64 @@ def with_file(read: FileDocument) -> Mapping[str, str]:
     return read.metadata if read.key == read.source else {**read.metadata, FILE: read.source}
 
 
+class Named(NamedTuple):
+    """A stored document with all that people may call it. file: the key of the file that it is from."""
+
+    knowledge_base: str
+    key: str
+    title: str
+    file: str
+
+
+def called(documents: Iterable[Named], name: str, *, folders: bool = False) -> list[Named]:
+    """The documents that people call so: one, or all pages and rows of a file; none where `name` is empty.
+
+    By key or file, also as a path from the working folder; else by the file's name or a title; else by the file's name
+    without its ending. In one of several knowledge bases it is `NAME: KEY`. folders: the path of a folder names all of
+    its files. Raises InvalidInput, which lists the files, where several are called so.
+    """
+    known, path = list(documents) if name else [], _path(name)
+    if files := [one for one in known if name in _full_names(one)] or [
+        one for one in known if path in (one.key, one.file)
+    ]:
+        return _of_one(files, name)
+    if folders and (inside := [one for one in known if one.file.startswith((f"{name}/", f"{path}/"))]):
+        return inside
+    folded = _folded(name)
+    named = [one for one in known if folded in (_folded(one.title), _folded(PurePath(one.file).name))]
+    return _of_one(named or [one for one in known if folded == _folded(PurePath(one.file).stem)], name)
+
+
+def _full_names(one: Named) -> tuple[str, ...]:
+    return one.key, one.file, f"{one.knowledge_base}: {one.key}", f"{one.knowledge_base}: {one.file}"
+
+
+def _folded(name: str) -> str:
+    """Without the differences between capitals, and between systems that write ä as one character or as two."""
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def _of_one(found: list[Named], name: str) -> list[Named]:
+    """What was found, which is to be of one file; raises InvalidInput."""
+    files = dict.fromkeys((one.knowledge_base, one.file) for one in found)
+    if len(files) > 1:
+        several = len({base for base, _ in files}) > 1
+        shown = [f"{base}: {file}" if several else file for base, file in files]
+        more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
+        raise InvalidInput(f"several documents are called {name!r}: name one of {', '.join(shown[:MOST_NAMED])}{more}")
+    return found
+
+
 def below(stored: Mapping[str, str], typed: str) -> list[str]:
-    """The documents, of {key: key of its file}, that `typed` names: one, all of a file, or all of a folder."""
-    names = (typed, str(absolute(Path(typed))))
+    """The documents, of {key: key of its file}, that a path names: one, all of a file, or all of a folder."""
+    names = (typed, path := _path(typed))
     found = [key for key, file in stored.items() if key in names or file in names]
-    return found or [key for key, file in stored.items() if file.startswith(f"{names[1]}/")]
+    return found or [key for key, file in stored.items() if file.startswith(f"{path}/")]
+
+
+def _path(typed: str) -> str:
+    """The path in the file system; what is typed where it can be none, such as one of a user that is not there."""
+    try:
+        return str(absolute(Path(typed)))
+    except (OSError, ValueError, RuntimeError):
+        return typed

@@ -96,7 +96,7 @@ def using(folder: Path, faults: Faults, case: Case) -> None:
                     base.documents(), base.files(), len(base)
             unsure.add("three")
             with contextlib.suppress(StorageError):
-                store.delete("mine", "b")
+                store.forget("mine", "b")
                 there.discard("three")
             with contextlib.suppress(StorageError):
                 store.base("other", DIMENSION)

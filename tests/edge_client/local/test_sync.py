@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,48 @@ def test_what_left_a_folder_is_dropped_unless_it_shall_be_kept(tiny: Bundle, not
     assert (gone.exit_code, f"edge-client forget {outside}" in gone.stderr) == (1, True)
     assert run("forget", outside).exit_code == 0
     assert keys(tiny) == []
+
+
+def test_a_document_is_forgotten_by_each_name_that_a_question_about_it_takes(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(notes)
+    cafe = notes / "cafe\u0301.md"  # as macOS writes it
+    cafe.write_text("# Breakfast\n\nThe café opens at 7.")
+    for name in (f"../notes/{cafe.name}", cafe.name, "café.md", "CAFÉ", "breakfast", f"mine: {cafe}"):
+        remembered(tiny, notes)
+        with closing(LocalKnowledgeBases(Path(os.environ["EDGE_CLIENT_LOCAL"]), tiny)) as bases:
+            assert bases.document(name)[1] == [str(cafe)], name
+        assert run("forget", name).stdout == f"forgot {cafe}\n", name
+    assert len(keys(tiny)) == 2
+
+
+def test_a_name_that_several_documents_have_forgets_none_of_them(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(notes)
+    (notes / "deep" / "rent.md").write_text("The rent is 800.")
+    remembered(tiny, notes)
+    several = run("forget", "RENT.md")
+    assert (several.exit_code, f"name one of {notes}/deep/rent.md, {notes}/rent.md" in several.stderr) == (1, True)
+    assert len(keys(tiny)) == 3
+    assert run("forget", "rent.md").stdout == f"forgot {notes}/rent.md\n", "the one of the working folder"
+
+
+def test_an_empty_name_and_one_that_no_file_can_have_forget_nothing(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(notes)
+    remembered(tiny, notes)
+    for name in ("", " ", "~nobody-is-called-so/rent.md", "x" * 5000):
+        result = run("forget", name)
+        assert (result.exit_code, result.stderr.partition(":")[0]) == (1, "MISSING_FILE")
+    assert len(keys(tiny)) == 2
+
+
+def test_a_folder_is_forgotten_by_the_name_that_stands_in_for_it(tiny: Bundle, notes: Path) -> None:
+    remembered(tiny, notes, "--name", "flat")
+    assert run("forget", "flat").stdout == "forgot flat/deep/key.txt\nforgot flat/rent.md\n"
 
 
 def test_a_file_that_cannot_be_read_now_keeps_its_document_and_an_empty_one_loses_it(tiny: Bundle, notes: Path) -> None:

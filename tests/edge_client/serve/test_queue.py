@@ -219,7 +219,8 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
     own = {"knowledge_base": "mine", "key": "a.txt", "file": "a.txt"}
     assert listed == {**own, "title": "a", "source": "a", "references": 1, "whole": 1}
     assert call(alone.port, "DELETE", "/v1/local?knowledge_base=mine&key=a.txt").json() == {"deleted": True}
-    assert refused(call(alone.port, "DELETE", "/v1/local?knowledge_base=typo&key=a.txt")) == (404, "missing_file")
+    for gone in ("knowledge_base=typo&key=a.txt", "knowledge_base=mine&key=a.txt"):
+        assert refused(call(alone.port, "DELETE", f"/v1/local?{gone}")) == (404, "missing_file")
     assert call(alone.port, "GET", "/v1/local").json()["data"] == []
     assert post(alone, body).json()["memory"]["without_memory"]
 
@@ -270,3 +271,11 @@ def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProc
     assert "76" in read(alone, "What is this about?", document="b")[0]["text"]
     assert corrected("")
     assert call(alone.port, "GET", place).json() == {"data": []}
+
+
+def test_a_document_is_deleted_by_its_name_unless_several_have_it(alone: AppProcess) -> None:
+    for key in ("c.txt", "c.md"):
+        remember(alone, key, "Code of Lima: 74")
+    several = call(alone.port, "DELETE", "/v1/local?key=c")
+    assert (*refused(several), "name one of c.md, c.txt" in several.text) == (400, "invalid_value", True)
+    assert [call(alone.port, "DELETE", f"/v1/local?key={key}").status for key in ("C.txt", "c")] == [200, 200]
