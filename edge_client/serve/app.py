@@ -234,7 +234,9 @@ def local_routes(model: EdgeModel) -> APIRouter:
             corrected = await anyio.to_thread.run_sync(
                 lambda: model.correct(key, chunk_number, body.text, knowledge_base=knowledge_base)
             )
-        return {"corrected": corrected}
+        if not corrected:
+            raise MissingFile(f"{knowledge_base} has no memory {chunk_number} of a document {key!r}")
+        return {"corrected": True}
 
     @router.post(DOCUMENTS, response_model=None, responses={200: EVENT_STREAM}, openapi_extra=FILE)
     async def remember(request: Request, key: Annotated[str, Query(pattern=r"^[^/\x00]{1,200}$")]) -> Response:

@@ -287,7 +287,7 @@ class MemoryList(BaseModel):
 
 
 class Corrected(BaseModel):
-    """Whether the memory was there."""
+    """The memory was there, and is replaced or removed."""
 
     corrected: bool
 

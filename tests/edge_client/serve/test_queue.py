@@ -266,7 +266,9 @@ def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProc
         return reply.json().get("corrected", reply.status)
 
     assert corrected("Code of Lima: 76")
-    assert corrected("Lima", 9) is False
+    for missing in ("key=b.txt&chunk_number=9", "key=c.txt&chunk_number=0"):
+        reply = call(alone.port, "PUT", f"/v1/local/memories?{missing}", json.dumps({"text": "Lima"}))
+        assert refused(reply) == (404, "missing_file")
     assert corrected("Long. " * 99) == 400
     assert "76" in read(alone, "What is this about?", document="b")[0]["text"]
     assert corrected("")
