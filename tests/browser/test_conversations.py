@@ -302,6 +302,53 @@ def test_a_conversation_deleted_while_it_is_answered_stays_deleted(open_small: O
     expect(page.locator(".toast")).to_have_count(0)
 
 
+def asked_in_one_of_two_tabs(open_small: OpenPage) -> tuple[Page, Page, Route]:
+    """A tab whose answer is under way, another one with the same conversation, and the request of the answer."""
+    one = short(open_small)
+    held: list[Route] = []
+    one.route("**/v1/chat/completions", lambda route: held.append(route))
+    ask(one, "first name")
+    expect(one.locator("#list .busy")).to_have_count(1)
+    one.wait_for_url("**/#*")
+    two = open_small(context=one.context, path=f"#{one.url.partition('#')[2]}")
+    expect(answers(two)).to_have_attribute("data-status", "waiting")
+    two.locator("#list li").hover()
+    return one, two, held[0]
+
+
+def test_a_conversation_that_another_tab_deletes_while_it_is_answered_stays_deleted(open_small: OpenPage) -> None:
+    one, two, request = asked_in_one_of_two_tabs(open_small)
+    question(one).fill("typed meanwhile")
+    two.once("dialog", lambda dialog: dialog.accept())
+    two.get_by_role("button", name="Delete first name").click()
+    expect_said(two)
+    expect_said(one)
+    expect(question(one)).to_have_value("typed meanwhile")
+    request.abort()
+    one.unroute("**/v1/chat/completions")
+    ask_and_wait(one, "another")
+    expect(two.locator("#list .open")).to_have_text(["another"])
+
+
+def test_a_name_that_another_tab_gives_while_it_is_answered_stays(open_small: OpenPage) -> None:
+    one, two, request = asked_in_one_of_two_tabs(open_small)
+    two.once("dialog", lambda dialog: dialog.accept("second name"))
+    two.get_by_role("button", name="Rename first name").click()
+    expect(one.locator("#list .open")).to_have_text("second name")
+    request.fulfill(status=503, json={"error": {"message": "no room"}})
+    for tab in (one, two):
+        expect(answers(tab)).to_have_attribute("data-status", "failed")
+        expect(tab.locator("#list .open")).to_have_text("second name")
+
+
+def test_an_answer_that_another_tab_writes_is_broken_off_once_that_is_closed(open_small: OpenPage) -> None:
+    one, two, _ = asked_in_one_of_two_tabs(open_small)
+    expect(two.locator(".note")).to_be_hidden()
+    one.close()
+    expect(two.locator(".note")).to_contain_text("The page was closed in the middle of this answer")
+    expect(two.get_by_role("button", name="Again")).to_be_visible()
+
+
 def test_a_chat_has_a_system_message_of_its_own_and_a_meter_of_its_context(open_small: OpenPage) -> None:
     page = short(open_small)
     bodies: list[dict[str, object]] = []

@@ -27,6 +27,7 @@ let context = 0; // tokens that a conversation may have
 let citations = false; // whether the model says what each part of an answer was read from
 const running = new Map(); // by id: conversations that are being answered, each with what ends its answer
 const removed = new Set(); // ids of conversations that are not to be kept again
+const awaited = new Set(); // ids of conversations whose answers another tab writes
 
 const spoken = settings.chosen().language; // the choice that the page was drawn with
 
@@ -45,7 +46,7 @@ function draw() {
   list();
 }
 
-const list = () => sidebar.draw(conversation.id, { busy: (id) => running.has(id), open, changed: renamed, remove });
+const list = () => sidebar.draw(conversation.id, { busy: (id) => running.has(id), open, changed: changedElsewhere, remove });
 
 function drawDocuments() {
   const answers = branch(conversation).map((at) => conversation.messages[at]).filter((message) => message.role === "assistant");
@@ -95,14 +96,26 @@ function toBottom() {
 // Conversations
 
 async function open(id) {
-  const live = running.get(id)?.conversation;
-  const found = live ?? (await store.get(id));
+  const found = running.get(id)?.conversation ?? (await kept(id));
   if (!found) return;
-  for (const answer of live ? [] : found.messages.flatMap((message) => [message, message.plain])) {
-    if (answer?.status === "waiting" || answer?.status === "writing") answer.status = "broken";
-  }
   enter(found, `#${id}`);
   toBottom();
+}
+
+/** A conversation as it is stored; an answer that no tab writes any more was broken off. */
+async function kept(id) {
+  const found = await store.get(id);
+  const answers = found?.messages.flatMap((message) => [message, message.plain]) ?? [];
+  const unfinished = answers.filter((answer) => answer?.status === "waiting" || answer?.status === "writing");
+  if (!unfinished.length || awaited.has(id)) return found;
+  if (await store.isAnswered(id)) {
+    awaited.add(id);
+    store.untilAnswered(id).then(() => {
+      awaited.delete(id);
+      changedElsewhere(id);
+    });
+  } else for (const answer of unfinished) answer.status = "broken";
+  return found;
 }
 
 const begin = () => enter(fresh(), location.pathname);
@@ -118,22 +131,27 @@ function enter(found, address) {
 }
 
 async function remove(id) {
-  removed.add(id); // first: its answer is kept every second until it has ended
-  running.get(id)?.control.abort();
+  drop(id);
   await store.remove(id);
+  list();
+}
+
+/** A conversation is deleted, here or in another tab: its answer, which is kept every second, is not kept again. */
+function drop(id) {
+  removed.add(id);
+  running.get(id)?.control.abort();
   if (id === conversation.id) begin();
   else list();
 }
 
-function renamed(id, title) {
-  if (running.has(id)) running.get(id).conversation.title = title;
-  changedElsewhere(id);
-}
-
-/** Another tab changed a conversation. */
+/** A conversation that is stored has changed: by another tab, or in the list. */
 async function changedElsewhere(id) {
-  const found = id === conversation.id && !isRunning() ? await store.get(id) : null;
-  if (found) {
+  if (running.has(id)) { // its messages are written here, its name and what the model is told may be changed anywhere
+    const { title, system } = (await store.get(id)) ?? {};
+    if (title !== undefined) Object.assign(running.get(id)?.conversation ?? {}, { title, system });
+  }
+  const found = id === conversation.id && !isRunning() ? await kept(id) : null;
+  if (found && id === conversation.id) {
     conversation = found;
     draw();
   } else list();
@@ -380,7 +398,7 @@ async function start() {
   window.addEventListener("resize", settle);
   settle();
   install();
-  store.onChange(changedElsewhere);
+  store.onChange((id, gone) => (gone ? drop(id) : changedElsewhere(id)));
   window.addEventListener("hashchange", () => {
     const id = location.hash.slice(1);
     if (id.startsWith("key=")) location.reload();

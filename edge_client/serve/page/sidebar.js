@@ -22,9 +22,10 @@ export async function draw(current, { busy, open, changed, remove }) {
       h("button", { class: "open", "aria-current": mine ? "true" : null, onclick: () => open(id) }, title),
       button("pen", t`Rename ${title}`, async () => {
         const name = prompt(t`Name of the conversation`, title)?.trim();
-        if (!name) return;
-        await store.put({ ...await store.get(id), title: name });
-        changed(id, name);
+        const known = name && await store.get(id); // another tab may have deleted it meanwhile
+        if (!known) return;
+        await store.put({ ...known, title: name });
+        changed(id);
       }),
       button("down", t`Export ${title}`, async () => download(`${fileName(title)}.json`, await store.get(id))),
       button("trash", t`Delete ${title}`, () => confirm(t`Delete “${title}”?`) && remove(id)),

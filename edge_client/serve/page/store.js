@@ -50,30 +50,48 @@ export async function put(conversation) {
 export async function remove(id) {
   unsaved.delete(id);
   await run("readwrite", (store) => store.delete(id)).catch(() => {});
-  channel.postMessage({ id });
+  channel.postMessage({ id, gone: true });
 }
 
-/** Be told when another tab changed a conversation. */
-export const onChange = (told) => channel.addEventListener("message", (event) => told(event.data.id));
+/** Be told when another tab changed a conversation, or that it is gone. */
+export const onChange = (told) => channel.addEventListener("message", ({ data }) => told(data.id, Boolean(data.gone)));
+
+// One tab at a time answers in a conversation. Plain HTTP has no locks: there a mark is renewed every second, and means
+// nothing once it is old.
+const lockOf = (id) => `memory3.${id}`;
+const markOf = (id) => `memory3.lock.${id}`;
+const isMarked = (id) => Date.now() - Number(read(markOf(id))) < 3000;
 
 /** Runs work if no other tab answers in this conversation; returns whether it ran. A closed tab lets go. */
 export async function alone(id, work) {
   if (navigator.locks) {
-    return navigator.locks.request(`memory3.${id}`, { ifAvailable: true }, async (lock) => {
+    return navigator.locks.request(lockOf(id), { ifAvailable: true }, async (lock) => {
       if (lock) await work();
       return Boolean(lock);
     });
   }
-  // Plain HTTP has no locks: a mark that is renewed every second, and means nothing once it is old.
-  const [key, mark] = [`memory3.lock.${id}`, () => write(key, Date.now())];
-  if (Date.now() - Number(read(key)) < 3000) return false;
+  if (isMarked(id)) return false;
+  const mark = () => write(markOf(id), Date.now());
+  const release = () => write(markOf(id), 0);
   mark();
   const renewing = setInterval(mark, 1000);
+  addEventListener("pagehide", release);
   try {
     await work();
   } finally {
     clearInterval(renewing);
-    write(key, 0);
+    removeEventListener("pagehide", release);
+    release();
   }
   return true;
+}
+
+/** Whether a tab answers in this conversation. */
+export const isAnswered = async (id) =>
+  navigator.locks ? (await navigator.locks.query()).held.some((lock) => lock.name === lockOf(id)) : isMarked(id);
+
+/** Returns once no tab answers in this conversation. */
+export async function untilAnswered(id) {
+  if (navigator.locks) await navigator.locks.request(lockOf(id), () => {});
+  else while (isMarked(id)) await new Promise((resolve) => setTimeout(resolve, 1000));
 }
