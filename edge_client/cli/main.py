@@ -22,6 +22,7 @@ from edge_client.cli.options import (
     err,
     loaded,
     memories_table,
+    notes_of,
     opened,
     out,
     say,
@@ -74,7 +75,7 @@ def main(version: Annotated[bool, version_option("edge-client")] = False) -> Non
     \b
     edge-client pull --service HOST:PORT   download the model
     edge-client doctor                     check what works on this device
-    edge-client ask "…"                    answer a question and list the memories read
+    edge-client ask "…"                    answer a question
     edge-client chat                       hold a conversation
     edge-client remember FILES             turn this device's own files into memories
 
@@ -112,11 +113,17 @@ def ask(
         str, typer.Option("--document", help="Document of this device that the question is about as a whole.")
     ] = "",
     json_output: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also show the memories read, and what the answer cost.")
+    ] = False,
     require_memory: Annotated[
         bool, typer.Option("--require-memory", help="Exit with 3 if memories are unavailable.")
     ] = False,
 ) -> None:
-    """Answer one question and show the memories that were read."""
+    """Answer one question.
+
+    The answer alone goes to standard output. A line on standard error says what it rests on.
+    """
     if question == "-":
         question = sys.stdin.read()
     if not question.strip():
@@ -141,7 +148,7 @@ def ask(
                 with Wrapped(sys.stdout) as shown_text:
                     for delta in stream.deltas:
                         shown_text.write(delta)
-                _around(stream.result(), citations=drawn.get("citations", False))
+                _around(stream.result(), citations=drawn.get("citations", False), details=details)
             results.append(stream.result())
     if json_output:
         shown = [as_json(result) for result in results]
@@ -278,8 +285,11 @@ def _memory(given: dict[str, Any]) -> Memory | None:
     return memory
 
 
-def _around(result: Result, *, citations: bool) -> None:
-    """Print warnings, memories and statistics to standard error. citations: each part of the answer with its source."""
+def _around(result: Result, *, citations: bool, details: bool) -> None:
+    """Print what an answer rests on, and warnings, to standard error.
+
+    citations: each part of the answer with its source. details: the memories read, and statistics.
+    """
     if line := verdict_of(result):
         err.print(line)
     if result.without_memory:  # the reasons are the lines that follow
@@ -287,9 +297,10 @@ def _around(result: Result, *, citations: bool) -> None:
         say(f"answered {which}; why:", "yellow")
     for line in sources_of(result, citations=citations):
         err.print(line)
-    if result.recalls:
-        err.print(memories_table(result.recalls))
-    err.print(statistics_table(result))
+    refused = any(memory.refused for recalled in result.recalls for memory in recalled.recall.read)
+    err.print(memories_table(result.recalls) if details or refused else notes_of(result.recalls), end="")
+    if details:
+        err.print(statistics_table(result))
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def _option(name: str, help: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:
-    """Table of the memories read per chunk: document, score, text; and errors of recalls."""
+    """Table of the memories read per chunk: document, score, text; and what `notes_of` says."""
     rows = [("chunk", "document", "score", "state")]
     table = Table(title="Memories read", title_justify="left", expand=texts)
     table.add_column("chunk", justify="right", no_wrap=True)
@@ -189,19 +189,8 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     table.add_column("state", no_wrap=True)
     if texts:
         table.add_column("text", ratio=1)
-    notes: dict[str, list[str]] = {}
     for recalled in recalls:
-        label = f"{recalled.chunk}{' (generated)' if recalled.generated else ''}"
-        note = ""
-        if recalled.recall.error:
-            kept = f"; {counted(recalled.kept, 'memory')} from before kept" if recalled.kept else ""
-            note = f"{recalled.state}: {recalled.recall.error}{kept}"
-        elif recalled.recall.service_error:
-            note = f"from this device alone, because {recalled.recall.service_error}"
-        elif not recalled.recall.read:
-            note = "the knowledge base has nothing near it"
-        if note:
-            notes.setdefault(note, []).append(label)
+        label = _label(recalled)
         for memory in recalled.recall.read:
             text = f"refused: {memory.refused}" if memory.refused else memory.text or ""
             rows.append((label, printable(memory.name), f"{memory.score:.3f}", recalled.state))
@@ -212,8 +201,29 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     taken = sum(max(map(cell_len, column)) for column in zip(*rows, strict=True)) + 3 * len(table.columns) + 1
     if taken + (LEAST_TEXT if texts else 0) > err.width:
         return _memories_list(recalls, texts)
-    below = [Text(printable(f"chunk {', '.join(of)}: {note}"), style="yellow") for note, of in notes.items()]
-    return Group(*([table] if table.row_count else []), *below)
+    nothing = [_label(recalled) for recalled in recalls if not (recalled.recall.read or _note(recalled))]
+    below = [Text(f"chunk {', '.join(nothing)}: the knowledge base has nothing near it", style="yellow")]
+    return Group(*([table] if table.row_count else []), notes_of(recalls), *(below if nothing else []))
+
+
+def notes_of(recalls: Sequence[Recalled]) -> RenderableType:
+    """What went wrong in recalls, a line each with the chunks that it concerns."""
+    notes: dict[str, list[str]] = {}
+    for recalled in recalls:
+        if note := _note(recalled):
+            notes.setdefault(note, []).append(_label(recalled))
+    return Group(*(Text(printable(f"chunk {', '.join(of)}: {note}"), style="yellow") for note, of in notes.items()))
+
+
+def _label(recalled: Recalled) -> str:
+    return f"{recalled.chunk}{' (generated)' if recalled.generated else ''}"
+
+
+def _note(recalled: Recalled) -> str:
+    if recalled.recall.error:
+        kept = f"; {counted(recalled.kept, 'memory')} from before kept" if recalled.kept else ""
+        return f"{recalled.state}: {recalled.recall.error}{kept}"
+    return f"from this device alone, because {recalled.recall.service_error}" if recalled.recall.service_error else ""
 
 
 def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:

@@ -27,12 +27,19 @@ QUESTION = "What is the code of Lima?"
 
 def test_ask_answers_and_shows_memories_and_statistics(places: list[object], service: FakeService) -> None:
     service.title = "[/red] [bold]x"
-    result = run("ask", QUESTION, *places, "--max-tokens", 5)
+    result = run("ask", QUESTION, *places, "--max-tokens", 5, "--details")
     assert result.exit_code == 0, result.output
     assert result.stdout.strip()
     assert "tokens/s" not in result.stdout
     for shown in ("Memories read", "[/red]", "Fact", "tokens/s", "embed ms", "decompress ms", "inject ms"):
         assert shown in result.stderr
+
+
+def test_ask_says_in_one_line_what_an_answer_rests_on(places: list[object]) -> None:
+    result = run("ask", QUESTION, *places, "--max-tokens", 5)
+    assert result.stdout.strip()
+    (line,) = result.stderr.splitlines()
+    assert "your documents" in line
 
 
 def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]) -> None:

@@ -94,7 +94,7 @@ def test_a_narrow_terminal_shows_lines_and_no_squeezed_table(
     places: list[object], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge_client.cli.options.err.width", columns)
-    shown = run("ask", "What is the code of Lima?", *places, "--max-tokens", 3).stderr
+    shown = run("ask", "What is the code of Lima?", *places, "--max-tokens", 3, "--details").stderr
     assert ("decompress ms" in shown) == (columns == 80)
     assert "Memories read" in shown
     assert all(len(line) <= columns for line in shown.splitlines() if "://" not in line)
