@@ -56,6 +56,43 @@ def test_an_edited_question_and_another_answer_are_versions_beside_the_first(ope
     expect_said(page, "changed")
 
 
+def test_what_is_typed_is_not_lost_to_an_edited_question_a_suggestion_or_a_reload(open_small: OpenPage) -> None:
+    page = open_small()
+    page.route("**/v1/suggestions*", lambda route: route.fulfill(json={"data": ["What is it?"]}))
+    answer_with(page, None, ["one"])
+    page.reload()
+    question(page).fill("half a thought")
+    page.get_by_role("button", name="What is it?").click()
+    wait_until_answered(page)
+    expect_said(page, "What is it?")
+    page.locator("li.user").hover()
+    page.get_by_role("button", name="Edit the question").click()
+    expect(question(page)).to_have_value("What is it?")
+    question(page).press("Escape")
+    expect(question(page)).to_have_value("half a thought")
+    page.get_by_role("button", name="Edit the question").click()
+    question(page).press("Enter")
+    wait_until_answered(page)
+    expect(page.locator("li.user .turner")).to_have_text("2/2")
+    page.reload()
+    expect(question(page)).to_have_value("half a thought")
+    question(page).press("Enter")
+    wait_until_answered(page, 2)
+    page.reload()
+    expect(question(page)).to_have_value("")
+
+
+def test_a_double_click_on_send_does_not_stop_the_answer(open_small: OpenPage) -> None:
+    page = short(open_small)
+    held: list[Route] = []
+    page.route("**/v1/chat/completions", lambda route: held.append(route))
+    question(page).fill("hello")
+    page.get_by_role("button", name="Send").dblclick()
+    expect(answers(page)).to_have_attribute("data-status", "waiting")
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(page).locator(".note")).to_have_text("Stopped.")
+
+
 def test_a_cut_answer_goes_on_where_it_ended(open_small: OpenPage) -> None:
     page = short(open_small)
     answer = ask_and_wait(page, "speak")

@@ -16,12 +16,14 @@ import * as timeline from "./timeline.js";
 import { t, translatePage } from "./words.js";
 
 const SAVE_MS = 1000;
+const TYPED = "memory3.typed";
 const DRAWERS = { conversations: ["menu", "(max-width: 760px)"], memories: ["show-memories", "(max-width: 1100px)"] };
 
 let conversation = fresh();
 let views = new Map();
 let shown = null; // the answer in the panel of memories
 let editing = null; // place of the question that is edited
+let draft = ""; // what was typed before that
 let about = null; // the document that questions are about: {key, source}
 let context = 0; // tokens that a conversation may have
 let citations = false; // whether the model says what each part of an answer was read from
@@ -165,7 +167,6 @@ function send() {
   const parent = editing === null ? conversation.leaf : conversation.messages[editing].parent;
   byId("question").value = "";
   stopEditing();
-  grow();
   answer(parent, question);
 }
 
@@ -180,6 +181,7 @@ function goOn(at) {
 }
 
 function edit(at) {
+  if (editing === null) draft = byId("question").value;
   editing = at;
   byId("question").value = conversation.messages[at].content;
   byId("editing").hidden = false;
@@ -188,9 +190,16 @@ function edit(at) {
 }
 
 function stopEditing() {
-  if (editing !== null) byId("question").value = "";
+  if (editing !== null) byId("question").value = draft;
   editing = null;
   byId("editing").hidden = true;
+  grow();
+}
+
+/** A question that cannot be asked now goes back to where it was typed, before what is there. */
+function giveBack(question) {
+  byId("question").value = [question, byId("question").value].filter(Boolean).join("\n");
+  grow();
 }
 
 function turn(at) {
@@ -212,12 +221,12 @@ async function answer(parent, question = null, begunOne = null) {
       toast(t`This conversation went on in another tab; here it is. Send again.`);
       running.delete(mine.id);
       await changedElsewhere(mine.id);
-      byId("question").value = question ?? "";
+      giveBack(question);
     } else await run(mine, parent, question, begunOne, control.signal);
   }).catch((error) => toast(plain(error.message), "error"));
   if (ran === false) {
     toast(t`This conversation is being answered in another tab.`, "error");
-    byId("question").value = question ?? "";
+    giveBack(question);
   }
   running.delete(mine.id);
   if (conversation === mine) draw();
@@ -323,8 +332,10 @@ function settle() {
 
 // Keys and buttons
 
+/** What is typed has changed: it outlives a reload, and gets the room that it needs. */
 function grow() {
   const field = byId("question");
+  sessionStorage.setItem(TYPED, field.value);
   field.style.height = "auto";
   field.style.height = `${Math.min(field.scrollHeight, 200)}px`;
 }
@@ -341,6 +352,7 @@ const KEYS = {
 };
 
 function key(event) {
+  if (event.isComposing) return;
   const typing = event.target.closest?.("input, textarea, select, dialog[open]");
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
     if (editing !== null) stopEditing();
@@ -368,12 +380,10 @@ async function start() {
   preferences.prepare({ told: () => conversation.system, tell, closed: speak });
   documents.prepare(askAbout);
   sidebar.prepare({ drawn: list, open });
-  service.watch((question) => {
-    byId("question").value = question;
-    send();
-  });
+  service.watch((question) => isRunning() || answer(conversation.leaf, question));
   const clicks = {
-    stop: () => running.get(conversation.id)?.control.abort(), new: begin, upload: documents.open, editing: stopEditing, about: () => askAbout(null),
+    stop: (event) => event.detail > 1 || running.get(conversation.id)?.control.abort(), // a double click on “Send” ends on it
+    new: begin, upload: documents.open, editing: stopEditing, about: () => askAbout(null),
     help: KEYS["?"], menu: () => reveal("conversations"), "show-memories": () => reveal("memories"), shade: conceal,
     bottom: toBottom,
   };
@@ -383,6 +393,8 @@ async function start() {
     event.preventDefault();
     send();
   });
+  byId("question").value = sessionStorage.getItem(TYPED) ?? "";
+  grow();
   byId("question").addEventListener("input", grow);
   byId("question").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
