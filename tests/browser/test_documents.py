@@ -58,6 +58,26 @@ def test_a_file_whose_upload_broke_off_is_marked_until_it_is_given_again(open_sm
     expect(line).not_to_contain_text("not complete")
 
 
+def test_a_correction_that_is_being_typed_stays_while_other_files_are_read(
+    open_small: OpenPage, tmp_path: Path
+) -> None:
+    for n in range(2):
+        (tmp_path / f"lamp {n}.txt").write_text(f"Lamp {n} is red.")
+    page = with_documents(open_small, tmp_path / "lamp 0.txt")
+    page.locator("#u-local summary", has_text="lamp 0").click()
+    page.get_by_role("button", name="Correct this memory").click()
+    page.get_by_label("Text of the memory").fill("Lamp 0 is blue.")
+    page.locator("#u-files").set_input_files([tmp_path / "lamp 1.txt"])
+    expect(page.locator("#u-local > li", has_text="lamp 1")).to_have_count(1)
+    expect(page.get_by_label("Text of the memory")).to_have_value("Lamp 0 is blue.")
+    expect(page.get_by_label("Text of the memory")).to_be_focused()
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#u-local .pieces p")).to_have_text("Lamp 0 is blue.")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete lamp 0").press("Enter")
+    expect(page.get_by_role("button", name="Delete lamp 1")).to_be_focused()
+
+
 def test_the_name_of_an_upload_is_shown_whole_above_its_message(open_small: OpenPage, tmp_path: Path) -> None:
     long = "A long name of a manual for the boiler in the cellar, second edition.pdf"
     (tmp_path / long).write_bytes(b"no pdf")

@@ -58,6 +58,22 @@ def test_everything_is_reached_by_keyboard_and_keys_can_be_switched_off(open_sma
     expect(question(page)).not_to_be_focused()
 
 
+def test_the_focus_stays_where_it_is_when_what_is_around_it_is_drawn_anew(open_small: OpenPage) -> None:
+    page = open_small()
+    import_turns(page, "one", "Answer.", title="first")
+    import_turns(page, "two", "Answer.", title="second")
+    page.once("dialog", lambda dialog: dialog.accept("third"))
+    page.get_by_role("button", name="Rename second").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Rename third")).to_be_focused()
+    name = page.locator("#list .open", has_text="first")
+    name.focus()
+    other = open_small(context=page.context)
+    import_turns(other, "three", "Answer.", title="another tab's")
+    expect(page.locator("#list li")).to_have_count(3)
+    expect(name).to_be_focused()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_wrong(open_small: OpenPage, scheme: str) -> None:
     page = open_small(color_scheme=scheme)

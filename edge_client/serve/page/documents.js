@@ -1,7 +1,7 @@
 // The documents of this device, added one after the other, corrected and deleted, and those of the chosen knowledge base.
 
 import * as api from "./api.js";
-import { button, byId, h, memories, plain, toast } from "./dom.js";
+import { button, byId, h, memories, plain, redraw, toast } from "./dom.js";
 import * as service from "./service.js";
 import { locale, t } from "./words.js";
 
@@ -10,6 +10,7 @@ let unread = 0;
 let sending = ""; // the file that is being written
 let ask = () => {};
 const opened = new Set(); // documents whose memories are shown
+let rows = new Map(); // by all that they show: what is typed in one stays while others change
 
 /** How many added files are not read yet. */
 export const waiting = () => unread;
@@ -46,7 +47,13 @@ async function local() {
     const file = JSON.stringify([document.knowledge_base, document.file]);
     files.set(file, [...(files.get(file) ?? []), document]);
   }
-  byId("u-local").replaceChildren(...[...files.values()].map((parts) => (parts.length > 1 ? localRow(fileOf(parts), parts) : localRow(parts[0]))));
+  const drawn = new Map();
+  for (const parts of files.values()) {
+    const shows = JSON.stringify([parts, parts.some((part) => part.key === sending)]);
+    drawn.set(shows, rows.get(shows) ?? (parts.length > 1 ? localRow(fileOf(parts), parts) : localRow(parts[0])));
+  }
+  rows = drawn;
+  redraw(byId("u-local"), ...rows.values());
 }
 
 const sum = (numbers) => numbers.reduce((one, other) => one + other, 0);
@@ -66,8 +73,8 @@ function localRow(document, parts = null) {
   const { knowledge_base, key, source, references, whole, written_at } = document;
   const inside = h("ul", { class: parts ? "parts" : "pieces" });
   const date = new Date(1000 * written_at).toLocaleDateString(locale, { dateStyle: "medium" });
-  const draw = () => (parts ? inside.replaceChildren(...parts.filter((part) => part.references).map((part) => localRow(part))) : api.memoriesOf(document).then(
-    (all) => inside.replaceChildren(...all.map((memory) => piece(document, memory, draw))),
+  const draw = () => (parts ? redraw(inside, ...parts.filter((part) => part.references).map((part) => localRow(part))) : api.memoriesOf(document).then(
+    (all) => redraw(inside, ...all.map((memory) => piece(document, memory, draw))),
     (error) => toast(plain(error.message), "error")));
   const broken = references < whole && key !== sending ? h("span", { class: "warn" }, ` ${t`not complete: give the file again`}`) : null;
   const row = h("details", {

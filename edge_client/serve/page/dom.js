@@ -20,6 +20,21 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
+const REACHED = "button, summary, input, textarea, a[href], [tabindex='0']";
+const nameOf = (element) => element.getAttribute("aria-label") || element.title || element.textContent;
+
+/** Replace what is in an element. The focus stays on what has its name there, else where it was. */
+export function redraw(place, ...children) {
+  const focused = place.contains(document.activeElement) ? document.activeElement : null;
+  const at = [...place.querySelectorAll(REACHED)].indexOf(focused);
+  place.replaceChildren(...children);
+  if (at < 0) return;
+  const all = [...place.querySelectorAll(REACHED)];
+  const near = (element) => Math.abs(all.indexOf(element) - at);
+  const same = all.filter((element) => nameOf(element) === nameOf(focused)).sort((one, other) => near(one) - near(other));
+  (same[0] ?? all[Math.min(at, all.length - 1)])?.focus();
+}
+
 /** One of the icons that index.html holds. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");

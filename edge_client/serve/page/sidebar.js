@@ -1,7 +1,7 @@
 // The list of conversations: search, open, rename, export, delete.
 
 import { imported } from "./conversation.js";
-import { button, byId, download, h, plain, toast } from "./dom.js";
+import { button, byId, download, h, plain, redraw, toast } from "./dom.js";
 import * as store from "./store.js";
 import { t } from "./words.js";
 
@@ -14,7 +14,7 @@ export async function draw(current, { busy, open, changed, remove }) {
     const text = [conversation.title, ...conversation.messages.map((message) => message.content)].join("\n").toLowerCase();
     return words.every((word) => text.includes(word));
   });
-  byId("list").replaceChildren(...found.map((conversation) => {
+  redraw(byId("list"), ...found.map((conversation) => {
     const { id, title } = conversation;
     const mine = id === current;
     return h(

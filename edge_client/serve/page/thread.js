@@ -2,7 +2,7 @@
 
 import { annotate } from "./citations.js";
 import { branch, versions } from "./conversation.js";
-import { button, byId, copyButton, h, memories, plain } from "./dom.js";
+import { button, byId, copyButton, h, memories, plain, redraw } from "./dom.js";
 import { show } from "./markdown.js";
 import { t } from "./words.js";
 
@@ -162,7 +162,7 @@ export function draw(conversation, { select, retry, goOn, edit, turn }) {
     });
     return h("li", { class: `assistant${message.plain ? " compared" : ""}` }, made);
   });
-  byId("messages").replaceChildren(...items);
+  redraw(byId("messages"), ...items);
   byId("welcome").hidden = places.length > 0;
   return views;
 }

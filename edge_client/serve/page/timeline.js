@@ -1,7 +1,7 @@
 // The panel beside the text: the documents of this chat, and of one answer the memories it read and what that cost.
 
 import { given, marked } from "./citations.js";
-import { button, byId, h, memories, plain, round } from "./dom.js";
+import { button, byId, h, memories, plain, redraw, round } from "./dom.js";
 import { sourceOf } from "./thread.js";
 import { t } from "./words.js";
 
@@ -42,7 +42,7 @@ export function draw(answer) {
     const documents = new Set(chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key))).size;
     summary = documents > 1 ? t`${documents} documents read.` : documents ? t`1 document read.` : t`No document read.`;
   } else if (answer) summary = answer.status === "waiting" ? t`Looking for memories…` : t`This answer read no memories.`;
-  byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards), measured(answer, chunks, labels) ?? "");
+  redraw(byId("timeline"), h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards), measured(answer, chunks, labels) ?? "");
 }
 
 /** The documents that the answers of a chat read, each once. ask: called with one of this device to ask about it. */
