@@ -22,6 +22,7 @@ from edge_client.decoder.providers import provider_names
 from edge_client.engine import check_names
 from edge_client.generate.sampling import Sampling, SamplingOptions
 from edge_client.model import EdgeModel
+from edge_client.recall.outcome import named_apart
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result
 from memory3.errors import InvalidInput
@@ -266,7 +267,7 @@ def verdict_of(result: Result) -> Text:
     It names the documents that spans were read from. Without a span it names what was retrieved, and says so unless
     that is one document.
     """
-    sources = list(dict.fromkeys(memory.source for memory in result.cited or result.memories))
+    sources = named_apart(result.cited or result.memories)
     if len(sources) > MOST_SOURCES:
         sources[MOST_SOURCES:] = [f"{len(sources) - MOST_SOURCES} more"]
     named = "; ".join(sources)  # a name may hold a comma

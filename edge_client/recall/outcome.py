@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from memory3.codec.payload import ExplicitMemory
-from memory3.formats.naming import page_of, source_of
+from memory3.formats.naming import file_of, page_of, source_of
 
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
 """fetched: the service answered, with at least one new memory or with nothing near. held: all were on this device
@@ -49,6 +49,24 @@ class MemoryRead:
         """For people: `Benin #2`, or `atlas: Benin #2` where several knowledge bases are read."""
         base = f"{self.knowledge_base}: " if self.knowledge_base else ""
         return f"{base}{self.source} #{self.chunk_number}"
+
+
+def named_apart(memories: Iterable[MemoryRead]) -> list[str]:
+    """The documents of memories for people, each once.
+
+    Documents of several files that are called alike, such as one of the service and one of this device, are named with
+    their knowledge bases, or with their keys where those are the same.
+    """
+    named: dict[str, dict[tuple[str, str], MemoryRead]] = {}
+    for one in memories:
+        named.setdefault(one.source, {}).setdefault((one.knowledge_base, one.file or file_of(one.document_key, {})), one)
+    found = []
+    for source, alike in named.items():
+        several = len({base for base, _ in alike}) == len(alike)
+        for (base, _), one in alike.items():
+            name = source if len(alike) == 1 or several else one.document_key
+            found.append(f"{base}: {name}" if len(alike) > 1 and base else name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -218,6 +218,21 @@ def test_below_an_answer_stand_the_documents_it_was_read_from_those_that_gave_mo
     expect(page.locator(".sources")).to_have_text("From: c.pdf, page 2; a, b.md")
 
 
+def test_documents_that_are_called_alike_are_told_apart_below_an_answer(open_small: OpenPage) -> None:
+    page = open_small()
+    chunk = chunk_of("How long?", ["handbook"])
+    (one,) = chunk["read"]  # type: ignore[misc]
+    for other, expected in (
+        ({"knowledge_base": "mine"}, "Read: firm: handbook; mine: handbook"),
+        ({"knowledge_base": "firm", "document_key": "/old/handbook.md"}, "Read: firm: handbook; firm: /old/handbook.md"),
+        ({"knowledge_base": "firm", "document_key": "handbook#page=2"}, "Read: handbook"),
+    ):
+        read = [{**one, "knowledge_base": "firm"}, {**one, "memory_id": "1", **other}]
+        answer = {"role": "assistant", "content": "Six weeks.", "chunks": [{**chunk, "read": read}]}
+        import_messages(page, [{"role": "user", "content": "How long?"}, answer])
+        expect(page.locator(".sources")).to_have_text(expected)
+
+
 def test_only_documents_and_a_document_go_with_the_request(open_small: OpenPage) -> None:
     page = open_small()
     bodies: list[dict[str, dict[str, object]]] = []

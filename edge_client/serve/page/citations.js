@@ -6,7 +6,7 @@ import { t } from "./words.js";
 const LOOKS_AHEAD = 12; // characters of Markdown's own that one step may pass over
 
 /** The memory that an annotation names, as a chunk of the answer read it. */
-const memoryOf = (answer, citation) =>
+export const memoryOf = (answer, citation) =>
   answer.chunks.flatMap((chunk) => chunk.read).find((memory) => memory.memory_id === citation.file_citation.file_id);
 
 /** What of the answer was read from a memory: its parts, in quotes. */

@@ -1,6 +1,6 @@
 // The conversation as it is read: questions, answers, and under each answer one line: what it was read from.
 
-import { annotate } from "./citations.js";
+import { annotate, memoryOf } from "./citations.js";
 import { branch, versions } from "./conversation.js";
 import { button, byId, copyButton, h, memories, plain, redraw } from "./dom.js";
 import { show } from "./markdown.js";
@@ -87,7 +87,7 @@ export class AnswerView {
   drawSources(busy) {
     const { answer } = this;
     const cited = citedBy(answer);
-    const named = cited.length ? cited : titles(answer.chunks);
+    const named = apart(cited.length ? cited : read(answer.chunks));
     const sources = shortened(named).join("; "); // a name may hold a comma
     const certain = cited.length || (answer.verdict === "grounded" && named.length === 1);
     const from = certain ? t`From: ${sources}` : t`Read: ${sources}`;
@@ -100,13 +100,37 @@ export class AnswerView {
 
 const files = (count) => (count === 1 ? t`1 added file was` : t`${count} added files were`);
 
-/** The documents that parts of an answer were read from, those that gave most of it first. */
+/** A memory of each document that parts of an answer were read from, those that gave most of it first. */
 function citedBy(answer) {
   const given = new Map();
-  for (const { start_index: start, end_index: end, file_citation: { filename, score } } of answer.annotations ?? []) {
-    if (filename) given.set(filename, (given.get(filename) ?? 0) + (score * (end - start) || 0));
+  for (const one of answer.annotations ?? []) {
+    const { start_index: start, end_index: end, file_citation: { filename, score } } = one;
+    if (!filename) continue;
+    const memory = { ...memoryOf(answer, one), source: filename };
+    const before = given.get(fileOf(memory) + filename)?.share ?? 0;
+    given.set(fileOf(memory) + filename, { memory, share: before + (score * (end - start) || 0) });
   }
-  return [...given.keys()].sort((one, other) => given.get(other) - given.get(one));
+  return [...given.values()].sort((one, other) => other.share - one.share).map(({ memory }) => memory);
+}
+
+/** What tells the file of a memory from every other. */
+const fileOf = ({ knowledge_base, file, document_key = "" }) =>
+  JSON.stringify([knowledge_base, file || document_key.replace(/#(?:page|row|mail)=\d+$/, "")]);
+
+/** What people call the documents of memories, each once; those of several files that are called alike with knowledge base or key. */
+function apart(all) {
+  const named = new Map();
+  for (const memory of all) {
+    const source = sourceOf(memory);
+    const files = named.get(source) ?? new Map();
+    named.set(source, files.set(fileOf(memory), files.get(fileOf(memory)) ?? memory));
+  }
+  return [...named].flatMap(([source, files]) => {
+    const alike = [...files.values()];
+    if (alike.length === 1) return [source];
+    const several = new Set(alike.map((memory) => memory.knowledge_base)).size === alike.length;
+    return alike.map(({ knowledge_base: base, document_key: key }) => [base, several ? source : key].filter(Boolean).join(": "));
+  });
 }
 
 const shortened = (all) => (all.length > 3 ? [...all.slice(0, 3), t`${all.length - 3} more`] : all);
@@ -114,8 +138,8 @@ const shortened = (all) => (all.length > 3 ? [...all.slice(0, 3), t`${all.length
 /** What people call a memory's document. */
 export const sourceOf = (memory) => memory.source ?? (memory.title || memory.document_key);
 
-/** The documents that an answer read, each once. */
-const titles = (chunks) => [...new Set(chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused).map(sourceOf)))];
+/** The memories that an answer read. */
+const read = (chunks) => chunks.flatMap((chunk) => chunk.read.filter((memory) => !memory.refused));
 
 /** What an answer did without: a memory that an earlier one had read is read on when no new one can be had. */
 function without(chunks) {

@@ -42,6 +42,18 @@ def test_ask_says_in_one_line_what_an_answer_rests_on(places: list[object]) -> N
     assert "your documents" in line
 
 
+def test_a_document_of_the_service_and_one_of_this_device_that_are_called_alike_are_told_apart(
+    tiny: Bundle, places: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lima = next(n for n, text in enumerate(TEXTS) if "Lima" in text)
+    (tmp_path / f"title {lima}.md").write_text(f"# Title {lima}\n\nThe code of Lima is 75.")
+    assert run("remember", tmp_path / f"title {lima}.md", "--bundle", tiny.folder).exit_code == 0
+    monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
+    line = " ".join(run("ask", QUESTION, *places, "--max-tokens", 1).stderr.split())
+    assert f"default: Title {lima}" in line
+    assert f"mine: Title {lima}" in line
+
+
 def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]) -> None:
     result = run("ask", QUESTION, *places, "--max-tokens", 20, "--json")
     data = json.loads(result.stdout)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edge_client.errors import Cancellation, RetrievalError
 from edge_client.recall.cache import CachedMemory, MemoryCache
-from edge_client.recall.outcome import Recall
+from edge_client.recall.outcome import MemoryRead, Recall, named_apart
 from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
 from edge_client.recall.recaller import Recaller
 from edge_client.retrieval import RetrievalResult
@@ -365,3 +365,12 @@ def test_the_service_names_a_longer_pause_up_to_the_longest() -> None:
         assert error is not None
         assert (error.reason, str(error)) == ("OVERLOADED", f"busy (no new call for {expected:.1f} s)")
         assert pause_s(breaker, clock) == expected
+
+
+def test_only_documents_of_several_files_that_are_called_alike_are_named_with_more() -> None:
+    def read(key: str, base: str = "firm") -> MemoryRead:
+        return MemoryRead(1, key, "Rules", 0, 0.5, None, knowledge_base=base)
+
+    assert named_apart([read("a#row=1"), read("a#row=1"), read("a#row=2")]) == ["Rules (a)"]
+    assert named_apart([read("a"), read("b", "mine")]) == ["firm: Rules", "mine: Rules"]
+    assert named_apart([read("a"), read("b"), read("c", "")]) == ["firm: a", "firm: b", "c"]

@@ -72,7 +72,7 @@ def test_the_sources_of_an_answer_on_the_command_line_know_their_page(tiny: Bund
     chunks = json.loads(run(*asked, "--json").stdout)["memories"]
     read = {hit["text"]: (hit["source"], hit["page"]) for chunk in chunks for hit in chunk["read"]}
     assert read == {f"manual\n{text}": (f"manual.pdf, page {number}", number) for number, text in enumerate(PAGES, 1)}
-    shown = run(*asked).stderr
+    shown = run(*asked, "--details").stderr
     assert "mine: manual.pdf, page 1 #0" in shown
     assert "mine: manual.pdf, page 2 #0" in shown
 
