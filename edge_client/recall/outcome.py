@@ -59,7 +59,8 @@ def named_apart(memories: Iterable[MemoryRead]) -> list[str]:
     """
     named: dict[str, dict[tuple[str, str], MemoryRead]] = {}
     for one in memories:
-        named.setdefault(one.source, {}).setdefault((one.knowledge_base, one.file or file_of(one.document_key, {})), one)
+        file = one.knowledge_base, one.file or file_of(one.document_key, {})
+        named.setdefault(one.source, {}).setdefault(file, one)
     found = []
     for source, alike in named.items():
         several = len({base for base, _ in alike}) == len(alike)

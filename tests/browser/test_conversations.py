@@ -224,7 +224,10 @@ def test_documents_that_are_called_alike_are_told_apart_below_an_answer(open_sma
     (one,) = chunk["read"]  # type: ignore[misc]
     for other, expected in (
         ({"knowledge_base": "mine"}, "Read: firm: handbook; mine: handbook"),
-        ({"knowledge_base": "firm", "document_key": "/old/handbook.md"}, "Read: firm: handbook; firm: /old/handbook.md"),
+        (
+            {"knowledge_base": "firm", "document_key": "/old/handbook.md"},
+            "Read: firm: handbook; firm: /old/handbook.md",
+        ),
         ({"knowledge_base": "firm", "document_key": "handbook#page=2"}, "Read: handbook"),
     ):
         read = [{**one, "knowledge_base": "firm"}, {**one, "memory_id": "1", **other}]
@@ -279,9 +282,16 @@ def test_an_export_is_imported_with_its_versions_and_what_is_none_is_refused(
     page.locator("#import-file").set_input_files([download.value.path()])
     expect(page.locator("li.assistant .turner")).to_have_text("2/2")
     broken = tmp_path / "broken.json"
-    broken.write_text('{"messages": [{"role": "king"}]}')
-    page.locator("#import-file").set_input_files([broken])
-    expect(page.locator(".toast.error")).to_contain_text("Message 1 of the file")
+    for content, said in (
+        ('{"messages": [{"role": "king"}]}', "Message 1 of the file"),
+        ("[null]", "Message 1 of the file"),
+        ("hello", "The file holds no messages"),
+        ('{"messages": "x"}', "The file holds no messages"),
+    ):
+        broken.write_text(content)
+        page.locator("#import-file").set_input_files([broken])
+        expect(page.locator(".toast.error").last).to_contain_text(said)
+        page.locator(".toast.error").last.evaluate("shown => shown.remove()")
 
 
 def test_an_imported_comparison_is_shown_however_little_it_says(open_small: OpenPage) -> None:

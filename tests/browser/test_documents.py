@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import OpenPage
 from tests.browser.test_page_access import violations
@@ -76,6 +76,24 @@ def test_a_correction_that_is_being_typed_stays_while_other_files_are_read(
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete lamp 0").press("Enter")
     expect(page.get_by_role("button", name="Delete lamp 1")).to_be_focused()
+
+
+def test_a_file_that_is_gone_or_holds_nothing_says_so(open_small: OpenPage, tmp_path: Path) -> None:
+    for name, content in (("first.txt", "Lamp: 4"), ("gone.txt", "Lamp: 5"), ("empty.csv", "lamp,price\n")):
+        (tmp_path / name).write_text(content)
+    page = open_small()
+
+    def lose(route: Route) -> None:
+        (tmp_path / "gone.txt").unlink()  # while the file before it is read
+        route.continue_()
+
+    page.route("**/v1/local?key=first*", lose)
+    page.get_by_role("button", name="Documents").click()
+    page.locator("#u-files").set_input_files([tmp_path / name for name in ("first.txt", "gone.txt", "empty.csv")])
+    expect(page.locator("#u-list progress")).to_have_count(0, timeout=90_000)
+    said = page.locator("#u-list li .bad")
+    expect(said.nth(0)).to_have_text("It cannot be read: it is a folder, or was moved or deleted")
+    expect(said.nth(1)).to_contain_text("A table without rows")
 
 
 def test_the_name_of_an_upload_is_shown_whole_above_its_message(open_small: OpenPage, tmp_path: Path) -> None:

@@ -43,12 +43,15 @@ function answer(given) {
   return { ...begun(), status: "done", ...given, chunks: list(given.chunks), annotations };
 }
 
-/** A conversation from a file, as a new one. Throws what is wrong with it. */
-export function imported(value) {
-  const messages = (Array.isArray(value) ? value : value?.messages)?.filter((message) => message.role !== "system");
-  if (!messages?.length) throw new Error(t`the file holds no messages: choose one that “Export” made`);
+/** A conversation from the text of a file, as a new one. Throws what is wrong with it. */
+export function imported(text) {
+  let value = null;
+  try { value = JSON.parse(text); } catch { /* as if it held none */ }
+  const all = Array.isArray(value) ? value : value?.messages;
+  const messages = Array.isArray(all) ? all.filter((message) => message?.role !== "system") : [];
+  if (!messages.length) throw new Error(t`the file holds no messages: choose one that “Export” made`);
   const read = messages.map((message, place) => {
-    if (!["user", "assistant"].includes(message.role) || typeof message.content !== "string") {
+    if (!["user", "assistant"].includes(message?.role) || typeof message.content !== "string") {
       throw new Error(t`message ${place + 1} of the file is not one of a user or an assistant`);
     }
     const parent = Number.isInteger(message.parent) && message.parent < place ? message.parent : place - 1;

@@ -144,10 +144,11 @@ async function send(file, bar, state) {
   let failed = "";
   let notes = "";
   let written = 0;
+  let empty = ""; // why nothing was there to be read
   try {
     for await (const step of api.remember(file)) {
       if (step.outcome === "failed") failed = step.message;
-      else if (step.outcome === "read") notes = step.message;
+      else if (step.outcome === "read") [notes, empty] = [step.message, !written && step.report.skipped[0]?.why];
       else if (step.outcome === "writing") {
         bar.value = step.done / step.references;
         state.textContent = t`${step.done} of ${memories(step.references)}`;
@@ -156,6 +157,7 @@ async function send(file, bar, state) {
   } catch (error) {
     failed = error.message;
   }
+  failed ||= empty;
   sending = "";
   bar.remove();
   const done = failed ? plain(failed) : t`ready: ${memories(written)}`;

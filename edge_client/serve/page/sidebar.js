@@ -41,7 +41,7 @@ export function prepare({ drawn, open }) {
     const [file] = event.target.files;
     event.target.value = "";
     try {
-      const conversation = imported(JSON.parse(await file.text()));
+      const conversation = imported(await file.text());
       await store.put(conversation);
       open(conversation.id);
     } catch (error) {

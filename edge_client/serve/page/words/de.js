@@ -85,6 +85,7 @@ export default {
   "In {0}": "In {0}",
   "Its text is not known.": "Der Text dazu ist nicht bekannt.",
   "Kept conversations": "Gespeicherte Unterhaltungen",
+  "it cannot be read: it is a folder, or was moved or deleted": "sie ist nicht lesbar: sie ist ein Ordner oder wurde verschoben oder gelöscht",
   "Keys": "Tasten",
   "Keys (?)": "Tasten (?)",
   "Keys of a single character": "Tasten aus einem einzelnen Zeichen",

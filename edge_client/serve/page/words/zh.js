@@ -85,6 +85,7 @@ export default {
   "In {0}": "{0} 中的文档",
   "Its text is not known.": "没有这条记忆的原文。",
   "Kept conversations": "已保存的对话",
+  "it cannot be read: it is a folder, or was moved or deleted": "无法读取：这是文件夹，或者文件已被移动或删除",
   "Keys": "快捷键",
   "Keys (?)": "快捷键 (?)",
   "Keys of a single character": "启用单字符快捷键",
