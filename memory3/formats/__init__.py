@@ -250,7 +250,7 @@ def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocumen
     except (OSError, MissingFile, UnicodeError) as error:
         yield FileDocument.failed(typed, error)
     except Exception as error:  # whatever a damaged file does to its reader, the others are read
-        yield FileDocument.failed(typed, f"it cannot be read as {kind.name}: {type(error).__name__}: {error}")
+        yield FileDocument.broken(source, kind.name, error).named(typed)
 
 
 def _of_its_title(document: FileDocument, source: Path) -> FileDocument:

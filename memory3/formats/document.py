@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from memory3.errors import InvalidInput
+
 NO_TEXT = "it has no text"
 """Why a file that is blank cannot be read."""
+ENCRYPTED = "it is encrypted: store it without a password"
+_MOST_SAID = 200
+_COMPOUND = bytes.fromhex("d0cf11e0a1b11ae1")
+"""How files of Office before 2007 begin, and newer ones with a password."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,22 @@ class FileDocument:
         message = str(error) or type(error).__name__
         if isinstance(error, UnicodeDecodeError):
             message = f"not valid {error.encoding.upper()} at byte {error.start}: convert the file"
+        elif isinstance(error, json.JSONDecodeError):
+            message = f"it is no JSON object: {error.msg} at character {error.colno}"
+        elif isinstance(error, OSError) and error.strerror:
+            message = f"it cannot be read: {error.strerror}"
         return cls(str(source), str(source), position=position, unreadable=message)
+
+    @classmethod
+    def broken(cls, source: Path, kind: str, error: BaseException, position: str = "") -> FileDocument:
+        """A document that is not what its name says, with what it seems to be and what to do about it.
+
+        kind: "DOCX file". error: of the reader, whose words stand in parentheses, other than those of an InvalidInput.
+        """
+        said, name = " ".join(str(error).split())[:_MOST_SAID], type(error).__name__
+        named = said if said.startswith(name) else f"{name}: {said}"
+        why = said if isinstance(error, InvalidInput) else f"{_seems(source)} ({named})"
+        return cls.failed(source, f"it is no readable {kind}: {why}", position)
 
     def named(self, typed: Path) -> FileDocument:
         """With the file as it was typed, which also names the document where the file is one or it is in the file."""
@@ -51,6 +75,35 @@ class FileDocument:
     def noted(self, *notes: str) -> FileDocument:
         """With further notes; empty ones do not count."""
         return replace(self, notes=(*self.notes, *filter(None, notes)))
+
+
+def _seems(source: Path) -> str:
+    """What is in a file that its reader could not read, and what to do."""
+    try:
+        data = source.read_bytes()
+    except OSError:
+        data = b""
+    if data.startswith(_COMPOUND) and "EncryptedPackage".encode("utf-16-le") in data:
+        return ENCRYPTED
+    if data.startswith(b"PK") and _is_encrypted(source):
+        return ENCRYPTED
+    if not data:
+        return "it is empty"
+    head = data[:1024].lstrip().lower()
+    if head.startswith((b"<!doctype html", b"<html")):
+        return "it is a web page, perhaps one that asks to sign in: download the file again, or name it .html"
+    if head.startswith(b"%pdf-") and source.suffix.lower() != ".pdf":
+        return "it is a PDF: name it .pdf"
+    return "it is damaged, or of another kind: copy it again, or save it anew with the program that made it"
+
+
+def _is_encrypted(source: Path) -> bool:
+    """Whether an OpenDocument file or an EPUB says that its parts are."""
+    with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(source) as archive:
+        names = archive.namelist()
+        manifest = archive.read("META-INF/manifest.xml") if "META-INF/manifest.xml" in names else b""
+        return "META-INF/encryption.xml" in names or b"encryption-data" in manifest
+    return False
 
 
 def joined(documents: Sequence[FileDocument]) -> str:

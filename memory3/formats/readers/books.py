@@ -30,7 +30,7 @@ def read_fictionbook(source: Path) -> Iterator[FileDocument]:
             raise ValueError(f"its root is {tag_of(root)}")
         title, text = _read(root)
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
-        yield FileDocument.failed(source, f"it is no readable FB2 file: {error}")
+        yield FileDocument.broken(source, "FB2 file", error)
         return
     pictures = sum(tag_of(part) == "binary" for part in root)
     note = f"{counted(pictures, 'picture')} in it not read" if pictures else ""

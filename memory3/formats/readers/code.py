@@ -59,7 +59,7 @@ def read_notebook(source: Path) -> Iterator[FileDocument]:
                 blocks.append(shown)
                 pictures += picture
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        yield FileDocument.failed(source, f"it is no readable notebook: {error}")
+        yield FileDocument.broken(source, "notebook", error)
         return
     text = "\n\n".join(block.strip() for block in blocks if block.strip())
     note = f"{pictures} pictures in outputs were not read" if pictures else ""

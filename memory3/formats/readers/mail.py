@@ -44,7 +44,7 @@ def read_outlook(source: Path) -> Iterator[FileDocument]:
     try:
         mail = _outlook_mail(outlook.message_of(data))
     except (ValueError, RecursionError) as error:
-        yield FileDocument.failed(source, f"it is no readable MSG file: {error}")
+        yield FileDocument.broken(source, "MSG file", error)
         return
     yield _document(source, mail, str(source))
 
@@ -112,7 +112,7 @@ def _read(source: Path, raw: bytes, key: str, position: str = "") -> FileDocumen
     try:
         mail = _internet_mail(raw)
     except Exception as error:  # Python's parser shows a malformed mail by any error; it must not end the others
-        return FileDocument.failed(source, f"it is no readable mail: {type(error).__name__}: {error}", position)
+        return FileDocument.broken(source, "mail", error, position)
     return _document(source, mail, key, position)
 
 

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memory3.errors import MissingFile
-from memory3.formats.document import FileDocument, title_of, useful_title
+from memory3.errors import InvalidInput, MissingFile
+from memory3.formats.document import ENCRYPTED, FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
 from memory3.formats.readers.tables import table_lines
 from memory3.text.paragraphs import LABEL
@@ -53,7 +53,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
     try:
         with pypdf.PdfReader(source) as reader:
             if reader.is_encrypted and not reader.decrypt(""):
-                raise ValueError("it is encrypted: store it without a password")
+                raise InvalidInput(ENCRYPTED)
             title = useful_title(reader.metadata.title if reader.metadata else "") or title_of(source)
             fields = _form_fields(reader)
             total = len(reader.pages)
@@ -78,8 +78,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
     except MissingFile:
         raise
     except Exception as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
-        why = f"it is no readable PDF: {error}" + ("" if position else "; copy it again, or save it anew from a viewer")
-        yield FileDocument.failed(source, why, position)
+        yield FileDocument.broken(source, "PDF", error, position)
         return
     notes = []
     if numbers_without:
@@ -111,7 +110,7 @@ def read_image(source: Path) -> Iterator[FileDocument]:
         with image.open(source) as opened:
             text = _recognised(opened.convert("RGB"))
     except Exception as error:  # as above
-        yield FileDocument.failed(source, f"it is no readable image: {error}")
+        yield FileDocument.broken(source, "image", error)
         return
     if text:
         yield FileDocument(str(source), str(source), title_of(source), text).noted("read by OCR")

@@ -273,5 +273,7 @@ def read_parquet(source: Path) -> Iterator[FileDocument]:
                 for row in batch.to_pylist(maps_as_pydicts="lossy"):
                     number += 1
                     yield _row_document(source, f"row {number}", number, row)
-    except (arrow.ArrowException, ValueError) as error:
+    except arrow.ArrowException as error:
+        yield FileDocument.broken(source, "Parquet file", error, f"after row {number}" if number else "")
+    except ValueError as error:
         yield FileDocument.failed(source, error, f"after row {number}" if number else "")

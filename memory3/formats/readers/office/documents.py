@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from memory3.formats.document import FileDocument, title_of, useful_title
+from memory3.errors import InvalidInput
+from memory3.formats.document import ENCRYPTED, FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
@@ -72,7 +73,7 @@ def read_office(source: Path) -> Iterator[FileDocument]:
         suffix = office97.SUFFIX_OF.get(mime or "", suffix)
         head = office97.WordHead.of(source.read_bytes()) if word else office97.WordHead()
         if head.encrypted:
-            raise ValueError(office97.ENCRYPTED)
+            raise InvalidInput(ENCRYPTED)
         further, notes = _further(source, suffix)
         if suffix in opendocument.SLIDES:
             with zipfile.ZipFile(source) as archive:
@@ -88,7 +89,7 @@ def read_office(source: Path) -> Iterator[FileDocument]:
     except BaseException as error:  # a broken file shows itself by any error; it must not end the reading of others
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
-        yield FileDocument.failed(source, f"it is no readable {source.suffix[1:].upper()} file: {_short(error)}")
+        yield FileDocument.broken(source, f"{source.suffix[1:].upper()} file", error)
         return
     sheets = suffix in _SHEETS  # whose headings are the names of sheets
     title = named or ("" if sheets else useful_title(heading)) or title_of(source)
@@ -168,7 +169,3 @@ def _part_text(xml: bytes) -> str:
             if text and not text.isdigit() and text not in paragraphs:
                 paragraphs.append(text)
     return "\n".join(paragraphs)
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

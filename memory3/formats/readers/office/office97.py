@@ -15,7 +15,6 @@ from pathlib import Path
 from memory3.formats.readers.tables import table_lines
 
 SUFFIXES = (".doc", ".dot", ".xls", ".xlt", ".ppt", ".pps")
-ENCRYPTED = "it is encrypted: store it without a password"
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _ZIPPED = (
     ("word/", f"{_OFFICE}.wordprocessingml.document"),

@@ -12,6 +12,8 @@ import re
 import string
 import zipfile
 
+from memory3.errors import InvalidInput
+
 _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
 """The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
 SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
@@ -38,7 +40,7 @@ def hide(data: bytes, suffix: str) -> bytes:
     copy = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(copy, "w") as hidden:
         if (size := sum(part.file_size for part in archive.infolist())) > LARGEST_BYTES:
-            raise ValueError(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
+            raise InvalidInput(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
         for name in dict.fromkeys(archive.namelist()):
             part = archive.read(name)
             hidden.writestr(name, _hidden_in_xml(part, _ZIPPED[suffix]) if _TEXT_PARTS.fullmatch(name) else part)
