@@ -40,10 +40,19 @@ class ItemPart(Tolerant):
 
 
 class Item(Tolerant):
-    """A message, a call of a tool, what it returned, or reasoning, which is not read. id, status: not read."""
+    """A message, a call of a tool, what it returned, or reasoning, which is not read. status: not read.
+
+    id: read of an item_reference alone, which stands for the item of this id that is kept.
+    """
 
     type: Literal[
-        "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "reasoning",
+        "item_reference",
     ] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[ItemPart] = ""
@@ -61,6 +70,8 @@ class Item(Tolerant):
             raise ValueError("a message must have a role: system, developer, user or assistant")
         if self.type in ("function_call", "custom_tool_call") and not self.name:
             raise ValueError("a call must have a name")
+        if self.type == "item_reference" and not self.id:
+            raise ValueError("an item_reference must have the id of an item")
         return self
 
     def message(self) -> ChatMessage | None:
@@ -210,9 +221,9 @@ class ResponseRequest(Drawn):
         """Of the conversation; empty without one."""
         return self.conversation.id if isinstance(self.conversation, ConversationName) else self.conversation or ""
 
-    def chat(self, past: Iterable[Item]) -> ChatRequest:
-        """The same request of chat completions, behind the items of the past. Raises InvalidInput."""
-        messages = [found for item in (*past, *self.items) if (found := item.message())]
+    def chat(self, items: Iterable[Item]) -> ChatRequest:
+        """The same request of chat completions, about these items: the past and the input. Raises InvalidInput."""
+        messages = [found for item in items if (found := item.message())]
         if not messages:
             raise InvalidInput("input: is empty: give a text or a message")
         if self.instructions:

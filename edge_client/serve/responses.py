@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -98,6 +98,17 @@ class Memo:
         self._kept.move_to_end(name)
         return found
 
+    def resolved(self, items: Iterable[Item]) -> list[Item]:
+        """The items, with the kept ones in place of references to them; raises ApiError where one is not kept."""
+        return [self._item(item.id) if item.type == "item_reference" else item for item in items]
+
+    def _item(self, name: str) -> Item:
+        for kept in reversed(self._kept.values()):
+            for item in reversed(kept.items):
+                if item.id == name:
+                    return item
+        raise ApiError(404, f"there is no item {name!r}: it was deleted, forgotten or never kept", code="not_found")
+
     def drop(self, name: str) -> None:
         """Forget one that is there."""
         del self._kept[name], self._sizes[name]
@@ -123,12 +134,13 @@ def response_routes(answering: Answering) -> APIRouter:
         """Answer an input, or a conversation that is kept here."""
         before = past(body)
         items = list(before.items) if before else []
-        chat = body.chat(items)
+        own = memo.resolved(body.items)
+        chat = body.chat([*items, *own])
         stream = await anyio.to_thread.run_sync(answering.prepare, chat)
 
         def finished(answer: dict[str, Any]) -> None:
             """Keep what was answered."""
-            new = [item.named() for item in body.items] + [Item.model_validate(one) for one in answer["output"]]
+            new = [item.named() for item in own] + [Item.model_validate(one) for one in answer["output"]]
             if body.store:
                 memo.keep(Kept(answer, [*items, *new], len(items)))
             if before is not None and body.conversation_id in memo:  # it may have been deleted meanwhile
@@ -167,7 +179,8 @@ def response_routes(answering: Answering) -> APIRouter:
     async def begin(body: Items) -> dict[str, Any]:
         """Begin a conversation, with items or without."""
         about = {"id": new_id("conv"), "object": "conversation", "created_at": int(time.time())}
-        memo.keep(kept := Kept({**about, "metadata": body.metadata}, [item.named() for item in body.items]))
+        items = [item.named() for item in memo.resolved(body.items)]
+        memo.keep(kept := Kept({**about, "metadata": body.metadata}, items))
         return kept.body
 
     @router.get("/v1/conversations/{conversation_id}", responses=ok(ConversationObject))
@@ -193,7 +206,7 @@ def response_routes(answering: Answering) -> APIRouter:
     async def add(conversation_id: str, body: Items) -> dict[str, Any]:
         """Add items to a conversation."""
         kept = memo.get(conversation_id, "conversation")
-        kept.items += (added := [item.named() for item in body.items])
+        kept.items += (added := [item.named() for item in memo.resolved(body.items)])
         memo.keep(kept)
         return _listed(added, len(added), "", "asc")
 

@@ -86,6 +86,21 @@ def test_a_response_goes_on_from_an_earlier_one_without_its_instructions(server:
     assert [(one.type, one.content[0].text) for one in own] == [("message", "So?")]
 
 
+def test_a_reference_to_a_kept_item_is_read_as_the_item(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input=QUESTION, max_output_tokens=4)
+    question: Any = {"role": "user", "content": QUESTION}
+    further: Any = {"role": "user", "content": "And?"}
+    reference: Any = {"type": "item_reference", "id": first.output[0].id}
+    referred = client.responses.create(model=MODEL, input=[question, reference, further], max_output_tokens=8)
+    given: Any = {"role": "assistant", "content": first.output_text}
+    written = client.responses.create(model=MODEL, input=[question, given, further], max_output_tokens=8)
+    assert referred.output_text == written.output_text
+    listed = client.responses.input_items.list(referred.id, order="asc").data
+    assert [one.type for one in listed] == ["message"] * 3
+    begun = client.conversations.create(items=[reference])
+    assert [one.type for one in client.conversations.items.list(begun.id).data] == ["message"]
+
+
 def test_a_conversation_grows_by_its_responses(server: AppProcess, client: OpenAI) -> None:
     begun = client.conversations.create(items=[{"type": "message", "role": "user", "content": "The code is 777."}])
     for asking in ("Which code?", "Sure?"):
@@ -171,7 +186,8 @@ def test_a_custom_tool_gets_a_text_of_its_grammar(
 
 def test_a_custom_tool_without_a_grammar_is_called_with_any_text() -> None:
     tools = [{"type": "custom", "name": "math"}, ADD]
-    chat = ResponseRequest.model_validate({"input": "x", "tools": tools, "tool_choice": "required"}).chat([])
+    body = ResponseRequest.model_validate({"input": "x", "tools": tools, "tool_choice": "required"})
+    chat = body.chat(body.items)
     forms = call_schema(chat.callable_tools())["anyOf"]
     assert [[*form["properties"]] for form in forms] == [["name", "input"], ["name", "arguments"]]
     for text, expected in (
@@ -214,7 +230,9 @@ def test_an_answer_is_json_of_the_schema(client: OpenAI) -> None:
         ({"input": [{"content": "x"}]}, 400, "a message must have a role"),
         ({"input": [{"type": "function_call"}]}, 400, "a call must have a name"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input_text"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, 400, "function_call_output"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, 400, "function_call_output"),
+        ({"input": [{"type": "item_reference"}]}, 400, "must have the id of an item"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, 404, "there is no item 'x'"),
         ({"previous_response_id": "a", "conversation": "b"}, 400, "either previous_response_id or"),
         ({"conversation": "b"}, 404, "there is no conversation 'b'"),
         ({"text": {"format": {"type": "json_schema"}}}, 400, "must hold the schema"),
@@ -263,7 +281,7 @@ async def test_a_stream_that_fails_ends_with_a_response_that_says_why() -> None:
         raise ApiError(503, "the service is gone", code="unavailable")
 
     body = ResponseRequest(input="x")
-    form, sent = ResponseForm(body, body.chat([]), MODEL), list[dict[str, Any]]()
+    form, sent = ResponseForm(body, body.chat(body.items), MODEL), list[dict[str, Any]]()
     with pytest.raises(ApiError) as failed:
         sent += [event async for event in form.events(events(), lambda _: None)]
     last = form.failure(failed.value)
