@@ -189,6 +189,11 @@ def with_ignored(response: Response, body: Tolerant) -> Response:
     return response
 
 
+def as_line(value: dict[str, Any]) -> str:
+    """JSON in ASCII: many clients take U+0085, U+2028 and U+2029 within an event for the end of its line."""
+    return json.dumps(value, separators=(",", ":"))
+
+
 def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceResponse:
     """Server-sent events, each a JSON value, the last one [DONE]; an error ends the stream early. Closes `values`."""
 
@@ -196,9 +201,9 @@ def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceRes
         async with aclosing(values):
             try:
                 async for value in values:
-                    yield {"data": json.dumps(value, ensure_ascii=False, separators=(",", ":"))}
+                    yield {"data": as_line(value)}
             except Exception as error:  # the status was sent long ago
-                yield {"data": json.dumps(body_of(error)[1])}
+                yield {"data": as_line(body_of(error)[1])}
         yield {"data": "[DONE]"}
 
     return EventSourceResponse(sent(), ping=PING_S, sep="\n")

@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse
 
-from edge_client.serve.completions import PING_S, Answering, file_citation, whole_outcome, with_ignored
+from edge_client.serve.completions import PING_S, Answering, as_line, file_citation, whole_outcome, with_ignored
 from edge_client.serve.items import Item, Items, ResponseRequest, new_id
 from edge_client.serve.refusals import ApiError, body_of
 from edge_client.serve.requests import ChatRequest, Custom
@@ -347,7 +347,7 @@ def _typed_events(form: ResponseForm, values: AsyncGenerator[dict[str, Any], Non
     """Server-sent events that have their `type` as name; an error ends the stream. Closes `values`."""
 
     def sent(value: dict[str, Any]) -> dict[str, str]:
-        return {"event": value["type"], "data": json.dumps(value, ensure_ascii=False, separators=(",", ":"))}
+        return {"event": value["type"], "data": as_line(value)}
 
     async def stream() -> AsyncGenerator[dict[str, str], None]:
         async with aclosing(values):

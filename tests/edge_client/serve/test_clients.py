@@ -8,6 +8,8 @@ import pytest
 from testing.processes import AppProcess
 from tests.edge_client.http_calls import MESSAGES, call, post, refused
 
+LINES: Any = {"type": "json_schema", "name": "lines", "schema": {"const": "a\u2028b\u2029c\x85d"}}
+
 
 def embedded(server: AppProcess, **fields: Any) -> Any:
     return call(server.port, "POST", "/v1/embeddings", json.dumps({"input": "Lima", **fields}))
@@ -99,6 +101,26 @@ def test_head_is_answered_where_get_is_and_other_methods_name_the_right_one(serv
         assert refused(reply) == (405, "method_not_allowed"), path
         assert reply.headers["allow"] == allowed
     assert call(server.port, "DELETE", "/v1/nothing").status == 404
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "delta"),
+    [
+        ("chat/completions", {"messages": MESSAGES, "response_format": {**LINES, "json_schema": LINES}}, ""),
+        ("responses", {"input": "x", "text": {"format": LINES}}, "response.output_text.delta"),
+    ],
+)
+def test_a_stream_has_no_character_that_clients_take_for_the_end_of_a_line(
+    server: AppProcess, route: str, fields: dict[str, Any], delta: str
+) -> None:
+    sent = call(server.port, "POST", f"/v1/{route}", json.dumps({**fields, "stream": True})).text
+    events = [json.loads(line[6:]) for line in sent.splitlines() if line.startswith("data: {")]
+    pieces = [
+        one["delta"] if delta else one["choices"][0]["delta"].get("content", "")
+        for one in events
+        if one.get("type", "") == delta
+    ]
+    assert json.loads("".join(pieces)) == LINES["schema"]["const"]
 
 
 def test_dimensions_other_than_the_embedders_are_refused(server: AppProcess) -> None:
