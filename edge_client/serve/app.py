@@ -27,7 +27,7 @@ from edge_client.model import EdgeModel
 from edge_client.retrieval import names_of
 from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
-from edge_client.serve.refusals import DOCUMENTS, Guard, install
+from edge_client.serve.refusals import DOCUMENTS, Guard, JsonRoute, install
 from edge_client.serve.requests import BASE_NAME, Correction, EmbeddingRequest
 from edge_client.serve.responses import response_routes
 from edge_client.serve.schema import (
@@ -105,7 +105,7 @@ class _Page(StaticFiles):
 
 def model_routes(answering: Answering) -> APIRouter:
     """/v1/models, /v1/embeddings and /health."""
-    router = APIRouter()
+    router = APIRouter(route_class=JsonRoute)
     model, embedder, queue = answering.model, answering.model.engine.recaller.embedder, answering.queue
     manifest, memory, created = model.bundle.manifest, model.bundle.config.memory, int(time.time())
 
@@ -198,7 +198,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
 
 def local_routes(model: EdgeModel) -> APIRouter:
     """/v1/local: the documents that this device remembers. They are not sent to the service."""
-    router, one_at_a_time = APIRouter(), anyio.Lock()
+    router, one_at_a_time = APIRouter(route_class=JsonRoute), anyio.Lock()
 
     @router.get(DOCUMENTS, responses=ok(DocumentList))
     async def listed() -> dict[str, Any]:

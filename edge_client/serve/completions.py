@@ -22,7 +22,7 @@ from sse_starlette import EventSourceResponse
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.retrieval import names_of
-from edge_client.serve.refusals import ApiError, body_of
+from edge_client.serve.refusals import ApiError, JsonRoute, body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest, Custom, Grammars, Tolerant
 from edge_client.serve.schema import ChatCompletion, TextCompletion, ok
 from edge_client.settings import EdgeSettings
@@ -157,7 +157,7 @@ class Answering:
 
 def completion_routes(answering: Answering) -> APIRouter:
     """Both routes. A request counts in the queue until its response is sent, complete or not."""
-    router = APIRouter(dependencies=[Depends(answering.admitted)])
+    router = APIRouter(route_class=JsonRoute, dependencies=[Depends(answering.admitted)])
     bundle = answering.model.bundle
 
     async def answer(form: _Text, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's format, and the guard that checks requests before every route.
+"""Errors in OpenAI's format, bodies as routes read them, and the guard that checks requests before every route.
 
 The guard looks at host name, origin, key and the body's size. It is plain ASGI: a page of another site can reach
 127.0.0.1 through its visitor's browser, by its own name (DNS rebinding) or by ours, so both names are looked at.
@@ -7,13 +7,15 @@ The guard looks at host name, origin, key and the body's size. It is plain ASGI:
 from __future__ import annotations
 
 import hmac
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edge_client.errors import ContextFull, ModelClosed, RetrievalError, SessionBusy
 from edge_client.serve.access import ServeSettings, is_own, own_names
 from memory3.errors import InvalidInput, Memory3Error, MissingFile
+from memory3.text.tokenizer import well_formed
 
 log = logging.getLogger("edge_client.serve")
 
@@ -44,7 +47,13 @@ _REASONS: Mapping[str, tuple[int, str]] = {
     "DEADLINE_EXCEEDED": (504, "service_error"),
 }
 """Status of a RetrievalError by its reason; else 503 if the service did not answer."""
-_ROUTING = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_ROUTING = {
+    400: "invalid_value",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+    415: "unsupported_encoding",
+}
 
 _TOO_LARGE = "the body is larger than {} bytes: send less"
 
@@ -190,6 +199,32 @@ def _field(problem: Mapping[str, Any], body: Any) -> tuple[Any, ...]:
 
 def _message(problem: Mapping[str, Any]) -> str:
     return str(problem["msg"]).removeprefix("Value error, ")
+
+
+class _Body(Request):
+    async def json(self) -> Any:
+        """The body; "?" for half a surrogate pair, which a string has that JavaScript cut. Raises HTTPException."""
+        if (encoding := self.headers.get("content-encoding", "identity")) != "identity":
+            raise HTTPException(415, f"the body is encoded as {encoding}: send it as it is")
+        try:
+            return json.loads(well_formed(json.dumps(await super().json(), ensure_ascii=False)))
+        except json.JSONDecodeError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, f"the body cannot be read: {error}") from error
+
+
+class JsonRoute(APIRoute):
+    """A route whose body can be answered and stored: all of its strings can be encoded."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See the base class."""
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(_Body(request.scope, request.receive))
+
+        return handler
 
 
 class Guard:

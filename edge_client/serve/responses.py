@@ -21,7 +21,7 @@ from sse_starlette import EventSourceResponse
 
 from edge_client.serve.completions import PING_S, Answering, as_line, file_citation, whole_outcome, with_ignored
 from edge_client.serve.items import Item, Items, ResponseRequest, new_id
-from edge_client.serve.refusals import ApiError, body_of
+from edge_client.serve.refusals import ApiError, JsonRoute, body_of
 from edge_client.serve.requests import ChatRequest, Custom
 from edge_client.serve.schema import (
     ConversationObject,
@@ -116,7 +116,7 @@ class Memo:
 
 def response_routes(answering: Answering) -> APIRouter:
     """All routes. A request of an answer counts in the queue until its response is sent, complete or not."""
-    router, memo = APIRouter(), Memo()
+    router, memo = APIRouter(route_class=JsonRoute), Memo()
 
     def past(body: ResponseRequest) -> Kept | None:
         """What the response goes on from."""

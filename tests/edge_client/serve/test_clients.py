@@ -1,5 +1,6 @@
 """What clients of OpenAI's interface rely on beside the answers: special values, errors, methods, bytes."""
 
+import gzip
 import json
 from typing import Any
 
@@ -8,6 +9,9 @@ import pytest
 from testing.processes import AppProcess
 from tests.edge_client.http_calls import MESSAGES, call, post, refused
 
+HALF = "cut\ud83d"
+"""As JavaScript leaves it: the first half of a surrogate pair."""
+TOOL: Any = {"type": "function", "function": {"name": HALF, "parameters": {"type": "object", "properties": {}}}}
 LINES: Any = {"type": "json_schema", "name": "lines", "schema": {"const": "a\u2028b\u2029c\x85d"}}
 
 
@@ -38,6 +42,44 @@ def test_a_body_in_chunks_is_read_up_to_the_limit(server: AppProcess) -> None:
     large = (b"x" * 65_536 for _ in range(17))
     assert refused(call(server.port, "POST", "/v1/chat/completions", large)) == (413, "body_too_large")
     assert call(server.port, "GET", "/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("chat/completions", {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "max_tokens": 60}),
+        ("responses", {"input": "x", "instructions": HALF, "metadata": {HALF: HALF}, "max_output_tokens": 1}),
+        ("responses", {"input": "x", "instructions": HALF, "stream": True, "max_output_tokens": 1}),
+        ("conversations", {"items": [{"role": "user", "content": HALF}]}),
+        ("embeddings", {"input": HALF}),
+    ],
+)
+def test_a_string_that_was_cut_within_a_character_is_read(server: AppProcess, route: str, body: Any) -> None:
+    reply = call(server.port, "POST", f"/v1/{route}", json.dumps(body))
+    assert reply.status == 200, reply.text
+    if route == "conversations":
+        items = call(server.port, "GET", f"/v1/conversations/{reply.json()['id']}/items").json()["data"]
+        assert items[0]["content"][0]["text"] == "cut?"
+    if body.get("stream"):
+        assert "response.incomplete" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "error"),
+    [
+        (gzip.compress(b"{}"), {"Content-Encoding": "gzip"}, (415, "unsupported_encoding", "encoded as gzip")),
+        (b'{"prompt": "\xff"}', {}, (400, "invalid_value", "can't decode byte 0xff")),
+        (b'{"prompt": ' + b"[" * 100_000, {}, (400, "invalid_value", "recursion")),
+        (b'{"seed": ' + b"9" * 5000 + b"}", {}, (400, "invalid_value", "4300 digits")),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_with_the_cause(
+    server: AppProcess, body: bytes, headers: dict[str, str], error: tuple[int, str, str]
+) -> None:
+    reply = call(server.port, "POST", "/v1/completions", body, **headers)
+    status, code, said = error
+    assert refused(reply) == (status, code)
+    assert said in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
