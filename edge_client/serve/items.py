@@ -124,11 +124,12 @@ class ResponseTool(BaseModel, extra="allow", frozen=True):
     name: str = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
     format: ToolFormat = ToolFormat()
 
     def as_tool(self) -> Tool:
         """The same in a chat request."""
-        about = self.model_dump(include={"name", "description", "parameters"}, exclude_none=True)
+        about = self.model_dump(include={"name", "description", "parameters", "strict"}, exclude_none=True)
         if self.type == "function":
             return Tool(function=Function.model_validate(about))
         if self.type != "custom":
@@ -160,6 +161,7 @@ class TextFormat(Tolerant):
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool = False
 
     @model_validator(mode="after")
     def _has_schema(self) -> TextFormat:
@@ -169,7 +171,8 @@ class TextFormat(Tolerant):
 
     def as_response_format(self) -> ResponseFormat:
         """The same in a chat request."""
-        return ResponseFormat(type=self.type, json_schema={"schema": self.schema_} if self.schema_ is not None else {})
+        schema = {} if self.schema_ is None else {"schema": self.schema_, "strict": self.strict}
+        return ResponseFormat(type=self.type, json_schema=schema)
 
 
 class TextOptions(Tolerant):

@@ -58,11 +58,16 @@ class Grammars:
         file, end = self._bundle.folder / "tokenizer.json", self._bundle.tokenizer.end_of_turn_id
         return LLTokenizer(str(file), n_vocab=self._bundle.config.vocabulary, eos_token=end)
 
-    def of_schema(self, schema: dict[str, Any]) -> GrammarConstraint:
-        """JSON of a schema. Raises InvalidInput for one that cannot be used."""
+    def of_schema(self, schema: dict[str, Any], *, strict: bool = False) -> GrammarConstraint:
+        """JSON of a schema. Raises InvalidInput for one that cannot be used.
+
+        strict: as OpenAI's, what llguidance does not enforce, such as uniqueItems, is refused instead of ignored.
+        """
         # Without free white space, a small model cannot fill its answer with it.
-        convert = partial(LLMatcher.grammar_from_json_schema, overrides={"whitespace_flexible": False})
-        return self._constraint("JSON schema", json.dumps(schema), convert)
+        convert = partial(
+            LLMatcher.grammar_from_json_schema, overrides={"whitespace_flexible": False, "lenient": not strict}
+        )
+        return self._constraint("strict JSON schema" if strict else "JSON schema", json.dumps(schema), convert)
 
     def of_syntax(self, grammar: Grammar) -> GrammarConstraint:
         """A text of a Lark grammar or a regular expression. Raises InvalidInput for one that cannot be used."""
@@ -88,6 +93,7 @@ class Function(BaseModel, extra="allow", frozen=True):
     name: str = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
     arguments: str = "{}"
 
 
@@ -300,7 +306,7 @@ class _Sampled(Drawn):
         form = self.response_format
         schemas = {"text": None, "json_object": {"type": "object"}, "json_schema": form.json_schema.get("schema")}
         schema = schemas[form.type]
-        return None if schema is None else grammars.of_schema(schema)
+        return None if schema is None else grammars.of_schema(schema, strict=bool(form.json_schema.get("strict")))
 
 
 class ChatRequest(_Sampled):
@@ -348,8 +354,10 @@ class ChatRequest(_Sampled):
         """See the base class; of a call if one is required."""
         if custom := self.custom_tool():
             return grammars.of_syntax(custom.format.grammar) if custom.format.grammar else None
-        tools = self.callable_tools()
-        return grammars.of_schema(call_schema(tools)) if tools else super().constraint(grammars)
+        if tools := self.callable_tools():
+            strict = all(isinstance(tool, Function) and tool.strict for tool in tools)
+            return grammars.of_schema(call_schema(tools), strict=strict)
+        return super().constraint(grammars)
 
     def called(self, text: str) -> Function | Custom | None:
         """The call that a complete answer is; None if it is text."""

@@ -72,6 +72,7 @@ def test_a_string_that_was_cut_within_a_character_is_read(server: AppProcess, ro
         (b'{"prompt": ' + b"[" * 100_000, {}, (400, "invalid_value", "recursion")),
         (b'{"seed": ' + b"9" * 5000 + b"}", {}, (400, "invalid_value", "4300 digits")),
     ],
+    ids=["gzip", "latin-1", "nested", "digits"],
 )
 def test_a_body_that_cannot_be_read_is_refused_with_the_cause(
     server: AppProcess, body: bytes, headers: dict[str, str], error: tuple[int, str, str]

@@ -378,6 +378,39 @@ def test_json_of_a_schema_comes_even_from_random_weights(server: AppProcess) -> 
     assert asked(server, max_tokens=80, response_format=wanted)["memory"]["refused"] is True
 
 
+@pytest.mark.parametrize(
+    ("form", "named"),
+    [
+        ({"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "uniqueItems": True}, "uniqueItems"),
+        ({"const": 1, "not": {"type": "string"}}, "not"),
+        ({"enum": ["a"], "propertyNames": {"type": "string"}, "type": ["object", "string"]}, "propertyNames"),
+        ({"oneOf": [{"enum": ["a", "b"]}, {"enum": ["b"]}]}, "oneOf"),
+        ({"type": "string", "format": "password", "maxLength": 2}, "password"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_enforced_of_a_schema_is_ignored_and_refused_where_it_is_strict(
+    server: AppProcess, form: dict[str, Any], named: str
+) -> None:
+    schema = {"type": "object", "properties": {"x": form}, "required": ["x"], "additionalProperties": False}
+    function = {"name": "f", "parameters": schema}
+    chat = ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 80})
+    response = ("/v1/responses", {"input": QUESTION, "max_output_tokens": 80})
+    for strict in (False, True):
+        strictly = {"strict": True} if strict else {}
+        for (path, body), fields in (
+            (chat, {"response_format": {"type": "json_schema", "json_schema": {"schema": schema, **strictly}}}),
+            (chat, {"tools": [{"function": {**function, **strictly}}], "tool_choice": "required"}),
+            (response, {"text": {"format": {"type": "json_schema", "schema": schema, **strictly}}}),
+            (response, {"tools": [{"type": "function", **function, **strictly}], "tool_choice": "required"}),
+        ):
+            reply = call(server.port, "POST", path, json.dumps({**body, **fields}))
+            assert reply.status == (400 if strict else 200), reply.text
+            if strict:
+                assert "the strict JSON schema cannot be used" in reply.json()["error"]["message"]
+                assert named in reply.json()["error"]["message"]
+
+
 def test_completions_go_on_with_the_text_as_it_is(client: OpenAI) -> None:
     whole = client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9)
     with client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9, stream=True) as stream:
