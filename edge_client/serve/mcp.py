@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -29,10 +30,8 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
     turn = anyio.Lock()  # what writes
 
     async def in_thread(call: Callable[[], T]) -> T:
-        try:
+        with _tool_errors():
             return await anyio.to_thread.run_sync(call)
-        except Memory3Error as error:  # of another one the client gets no message
-            raise ToolError(described(error)) from error
 
     @server.tool()
     async def search(query: str) -> list[dict[str, Any]]:
@@ -48,7 +47,9 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
     async def ask(question: str, max_tokens: int = 256) -> dict[str, Any]:
         """A short answer from what is remembered, and the passages that it was read from, or else all retrieved."""
         cite = model.engine.decoder.backend.records_queries
-        result = await in_thread(lambda: model.ask(question, max_tokens=max_tokens, citations=cite))
+        stream = await in_thread(lambda: model.generate(question, max_tokens=max_tokens, citations=cite))
+        with _tool_errors():
+            result = await stream.aresult()  # a call that is cancelled ends the answer
         read = [_passage(m) for m in result.cited or result.memories]
         return {"answer": result.text, "refused": result.refused, "verdict": result.verdict, "read": read}
 
@@ -81,6 +82,15 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
             return {"forgotten": await in_thread(lambda: model.forget(key, knowledge_base=knowledge_base))}
 
     return server
+
+
+@contextmanager
+def _tool_errors() -> Iterator[None]:
+    """Report what the model raises on purpose; of another error the client gets no message."""
+    try:
+        yield
+    except Memory3Error as error:
+        raise ToolError(described(error)) from error
 
 
 def _passage(memory: MemoryRead) -> dict[str, Any]:

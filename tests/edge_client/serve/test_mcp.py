@@ -1,17 +1,22 @@
 """`edge-client mcp` as a program sees it: the official client over standard input and output."""
 
+import asyncio
 import json
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 from mcp import Client, StdioServerParameters, stdio_client
 
+from edge_client.errors import Cancellation
 from edge_client.model import EdgeModel
 from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.serve.mcp import make_server
-from edge_client.stream import Recalled, Result, Span, Statistics
+from edge_client.stream import AnswerStream, Event, Recalled, Result, Span, Statistics, Token
 from memory3.files.bundle import Bundle
 from testing.programs import ROOT
 
@@ -55,7 +60,36 @@ async def test_ask_names_what_the_answer_was_read_from_or_else_all_that_was_retr
     model.engine.decoder.backend.records_queries = True
     async with Client(make_server(model)) as client:
         for spans, named in (((Span(0, 5, shed, 0.4),), ["shed"]), ((), ["cabin", "shed"])):
-            model.ask.return_value = Result("below", "end", Statistics(), False, spans=spans, recalls=(recall,))
+            result = Result("below", "end", Statistics(), False, spans=spans, recalls=(recall,))
+            model.generate.return_value.aresult = AsyncMock(return_value=result)
             answer = value(await client.call_tool("ask", {"question": "Where is the key?"}))
             assert [one["key"] for one in answer["read"]] == named
-    assert model.ask.call_args.kwargs["citations"]
+    assert model.generate.call_args.kwargs["citations"]
+
+
+async def test_a_call_that_is_cancelled_ends_its_answer() -> None:
+    begun, over, cancellation = threading.Event(), threading.Event(), Cancellation()
+
+    class Endless:
+        recalled = ()
+
+        def events(self) -> Iterator[Event]:
+            while not cancellation.cancelled():
+                begun.set()
+                yield Token(1, "on")
+                time.sleep(0.001)
+
+        def keep(self, tokens: int) -> None:
+            """Nothing is kept."""
+
+    stream = AnswerStream(Endless(), cancellation, over.set)
+    model = Mock(EdgeModel, engine=Mock(), generate=Mock(return_value=stream))
+    model.ask.side_effect = lambda *_, **__: stream.result()
+    try:
+        async with Client(make_server(model)) as client:
+            asking = asyncio.create_task(client.call_tool("ask", {"question": "Where is the key?"}))
+            assert await asyncio.to_thread(begun.wait, 10)
+            asking.cancel()
+            assert await asyncio.to_thread(over.wait, 10)
+    finally:
+        stream.cancel()
