@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
 
 from edge_client.errors import described
 from edge_client.local.folder import DEFAULT_NAME
@@ -21,6 +22,9 @@ INSTRUCTIONS = (
     "Documents that this device remembers, and a small model that answers from them. Search returns passages; ask "
     "answers in a few words and names its sources. Nothing that is remembered leaves the device."
 )
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+"""Programs ask before they call a tool that says nothing about itself: it may change anything anywhere."""
 T = TypeVar("T")
 
 
@@ -33,7 +37,7 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
         with _tool_errors():
             return await anyio.to_thread.run_sync(call)
 
-    @server.tool()
+    @server.tool(annotations=READS)
     async def search(query: str) -> list[dict[str, Any]]:
         """Passages of the remembered documents that are nearest to a query, best first."""
         if not query.strip():
@@ -43,7 +47,7 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
             raise ToolError(found.error)
         return [_passage(memory) for memory in found.read]
 
-    @server.tool()
+    @server.tool(annotations=READS)
     async def ask(question: str, max_tokens: int = 256) -> dict[str, Any]:
         """A short answer from what is remembered, and the passages that it was read from, or else all retrieved."""
         cite = model.engine.decoder.backend.records_queries
@@ -53,13 +57,13 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
         read = [_passage(m) for m in result.cited or result.memories]
         return {"answer": result.text, "refused": result.refused, "verdict": result.verdict, "read": read}
 
-    @server.tool()
+    @server.tool(annotations=WRITES)
     async def remember(text: str, key: str, title: str = "") -> dict[str, int]:
         """Remember a text under a name; one of the same name is replaced. Returns its number of memories."""
         async with turn:
             return {"memories": await in_thread(lambda: model.remember(text, key=key, title=title))}
 
-    @server.tool(name="list")
+    @server.tool(name="list", annotations=READS)
     async def documents() -> list[dict[str, Any]]:
         """The documents that this device remembers."""
         found = await in_thread(model.local.documents)
@@ -75,7 +79,7 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
             for name, one in each
         ]
 
-    @server.tool()
+    @server.tool(annotations=WRITES)
     async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, bool]:
         """Forget a document by its key, file name or title; whether it was there."""
         async with turn:

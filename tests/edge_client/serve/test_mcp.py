@@ -36,6 +36,9 @@ async def test_the_tools_remember_list_search_answer_and_forget(tiny: Bundle, tm
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {*tools} == {"search", "ask", "remember", "list", "forget"}
         assert all(tool.description for tool in tools.values())
+        told = {name: tool.annotations for name, tool in tools.items()}
+        assert {name for name, one in told.items() if one and one.read_only_hint} == {"search", "ask", "list"}
+        assert {name for name, one in told.items() if one and one.destructive_hint} == {"remember", "forget"}
         assert value(await client.call_tool("list", {})) == []
         note = {"text": "The key lies below.", "key": "cabin", "title": "Cabin"}
         assert value(await client.call_tool("remember", note)) == {"memories": 1}
