@@ -40,6 +40,7 @@ async def test_the_tools_remember_list_search_answer_and_forget(tiny: Bundle, tm
         assert {name for name, one in told.items() if one and one.read_only_hint} == {"search", "ask", "list"}
         assert {name for name, one in told.items() if one and one.destructive_hint} == {"remember", "forget"}
         assert value(await client.call_tool("list", {})) == []
+        assert value(await client.call_tool("search", {"query": "Where is the key?"})) == []
         note = {"text": "The key lies below.", "key": "cabin", "title": "Cabin"}
         assert value(await client.call_tool("remember", note)) == {"memories": 1}
         listed = {"knowledge_base": "mine", "key": "cabin", "title": "Cabin", "source": "Cabin", "memories": 1}
