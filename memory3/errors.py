@@ -16,7 +16,9 @@ Memory3Error                 root of everything this project raises on purpose
 
 from __future__ import annotations
 
+import copyreg
 import re
+from typing import Any
 
 
 class Memory3Error(Exception):
@@ -30,6 +32,10 @@ class Memory3Error(Exception):
     def __init_subclass__(cls) -> None:
         if "reason" not in vars(cls):
             cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without __init__, whose arguments args does not have: a process pool breaks on an error that it cannot read.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InvalidInput(Memory3Error, ValueError):
