@@ -248,8 +248,8 @@ class EdgeModel:
 
         While answers are computed it takes a quarter of a core at most, so that they are hardly slower.
         key: names the text; one of the same key is replaced, with all pages or rows that it had as a file; an equal one
-        costs nothing. Returns the number of its memories. Raises InvalidInput for a text that is empty or too long,
-        StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        costs nothing. Returns the number of its memories. Raises InvalidInput for a text that is empty or too long
+        and for an empty key, StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
         """
         document = FileDocument(key, key, title, text, metadata or {})
         outcomes = self.remember_documents([document], knowledge_base=knowledge_base)

@@ -299,6 +299,8 @@ def readable(read: FileDocument) -> str:
     """The text of a document that memories can be written of; raises InvalidInput for another."""
     if read.unreadable:
         raise InvalidInput(read.unreadable)
+    if not read.key.strip():
+        raise InvalidInput("it has no key, by which it is named as a source and forgotten")
     if len(read.text) > TEXT_LIMIT:
         raise InvalidInput(f"it has {len(read.text):,} characters, at most {TEXT_LIMIT:,}: cut it into several")
     if "\0" in read.text:

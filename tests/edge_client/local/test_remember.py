@@ -249,6 +249,9 @@ def test_a_text_is_remembered_by_a_running_model_and_read_by_the_next_answer(tin
         )
         with pytest.raises(InvalidInput, match="no text"):
             model.remember(" ", key="empty")
+        for key in ("", " "):
+            with pytest.raises(InvalidInput, match="no key"):
+                model.remember("The key lies below the mat.", key=key)
         for text, key in (("\ud800", "half"), ("whole", "\ud800")):
             with pytest.raises(InvalidInput, match="surrogate"):
                 model.remember(text, key=key)
