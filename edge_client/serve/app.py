@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
+import numpy as np
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi import Path as PathParameter
 from starlette.concurrency import iterate_in_threadpool
@@ -27,7 +28,7 @@ from edge_client.model import EdgeModel
 from edge_client.retrieval import names_of
 from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
-from edge_client.serve.refusals import DOCUMENTS, Guard, JsonRoute, install
+from edge_client.serve.refusals import DOCUMENTS, EMBEDDINGS, Guard, JsonRoute, install
 from edge_client.serve.requests import BASE_NAME, Correction, EmbeddingRequest
 from edge_client.serve.responses import response_routes
 from edge_client.serve.schema import (
@@ -122,7 +123,7 @@ def model_routes(answering: Answering) -> APIRouter:
         """The model; any name is accepted."""
         return described(name)
 
-    @router.post("/v1/embeddings", responses=ok(EmbeddingList))
+    @router.post(EMBEDDINGS, responses=ok(EmbeddingList))
     async def embeddings(body: EmbeddingRequest) -> dict[str, Any]:
         """Unit vectors of texts, of the same embedder as the service's index."""
         if body.dimensions not in (None, embedder.dim):
@@ -130,10 +131,14 @@ def model_routes(answering: Answering) -> APIRouter:
                 f"dimensions: vectors of {embedder.name} have {embedder.dim} numbers and cannot be shortened: "
                 "omit the field"
             )
-        vectors = (await anyio.to_thread.run_sync(embedder.embed, body.texts)).astype("<f4")
+
+        def computed() -> tuple[np.ndarray, int]:
+            count = model.bundle.tokenizer.count
+            return embedder.embed(body.texts).astype("<f4"), sum(count(text) for text in body.texts)
+
+        vectors, tokens = await anyio.to_thread.run_sync(computed)
         packed = body.encoding_format == "base64"
         sent = [base64.b64encode(v.tobytes()).decode() if packed else v.tolist() for v in vectors]
-        tokens = sum(model.bundle.tokenizer.count(text) for text in body.texts)
         return {
             "object": "list",
             "model": embedder.name,

@@ -59,7 +59,7 @@ _TOO_LARGE = "the body is larger than {} bytes: send less"
 
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGEST_BODY, LARGEST_DOCUMENT = 1 << 20, 16 << 20
-DOCUMENTS = "/v1/local"
+DOCUMENTS, EMBEDDINGS = "/v1/local", "/v1/embeddings"
 # Trusted Types: no string becomes HTML, and one policy names the service worker's file.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -256,7 +256,7 @@ class Guard:
         try:
             self._check_names(headers, scope)
             self._check_key(headers, scope["path"])
-            limit = LARGEST_DOCUMENT if scope["path"] == DOCUMENTS else LARGEST_BODY
+            limit = LARGEST_DOCUMENT if scope["path"] in (DOCUMENTS, EMBEDDINGS) else LARGEST_BODY
             _check_length(headers, limit)
         except ApiError as error:
             await response_of(error)(scope, receive, sending)

@@ -23,7 +23,8 @@ from memory3.files.bundle import Bundle
 
 BASE_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 MOST_STOPS = 16
-MOST_INPUTS = 256
+MOST_INPUTS = 2048
+"""As OpenAI's: clients fill their requests up to it."""
 UNLIMITED = 1 << 31
 """Tokens of an answer without a limit: it ends with the context."""
 SEEDS = 1 << 64

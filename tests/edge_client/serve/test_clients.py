@@ -174,6 +174,13 @@ def test_dimensions_other_than_the_embedders_are_refused(server: AppProcess) -> 
     assert str(size) in reply.json()["error"]["message"]
 
 
+def test_as_many_texts_are_embedded_at_once_as_clients_send(server: AppProcess) -> None:
+    reply = embedded(server, input=["x" * 1200] * 1000)
+    assert reply.status == 200, reply.text
+    assert len(reply.json()["data"]) == 1000
+    assert "at most 2048 items" in embedded(server, input=["x"] * 2049).json()["error"]["message"]
+
+
 def test_logprobs_have_the_bytes_of_every_token(server: AppProcess) -> None:
     fields = {"logprobs": True, "top_logprobs": 20, "max_tokens": 24, "temperature": 2, "seed": 5}
     answer = post(server, {"messages": MESSAGES, **fields}).json()["choices"][0]
