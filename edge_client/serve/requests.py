@@ -141,8 +141,8 @@ def call_schema(tools: Sequence[Function | Custom]) -> dict[str, Any]:
         if isinstance(tool, Function):
             arguments = {"type": "object", "additionalProperties": False, **(tool.parameters or {})}
             # References inside a function's schema count from its own root.
-            root = f'"$ref": "#/anyOf/{number}/properties/arguments/'
-            properties["arguments"] = json.loads(json.dumps(arguments).replace('"$ref": "#/', root))
+            root = f'"$ref": "#/anyOf/{number}/properties/arguments'
+            properties["arguments"] = json.loads(json.dumps(arguments).replace('"$ref": "#', root))
         else:
             properties["input"] = {"type": "string"}
         call = {"type": "object", "properties": properties, "required": [*properties]}

@@ -198,6 +198,18 @@ def test_a_custom_tool_without_a_grammar_is_called_with_any_text() -> None:
     assert "in JSON with name and arguments, or input" in chat.conversation()[0]["content"]
 
 
+@pytest.mark.parametrize("reference", ["#", "#/$defs/leaf"])
+def test_a_reference_within_the_parameters_of_a_function_leads_to_the_same_place(reference: str) -> None:
+    leaf = {"const": 1}
+    parameters = {"$defs": {"leaf": leaf}, "properties": {"child": {"$ref": reference}}}
+    whole: Any = call_schema([Function(name="other"), Function(name="tree", parameters=parameters)])
+    found = whole
+    for step in whole["anyOf"][1]["properties"]["arguments"]["properties"]["child"]["$ref"].split("/")[1:]:
+        found = found[int(step) if isinstance(found, list) else step]
+    arguments = whole["anyOf"][1]["properties"]["arguments"]
+    assert found == (arguments if reference == "#" else leaf)
+
+
 def test_the_only_tool_to_call_gets_the_answer_as_its_input(server: AppProcess) -> None:
     tool = {"type": "custom", "name": "math"}
     ends = {"logit_bias": {"257": 100}, "max_output_tokens": 8}
