@@ -32,9 +32,9 @@ class ServeSettings(CheckedSettings):
 
     host, port: port 0 takes a free one. api_key: required by every call under /v1; without one see `access_key`.
     tls: with a certificate that the server makes. allowed_hosts: further names, besides this machine's own names and
-    addresses, under which the server may be reached. allowed_origins: other sites whose pages may call it, e.g.
-    http://127.0.0.1:5173; none by default. waiting: answers that may wait while EdgeSettings' `parallel` are computed;
-    one more is refused.
+    addresses, under which the server may be reached. allowed_origins: other sites, and programs made of pages, that
+    may call it, e.g. http://127.0.0.1:5173 or app://obsidian.md; none by default. waiting: answers that may wait while
+    EdgeSettings' `parallel` are computed; one more is refused.
     """
 
     wanted: ClassVar[dict[str, str]] = {"allowed_origins": "origins, such as http://127.0.0.1:5173"}
@@ -45,7 +45,7 @@ class ServeSettings(CheckedSettings):
     api_key: SecretStr | None = Field(default=None, min_length=1)
     tls: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[Annotated[str, Field(pattern=r"^https?://[^/*]+$")], ...] = ()
+    allowed_origins: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://[^/*]+$")], ...] = ()
     waiting: int = Field(default=16, ge=0, le=4096)
 
 

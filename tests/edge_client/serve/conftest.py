@@ -26,7 +26,7 @@ def server(tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPat
         "EDGE_CLIENT_DEADLINE_S": "20",
         "EDGE_CLIENT_PARALLEL": "1",
         "EDGE_CLIENT_SERVE_WAITING": "2",
-        "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test"]',
+        "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test", "app://obsidian.md"]',
     }
     folder = tmp_path_factory.mktemp("serve")
     with AppProcess.start(folder, tiny.folder, memories.address, environment=settings) as running:

@@ -90,9 +90,10 @@ def test_other_sites_and_other_names_are_refused(server: AppProcess) -> None:
     ):
         assert refused(post(server, body, **header)) == (403, "origin_not_allowed")
     assert post(server, body, Origin=server.url).status == 200
-    friend = post(server, body, Origin="http://friend.test")
-    assert friend.status == 200
-    assert friend.headers["access-control-allow-origin"] == "http://friend.test"
+    for origin in ("http://friend.test", "app://obsidian.md"):
+        friend = post(server, body, Origin=origin)
+        assert friend.status == 200
+        assert friend.headers["access-control-allow-origin"] == origin
     assert "access-control-allow-origin" not in post(server, body, Origin=server.url).headers
     asks = {"Access-Control-Request-Method": "POST"}
     for origin, status in (("http://evil.test", 400), ("http://friend.test", 200)):
