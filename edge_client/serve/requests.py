@@ -68,7 +68,8 @@ class Grammars:
         convert = partial(
             LLMatcher.grammar_from_json_schema, overrides={"whitespace_flexible": False, "lenient": not strict}
         )
-        return self._constraint("strict JSON schema" if strict else "JSON schema", json.dumps(schema), convert)
+        what = "JSON schema (strict: without it, what cannot be enforced is ignored)" if strict else "JSON schema"
+        return self._constraint(what, json.dumps(schema), convert)
 
     def of_syntax(self, grammar: Grammar) -> GrammarConstraint:
         """A text of a Lark grammar or a regular expression. Raises InvalidInput for one that cannot be used."""
