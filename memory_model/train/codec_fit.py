@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from rich.progress import Progress
-from torch import Tensor, nn
+from torch import Tensor
 
 from memory3.codec.codec import MemoryCodec
 from memory3.codec.native.library import installed
@@ -21,13 +22,11 @@ from memory3.codec.payload import vector_rows
 from memory3.codec.scalar import SCALAR_BITS, ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.errors import InvalidInput
-from memory3.text.chat import text_start
 from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_tables
 from memory_model.data.batches import IGNORE, Batch, BatchSource
 from memory_model.models.load import LoadedModel
-from memory_model.nn import fused
-from memory_model.nn.decoder import Decoder
+from memory_model.nn.decoder import Attention, Decoder
 from memory_model.nn.generate import read
 from memory_model.nn.writing import MemoryWriter, write_memories
 
@@ -177,36 +176,34 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
     error e of a value moves the output by W_O e; one of a key moves a score by s = q . e / sqrt(d), and the output by
     about s of its own spread, the less the wider a head's scores vary: the keys' unit is divided by their deviation.
     """
-    config = model.config
+    config, device = model.config, model.embed_tokens.weight.device
     d, group, heads = config.head_dim, config.group, config.memory.heads
-    moments = {h: torch.zeros(d, d, dtype=torch.float64) for h in heads}
-    spreads = {(h, side): torch.zeros(d, d, dtype=torch.float64) for h in heads for side in (0, 1)}
+    moments = {h: torch.zeros(d, d, dtype=torch.float64, device=device) for h in heads}
+    spreads = {(h, side): torch.zeros_like(moments[h]) for h in heads for side in (0, 1)}
     counts, rows = 0, dict.fromkeys(heads, 0)
     queries: dict[int, Tensor] = {}
 
-    def keep(layer: int, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        queries[layer] = output
+    def keep(layer: int, attention: Attention, inputs: tuple[Any, ...]) -> None:
+        """The layer's queries [H, N, d] as they meet keys: normed and rotated where the model does so."""
+        states, cos, sin = inputs[:3]
+        queries[layer] = attention.rotate(attention.project(states)[0], cos, sin)
 
-    for batch in batches:
-        projections = {n: model.blocks[n].self_attn.q_proj for n in config.memory.memory_layers}
-        handles = [q_proj.register_forward_hook(partial(keep, n)) for n, q_proj in projections.items()]
+    for batch in (one.to(str(device)) for one in batches):
         written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
-        queries.clear()
+        attentions = {n: model.blocks[n].self_attn for n in config.memory.memory_layers}
+        handles = [attention.register_forward_pre_hook(partial(keep, n)) for n, attention in attentions.items()]
         read(model, batch.ids, prefix, written.select(batch.memories), batch.chunks)
         for handle in handles:
             handle.remove()
         P, T = len(prefix), batch.ids.shape[1]
-        first = text_start(prefix, config.memory)
-        cos, sin = model.rotary(torch.arange(first, first + T))
         # A token is read while the one before it is processed: the position that predicts an answer's token.
         predicts = torch.zeros_like(batch.labels, dtype=torch.bool)
         predicts[:, :-1] = batch.labels[:, 1:] != IGNORE
         predicts &= (batch.memories >= 0).flatten(1).any(1)[:, None]
         counts += int(predicts.sum()) * group
         for head, start in zip(heads, config.memory.offsets, strict=True):
-            q = queries[head.layer].unflatten(0, (-1, P + T))[:, P:].unflatten(2, (-1, d)).transpose(1, 2)
-            own = q[:, head.head * group : (head.head + 1) * group]
-            chosen = fused.rotate(own, cos, sin).transpose(1, 2)[predicts].flatten(0, 1).double()
+            own = queries[head.layer][head.head * group : (head.head + 1) * group]
+            chosen = own.unflatten(1, (-1, P + T))[:, :, P:][:, predicts].flatten(0, 1).double()
             moments[head] += chosen.T @ chosen
             rows_of_head = slice(start, start + head.tokens)
             valid = written.valid[:, rows_of_head]
@@ -223,5 +220,6 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
             float((metric * spreads[head, side]).sum() / max(rows[head], 1))
             for side, metric in enumerate((query_metric, output_metric))
         )
-        metrics += [(query_metric / max(scores, 1e-12) ** 0.5).numpy(), (output_metric / max(spread, 1e-12)).numpy()]
+        units = query_metric / max(scores, 1e-12) ** 0.5, output_metric / max(spread, 1e-12)
+        metrics += [unit.cpu().numpy() for unit in units]
     return metrics

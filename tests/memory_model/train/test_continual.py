@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.passages import Passage, corpus_files, held_out
 from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlaps, prepare
 from memory_model.data.running_text import ContinualBatches
+from memory_model.nn.decoder import Attention
 from memory_model.train.codec_fit import reading_metrics, recipe, written_vectors
 from tests.edge_client.tiny_bundle import byte_tokenizer
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
@@ -274,3 +276,26 @@ def test_a_values_metric_is_what_the_output_projection_makes_of_an_error() -> No
     other = rng.normal(size=8)
     moved_other = sum(float(((out[:, h * 8 : (h + 1) * 8] @ other) ** 2).sum()) for h in (0, 1))
     assert error @ metrics[3] @ error / (other @ metrics[3] @ other) == pytest.approx(moved / moved_other)
+
+
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"plain_layers": (0, 2)}], ids=str)
+def test_a_keys_metric_is_of_the_queries_that_meet_it(
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(tiny_config(memory=HEADS, **changes))
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.mul_(torch.linspace(0.2, 3, len(parameter)))
+    met: list[torch.Tensor] = []  # of a layer's only memory head, one layer after the other: [4 rows, 2 queries, 15, 8]
+    attend = Attention._with_memory
+
+    def attending(self: Attention, q: torch.Tensor, *others: Any) -> torch.Tensor:
+        met.append(q[:, 0])
+        return attend(self, q, *others)
+
+    monkeypatch.setattr(Attention, "_with_memory", attending)
+    metrics = reading_metrics(model, iter([batch()]), PREFIX)
+    for queries, metric in zip(met, metrics[::2], strict=True):
+        own = queries[:, :, -6:-1].reshape(-1, 8).double()  # which predict the last five tokens
+        moment = (own.T @ own).numpy()
+        np.testing.assert_allclose(metric / np.trace(metric), moment / np.trace(moment), atol=1e-6)
