@@ -169,9 +169,9 @@ class BatchedDecoder:
         Raises InvalidInput where a sequence is full; then nothing was appended.
         """
         self._tokens.copy_(torch.as_tensor(tokens))
-        if self._longest >= self.capacity:  # an upper bound: full sequences may be idle or cleared
-            self._longest = int(self.length.where(self._tokens >= 0, 0).max())
-            if self._longest >= self.capacity:
+        if self._longest >= self.capacity:  # an upper bound: sequences may be cleared, and full ones may be idle
+            self._longest = int(self.length.max())
+            if bool(((self._tokens >= 0) & (self.length >= self.capacity)).any()):
                 raise InvalidInput(f"a sequence has {self.capacity} tokens: its cache is full")
         self._longest += 1
         return self._replayed(self._seen(self._longest))

@@ -11,6 +11,7 @@ from memory3.errors import InvalidInput
 from memory3.text.chat import text_start
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model
+from memory_model.nn import serving
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import FirstBias, greedy_and_nll
 from memory_model.nn.serving import BatchedDecoder
@@ -114,6 +115,18 @@ def test_a_full_sequence_is_refused_and_stays_as_it_was() -> None:
     engine.clear([0])
     found = engine.prefill([0], [[5, 6, 7, 8]])[0]
     torch.testing.assert_close(found, ours, atol=TOLERANCE, rtol=0)
+
+
+def test_a_sequence_that_waited_beside_a_full_one_reads_all_of_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_SHORTEST", 8)
+    model = tiny_model()
+    engine = BatchedDecoder(model, PREFIX, 3, 24)
+    texts = [list(range(5, 26)), list(range(30, 42)), [50, 51]]
+    engine.prefill([0, 1, 2], texts)
+    engine.step([-1, -1, 7])
+    ours = engine.step([-1, 8, 9])
+    for row, text in ((1, [*texts[1], 8]), (2, [*texts[2], 7, 9])):
+        torch.testing.assert_close(ours[row], reference_logits(model, text, None)[-1], atol=TOLERANCE, rtol=0)
 
 
 def test_what_does_not_fit_is_refused() -> None:
