@@ -66,10 +66,10 @@ class Sampling:
 
     logit_bias: {token id: number added to its logit}, from -100 (never) to 100 (always).
     repetition_penalty: r > 1 makes tokens that were there unlikelier: a positive logit is divided by r, a
-    negative one multiplied (Keskar et al. 2019). frequency_penalty, presence_penalty: -2 to 2; subtracted
-    from a token's logit once for every time it was there, and once if it was there at all. All three look at
-    every token of the whole prompt as the model reads it (earlier turns, system prompt and the template's
-    scaffolding included; memories not) and of the answer so far.
+    negative one multiplied (Keskar et al. 2019); it looks at every token of the whole prompt as the model reads
+    it (earlier turns, system prompt and the template's scaffolding included; memories not) and of the answer so
+    far. frequency_penalty, presence_penalty: -2 to 2; subtracted from a token's logit once for every time it was
+    in the answer so far, and once if it was there at all.
     temperature: divides the logits; 0 takes the likeliest token and then what follows has no effect.
     top_k: keep the k likeliest tokens; 0 keeps all. top_p: of these, keep the fewest likeliest whose
     probabilities reach p of theirs. min_p: of these, keep those at least min_p times as likely as the
@@ -135,16 +135,20 @@ class Picked:
 class Sampler:
     """Draws the tokens of one answer; the same seed gives the same tokens. One thread at a time.
 
-    text: token ids of the prompt, which the penalties count; `pick` counts what it returns.
+    text: token ids of the prompt, at which the repetition penalty looks; `pick` counts what it returns.
     """
 
     def __init__(self, sampling: Sampling, vocabulary: int, text: Sequence[int] = ()) -> None:
         self.sampling = sampling
-        penalises = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty) != (1, 0, 0)
+        penalties = sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
+        self._penalises = penalties != (1, 0, 0)
         self._random = np.random.default_rng(sampling.seed)
         self._biased = np.fromiter(sampling.logit_bias, np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
-        self._counts = np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if penalises else None
+        self._there = np.zeros(vocabulary, bool)
+        self._there[np.asarray(text, np.int64)] = True
+        # Of the answer alone: every turn of a prompt ends with the token that is to end the answer.
+        self._counts = np.zeros(vocabulary, np.int64)
 
     def pick(self, logits: np.ndarray, bias: tuple[int, float] | None = None) -> Picked:
         """A token from logits float32 [vocabulary], which are not changed. bias: of one token, this once."""
@@ -159,8 +163,8 @@ class Sampler:
             reached = np.cumsum(weights)
             index = int(np.searchsorted(reached, self._random.random() * reached[-1], side="right"))
             token = int(tokens[min(index, len(weights) - 1)])
-        if self._counts is not None:
-            self._counts[token] += 1
+        self._there[token] = True
+        self._counts[token] += 1
         if self.sampling.constraint is not None:
             self.sampling.constraint.took(token)
         if self.sampling.logprobs is None:
@@ -170,15 +174,15 @@ class Sampler:
     def _changed(self, logits: np.ndarray) -> np.ndarray:
         """Logits after bias, penalties and constraint; the same array if none applies."""
         s = self.sampling
-        if self._counts is None and not len(self._biased) and s.constraint is None:
+        if not self._penalises and not len(self._biased) and s.constraint is None:
             return logits
         changed = logits.copy()
         changed[self._biased] += self._bias
-        if self._counts is not None:
-            seen = np.flatnonzero(self._counts)
-            values = changed[seen]
+        if self._penalises:
+            seen = np.flatnonzero(self._there)
+            values, counts = changed[seen], self._counts[seen]
             values = np.where(values > 0, values / s.repetition_penalty, values * s.repetition_penalty)
-            values -= s.frequency_penalty * self._counts[seen] + s.presence_penalty
+            values -= s.frequency_penalty * counts + s.presence_penalty * (counts > 0)
             changed[seen] = values
         return changed if s.constraint is None else s.constraint.allow(changed)
 

@@ -15,15 +15,16 @@ from memory3.errors import InvalidInput
 SIZE = 12
 
 
-def slow_logits(logits: list[float], options: dict[str, Any], text: list[int]) -> list[float]:
+def slow_logits(logits: list[float], options: dict[str, Any], prompt: list[int], answer: list[int]) -> list[float]:
     """Bias and penalties, token by token."""
     result = []
-    counts = Counter(text)
+    counts = Counter(answer)
     for token, logit in enumerate(logits):
         logit = float(np.float32(logit) + np.float32(options.get("logit_bias", {}).get(token, 0.0)))
-        if counts[token]:
+        if token in prompt or counts[token]:
             penalty = options.get("repetition_penalty", 1.0)
             logit = logit / penalty if logit > 0 else logit * penalty
+        if counts[token]:
             logit -= options.get("frequency_penalty", 0.0) * counts[token]
             logit -= options.get("presence_penalty", 0.0)
         result.append(logit)
@@ -84,17 +85,26 @@ def test_what_may_be_drawn_and_how_likely_is_the_definition(logits: list[float],
 
 @settings(max_examples=60, deadline=None)
 @given(logit_lists, changing, st.lists(st.integers(0, SIZE - 1), max_size=10), st.integers(1, 5))
-def test_bias_and_penalties_count_prompt_and_answer(
+def test_the_repetition_penalty_looks_at_prompt_and_answer_the_others_count_the_answer_alone(
     logits: list[float], options: dict[str, Any], prompt: list[int], steps: int
 ) -> None:
     sampler = Sampler(Sampling(**options), SIZE, prompt)
-    text, given_logits = list(prompt), np.array(logits, np.float32)
+    answer, given_logits = list[int](), np.array(logits, np.float32)
     for _ in range(steps):
-        want = slow_logits(logits, options, text)
+        want = slow_logits(logits, options, prompt, answer)
         token = sampler.pick(given_logits).id
         assert want[token] == pytest.approx(max(want), abs=1e-4)
-        text.append(token)
+        answer.append(token)
     assert given_logits.tolist() == logits, "what the decoder wrote is not changed"
+
+
+def test_the_token_that_ended_every_turn_of_a_prompt_can_end_the_answer() -> None:
+    end, other = 3, 5
+    logits = np.full(SIZE, -10, np.float32)
+    logits[[end, other]] = 5.0, 4.0
+    for penalty in ("frequency_penalty", "presence_penalty"):
+        sampler = Sampler(Sampling.of({penalty: 2.0}), SIZE, [end, other, end, end])
+        assert [sampler.pick(logits).id for _ in range(2)] == [end, other]
 
 
 @settings(max_examples=40, deadline=None)

@@ -77,7 +77,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "with log-probabilities": {"logprobs": 3},
     "drawn": {"temperature": 1.5, "seed": 7, "top_k": 5},
-    "with penalties": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "logit_bias": {70: 1.5}},
+    "with penalties": {"repetition_penalty": 1.2, "frequency_penalty": 0.1, "logit_bias": {70: 1.5}},
     "until it repeats itself": {"max_tokens": 400},
     "until it ends its turn": {"logit_bias": {257: 1.0}, "temperature": 1.0, "seed": 5, "max_tokens": 400},
 }
