@@ -20,6 +20,7 @@ from edge_client.recall.recaller import LocalSource
 from edge_client.recall.worker import Ticket
 from edge_client.retrieval import Hit
 from edge_client.stream import AnswerStream, Event, Finished, Recalled, Span, Statistics, Token
+from memory3.errors import InvalidInput
 from memory3.text.chat import Message, Prompt
 from memory3.text.verdict import Verdict
 
@@ -188,7 +189,16 @@ def document_stream(
     policy: RecallPolicy,
     hits: Sequence[Hit],
 ) -> AnswerStream:
-    """The answer to a checked prompt about the document with these memories, in their order."""
+    """The answer to a checked prompt about the document with these memories, in their order.
+
+    Raises InvalidInput for a grammar where the document is read in turns: its texts are not put together.
+    """
+    slots = engine.bundle.config.memory.memories_per_chunk
+    if sampling.constraint is not None and len(hits) > slots:
+        raise InvalidInput(
+            f"the document has {len(hits)} memories, {slots} are read at once, and several answers in JSON or another"
+            " grammar do not make one: ask for text, or without naming the document, so that the nearest are read"
+        )
     cancellation = Cancellation()
     source = DocumentAnswer(engine, prompt, messages, sampling, policy, cancellation, hits)
     stream = AnswerStream(source, cancellation, lambda: None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from edge_client.generate import loop, whole
@@ -82,6 +83,26 @@ def test_answers_of_turns_stand_below_each_other_without_refusals_and_repetition
     monkeypatch.setattr(loop.StreamText, "flush", lambda *_, **__: "I don't know.")
     result = reader.ask(QUESTION, about="List", **AT_ONCE)
     assert (result.text, result.refused) == ("I don't know.", True)
+
+
+class Letters:
+    """A grammar of one "a" and the end of the turn."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def allow(self, logits: np.ndarray) -> np.ndarray:
+        permitted = 257 if self.taken else 64
+        return np.where(np.arange(len(logits)) == permitted, logits, -np.inf)
+
+    def took(self, token: int) -> None:
+        self.taken += 1
+
+
+def test_a_grammars_answer_is_of_the_whole_document_or_refused(reader: EdgeModel) -> None:
+    assert reader.ask(QUESTION, about="short", constraint=Letters()).text == "a"
+    with pytest.raises(InvalidInput, match="29 memories, 5 are read at once"):
+        reader.ask(QUESTION, about="List", constraint=Letters())
 
 
 def test_a_document_that_is_not_there_is_named_with_those_that_are(reader: EdgeModel) -> None:
