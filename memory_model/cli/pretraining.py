@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from memory_model import terminal
-from memory_model.cli.training_data import prepared_sequences
+from memory_model.cli.training_data import files_in_words, prepared_sequences
 from memory_model.terminal import amount, console, count, share, use_threads
 
 
@@ -68,6 +68,7 @@ def pretrain(
             warmup=max(1, min(2000, steps // 20)),
             checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(),
+            mixture=files_in_words(corpus),
             rows=rows,
             stage=stage,
             seen=seen,

@@ -34,6 +34,14 @@ def training_files(
     return TrainingFiles(documents, corpus, questions, sequences, closed_book, console.print)
 
 
+def files_in_words(corpus: Path | None, *others: Path) -> str:
+    """Names and bytes of the files that batches are drawn from: a run resumes with the same."""
+    from memory_model.data.passages import corpus_files
+
+    files = [path for path in others if path.is_file()] + (corpus_files(corpus) if corpus else [])
+    return ", ".join(f"{path.name} ({path.stat().st_size} bytes)" for path in files)
+
+
 def prepared_sequences(
     memory: MemoryConfig, tokenizer: Tokenizer, corpus: Path, sequence: int, embedder: Path | None
 ) -> RetrievedSequences:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from memory_model import terminal
-from memory_model.cli.training_data import prepared_sequences, training_files
+from memory_model.cli.training_data import files_in_words, prepared_sequences, training_files
 from memory_model.data.factbook import FACTBOOK
 from memory_model.data.tasks import QUESTIONS, TASKS
 from memory_model.terminal import amount, console, count, share, use_threads
@@ -124,7 +124,7 @@ def adapt(
             cosine=cosine,
             warmup=steps // 10 if cosine else TuningPlan.warmup,
             beta=beta,
-            mixture=f"{mixture} of {sizes}",
+            mixture=f"{mixture} of {sizes} from {files_in_words(corpus, data, questions)}",
             rows=rows,
             sequence=sequence,
         )

@@ -38,7 +38,8 @@ class TuningPlan:
     (paper 5.1); cosine: from there it falls to 0 as a half cosine (6.1). codec_noise: a share of variance; codec_id: of
     a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes. So that a run resumes
     with the same: mixture, what batches are drawn from, in words; rows and sequence, of a batch of running text, and
-    the tokens of each; budget, a hash of the memory's, which `Tuner` fills in.
+    the tokens of each; budget and start, hashes of the memory's and of the adapter that it continued from (the
+    reference model of DPO), which `Tuner` fills in.
     """
 
     steps: int = 600
@@ -60,6 +61,7 @@ class TuningPlan:
     rows: int = 2
     sequence: int = 512
     budget: str = ""
+    start: str = ""
     lowest: ClassVar[float] = 0.1
 
     def rate(self, step: int) -> float:
@@ -135,7 +137,8 @@ class Tuner:
             raise InvalidInput(f"--accumulate {plan.accumulate} is no multiple of {processes()}, the processes")
         torch.manual_seed(plan.seed)
         budget = sha256(repr(model.config.memory).encode()).hexdigest()[:16]
-        self.plan, self.device = replace(plan, budget=budget), device
+        begun = start.digest if start else ""
+        self.plan, self.device = replace(plan, budget=budget, start=begun), device
         self.parameters = self.trained(model)
         if start is not None:
             load_start(model, start)

@@ -66,6 +66,18 @@ def test_a_finished_run_becomes_the_folders_adapter_and_one_kept_apart_does_not(
         assert 0 <= line["padding"] < 0.15, line["padding"]
 
 
+def test_a_run_goes_on_with_the_files_that_it_began_with(folder: ModelFolder, tmp_path: Path) -> None:
+    data, out = tmp_path / "facts.jsonl", tmp_path / "run"
+    data.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
+    begun = ("--steps", "1", "--data", str(data), "--out", str(out))
+    adapt(folder, *begun)
+    assert "finished before" in adapt(folder, *begun)
+    data.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS[1:]))
+    done = CliRunner().invoke(app, adapt_command(folder, *begun))
+    assert done.exit_code == 1
+    assert "other settings (mixture)" in " ".join(done.output.split())
+
+
 def test_other_heads_leave_the_length_of_a_reference_as_it_is(tmp_path: Path) -> None:
     made = model_with_facts(tmp_path)
     replace(made, memory=replace(made.memory, reference_tokens=64)).save()

@@ -95,6 +95,16 @@ def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Pat
     torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=1e-2)
 
 
+def test_a_run_goes_on_with_the_adapter_that_it_began_with(tmp_path: Path) -> None:
+    starts = [tuner(tmp_path / str(seed), steps=1, seed=seed).run() for seed in range(2)]
+    tuner(tmp_path / "run", steps=2, start=starts[0]).run(limit_s=0.0)
+    starts[0].save(tmp_path / "kept.safetensors")
+    assert tuner(tmp_path / "run", steps=2, start=Adapter.load(tmp_path / "kept.safetensors")).resume()
+    for other in (starts[1], None):
+        with pytest.raises(InvalidInput, match=r"\(start\)"):
+            tuner(tmp_path / "run", steps=2, start=other).resume()
+
+
 def test_an_adapter_that_does_not_fit_what_is_tuned_is_not_continued(tmp_path: Path) -> None:
     low_rank = tuner(tmp_path / "a", steps=2).run()
     same = tuner(tmp_path / "b", steps=0, start=low_rank).run()
