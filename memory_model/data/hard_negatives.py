@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from memory3.errors import InvalidInput
 from memory3.text.chat import ChatTemplate
+from memory3.text.references import title_line
 from memory3.text.refusal import SENTENCE
 from memory_model.data.conversations import Conversations, Example, FactConversations, Sizes, TrainingReference, Turns
 from memory_model.data.factbook import Question, refers_to
@@ -192,7 +193,7 @@ class Articles(HardNegativeConversations):
                 refused.append(Question(row.question, row.plausible, ""))
         self.articles: dict[str, list[tuple[TrainingReference, list[Question]]]] = {}
         for number, ((article, title, text), (answers, refused)) in enumerate(paragraphs.items()):
-            headed = f"{title}\n{text}"
+            headed = title_line(title) + text
             ids = chat.tokenizer.encode(headed)
             if answers and len(ids) <= sizes.longest:
                 self.articles.setdefault(article, []).append((TrainingReference(number, headed, ids, answers), refused))

@@ -13,7 +13,7 @@ from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
 from memory3.printable import counted
 from memory3.text.chat import ChatTemplate
-from memory3.text.references import split
+from memory3.text.references import split, title_line
 from memory3.text.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.batches import BatchSource, Mixture, parse_weights
@@ -156,7 +156,7 @@ def codec_texts(
 ) -> tuple[Mixture, list[str]]:
     """What a codec is fitted to: batches that read memories, and the texts of `references` references.
 
-    asked: questions whose texts are half of the references.
+    asked: questions whose texts are half of the references. All kinds are mixed, because the last ones measure.
     """
     corpus = files.corpus
     tasks = "facts:1,questions:2" if corpus and (corpus / PASSAGE_QUESTIONS).is_file() else "facts"
@@ -164,16 +164,14 @@ def codec_texts(
     facts_source = mixture.sources["facts"][1]
     assert isinstance(facts_source, FactConversations)
     rng, facts = random.Random(seed), [r.text for r in facts_source.references]
-    prose = list(dict.fromkeys(f"{row.title}\n{row.knowledge}" for row in asked))
+    prose = list(dict.fromkeys(title_line(row.title) + row.knowledge for row in asked))
     prose = [text for text in prose if reader.tokenizer.count(text) <= reader.config.memory.reference_tokens]
     prose = rng.sample(prose, min(references // 2, len(prose)))
     references -= len(prose)
     # Prose is more diverse than facts and loses more.
     chosen = rng.sample(facts, min(references // 3 if corpus else references, len(facts)))
-    if corpus is None:
-        return mixture, chosen + prose
     limit = reader.config.memory.reference_tokens
-    while len(chosen) < references:
+    while corpus is not None and len(chosen) < references:
         passage = rng.choice(files.passages)
         if pieces := split(passage.text, passage.title, reader.tokenizer.count, limit):
             chosen.append(rng.choice(pieces))

@@ -9,6 +9,7 @@ import pytest
 from experiments.corpus.preparing import write_rows
 from memory3.config import MemoryConfig
 from memory3.errors import InvalidInput, MissingFile
+from memory3.text.references import split
 from memory3.text.refusal import SENTENCE
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import BRIEFLY, Sizes, references_of
@@ -156,6 +157,19 @@ def test_half_of_what_a_codec_is_fitted_to_may_be_texts_of_questions(tmp_path: P
     _, texts = codec_texts(reader, TrainingFiles(data), 12, 0, ROWS)
     asked = {f"{row.title}\n{row.knowledge}" for row in ROWS}
     assert (len(texts), len(asked.intersection(texts))) == (12, 6)
+    assert 0 < len(asked.intersection(texts[-6:])) < 6, "the last ones, which measure, are of both kinds"
+
+
+def test_a_text_without_a_title_begins_as_its_memory_does(tmp_path: Path) -> None:
+    data = tmp_path / "facts.jsonl"
+    write_rows(data, [Document(d["key"], d["title"], d["text"] + f"\n{TEXT.format(1)}") for d in TOWNS])
+    memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
+    reader = Reader.of(tiny_loaded(config=tiny_config().with_memory(memory)))
+    rows = [replace(row, title="", article=row.title) for row in ROWS]
+    (expected,) = split(rows[0].knowledge, "", reader.tokenizer.count, 96)
+    assert expected in codec_texts(reader, TrainingFiles(data), 30, 0, rows)[1]
+    articles = Articles(rows, reader.chat, 1, replace(SIZES, longest=96)).articles
+    assert expected in {reference.text for held in articles.values() for reference, _ in held}
 
 
 def test_paragraphs_of_short_articles_are_read_next_to_each_other() -> None:
