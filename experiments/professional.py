@@ -72,7 +72,7 @@ def answered(subject: Subject, row: Choice, references: Sequence[str], memory: b
     began = time.process_time()
     memories = subject.bank.read([references]) if memory else None
     prompt = subject.prompt(before + row.question)
-    ids = [loaded.tokenizer.encode_next(choice) for choice in row.choices]
+    ids = [loaded.chat.encode_answer(choice) for choice in row.choices]
     if row.choices == DECISIONS:
         logits = prefilled(loaded.model, [prompt], subject.prefix, memories)[1][0]
         chosen = int(logits[[answer[0] for answer in ids]].argmax())

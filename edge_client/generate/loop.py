@@ -95,7 +95,8 @@ class Answer:
         self._drafts_from: tuple[MemoryRead, ...] = ()
         self._ends = set(tokenizer.stop_ids)
         self._refusal = engine.bundle.manifest.refusal
-        self._refuses = self._refusal.first_token(tokenizer)
+        self._refusal_ids = engine.bundle.chat.encode_answer(self._refusal.sentence)
+        self._refuses = self._refusal_ids[0]
         probe, backend = engine.bundle.probe, engine.decoder.backend
         self._probe = probe.at(backend.precision) if probe is not None and backend.records_queries else None
         self._asked = self._attention.record if self._attention is not None else QueryRecord()
@@ -221,7 +222,7 @@ class Answer:
         if recalls.read is not self._drafts_from:
             self._drafts_from = recalls.read
             texts = [m.text for m in recalls.read if m.text and not m.refused]
-            refusal = [self._tokenizer.encode_next(self._refusal.sentence)] * bool(texts)
+            refusal = [self._refusal_ids] * bool(texts)
             drafter.read([*map(self._tokenizer.encode, texts), *refusal])
         drafter.add(token)
         most = min(self._sampling.max_tokens - number, self._sequence.room) - 1

@@ -127,7 +127,7 @@ class DocumentAnswer:
     @property
     def _refusal_id(self) -> int:
         bundle = self._engine.bundle
-        return bundle.manifest.refusal.first_token(bundle.tokenizer)
+        return bundle.manifest.refusal.first_token(bundle.chat)
 
     def _answer(self, found: Recall, max_tokens: int) -> Answer:
         sequence = self._engine.sequence(object())  # its rows are of these memories alone

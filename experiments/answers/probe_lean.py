@@ -90,7 +90,7 @@ def read(
     decoder: BatchingDecoder, subject: Subject, prompt: list[int], references: list[str]
 ) -> tuple[np.float32, np.ndarray]:
     """The refusal's margin and the memory heads' queries at the end of a prompt, as a device computes them."""
-    token, sequence = subject.refusal.first_token(subject.loaded.tokenizer), decoder.sequence()
+    token, sequence = subject.refusal.first_token(subject.loaded.chat), decoder.sequence()
     sequence.record = record = QueryRecord()
     reused = sequence.begin(prompt, memory=True)
     sequence.inject(subject.bank.decoded(references))

@@ -1,7 +1,7 @@
 """Messages to token ids by the model's own chat template, and which of these tokens are content.
 
 Only content makes query text. It is tokenized apart from the scaffolding, so a message that contains a special token
-cannot end its turn.
+cannot end its turn; a space in front of it goes with its first word.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from jinja2 import Template, TemplateError
@@ -77,11 +77,16 @@ class ChatTemplate:
         marked = [{**m, "content": f"{_BEGIN}{n}{_BEGIN}{m['content']}{_END}"} for n, m in enumerate(given)]
         begun = add_generation_prompt and given[-1]["role"] == "assistant"
         first, *pieces = _MARKED.split(self._render(marked, add_generation_prompt and not begun))
-        numbers = [int(number) for number in pieces[::3]]
+        numbers, contents, between = [int(number) for number in pieces[::3]], pieces[1::3], [first, *pieces[2::3]]
         if sorted(numbers) != list(range(len(given))):
             raise UnknownTemplate(f"the chat template wrote {len(numbers)} of {len(given)} messages")
-        runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(first), False)]
-        for number, content, scaffolding in zip(numbers, pieces[1::3], pieces[2::3], strict=True):
+        for index, number in enumerate(numbers):  # a space and the word behind it are one token
+            before = between[index]
+            space = self.opening if given[number]["role"] == "assistant" else before[len(before.rstrip(" ")) :]
+            if before.endswith(space):
+                between[index], contents[index] = before.removesuffix(space), space + contents[index]
+        runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(between[0]), False)]
+        for number, content, scaffolding in zip(numbers, contents, between[1:], strict=True):
             tokens = own[number] if number in own else self.encode_content(content)
             runs.append((tokens, given[number]["role"] != "system"))
             runs.append((self.tokenizer.encode_next(scaffolding), False))
@@ -93,6 +98,26 @@ class ChatTemplate:
     def encode_content(self, text: str) -> list[int]:
         """Token ids of the content of a message; special tokens written as text stay text."""
         return self.tokenizer.encode_next(text, literal=True)
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Token ids of an answer as a model generates it behind the generation prompt, without the end of its turn."""
+        return self.encode_content(self.opening + text)
+
+    @cached_property
+    def opening(self) -> str:
+        """The white space that the template writes between the generation prompt and an answer (Llama 2, Mistral).
+
+        A model generates it, a space as a part of the answer's first token.
+        """
+        question = {"role": "user", "content": "question"}
+        try:
+            asked = self._render([question], True)
+            answered = self._render([question, {"role": "assistant", "content": _BEGIN}], False)
+        except UnknownTemplate:
+            return ""  # it is refused when it is used
+        written = answered.partition(_BEGIN)[0]
+        opening = written[len(asked) :] if written.startswith(asked) else ""
+        return opening if opening.isspace() else ""
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
         bos, eos = map(self.tokenizer.backend.id_to_token, (self.tokenizer.bos_id, self.tokenizer.eos_id))

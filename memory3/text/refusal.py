@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memory3.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from memory3.text.tokenizer import Tokenizer
+    from memory3.text.chat import ChatTemplate
 
 SENTENCE = "I don't know."
 """What tuning teaches as the answer to a question that nothing read answers."""
@@ -55,6 +55,6 @@ class Refusal:
         alone = self.bias if self.bias_alone is None else self.bias_alone
         return 0.0 if memories == 0 else alone if memories == 1 else self.bias
 
-    def first_token(self, tokenizer: Tokenizer) -> int:
+    def first_token(self, chat: ChatTemplate) -> int:
         """The token that begins the sentence in the assistant's turn."""
-        return tokenizer.encode_next(self.sentence)[0]
+        return chat.encode_answer(self.sentence)[0]

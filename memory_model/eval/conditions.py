@@ -215,12 +215,12 @@ class Evaluation:
     def _score(
         self, rows: Sequence[QuestionRow], prompts: Sequence[list[int]], memories: MemoryBatch | None, scores: Scores
     ) -> None:
-        model, tokenizer, prefix = self.loaded.model, self.loaded.tokenizer, self.subject.prefix
+        model, tokenizer, chat, prefix = self.loaded.model, self.loaded.tokenizer, self.loaded.chat, self.subject.prefix
         refusal = self.subject.refusal
         counts = memories.valid.any(-1).sum((1, 2)).tolist() if memories else []
         biases = [refusal.bias_for(n) for n in counts]
-        bias = FirstBias(refusal.first_token(tokenizer), biases, counts, self.subject.probe) if memories else None
-        right = [[*tokenizer.encode_next(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
+        bias = FirstBias(refusal.first_token(chat), biases, counts, self.subject.probe) if memories else None
+        right = [[*chat.encode_answer(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
         answers, nll = greedy_and_nll(model, prompts, right, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):
             scores.add(row, tokenizer.decode(ids).strip())

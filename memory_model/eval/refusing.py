@@ -53,7 +53,7 @@ class Signals(NamedTuple):
 def signals(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> Signals:
     """Of every row of an evaluation, under `memory`."""
     subject, gaps, counts, queries = run.subject, [], list[int](), []
-    token = subject.refusal.first_token(run.loaded.tokenizer)
+    token = subject.refusal.first_token(run.loaded.chat)
     for rows, prompts, memories in run.batches("memory"):
         engine, logits = prefilled(run.loaded.model, prompts, subject.prefix, memories, records=True)
         own = logits[:, token].clone()

@@ -78,7 +78,7 @@ def second_moments(
 def _conversation(loaded: LoadedModel, row: CalibrationRow) -> list[int]:
     """A row's question and its answer, as token ids."""
     prompt = loaded.chat.prompt([{"role": "user", "content": row["question"]}]).ids
-    return [*prompt, *loaded.tokenizer.encode_next(row["right_answer"]), loaded.tokenizer.end_of_turn_id]
+    return [*prompt, *loaded.chat.encode_answer(row["right_answer"]), loaded.tokenizer.end_of_turn_id]
 
 
 class _Moments:

@@ -150,7 +150,8 @@ def answered(case: Case) -> dict[str, Any]:
     """A case with its expected chunks, logits and tokens."""
     model, reference = loaded(), Reference()
     tokenizer, size = model.tokenizer, model.config.memory.chunk_tokens
-    prompt = ChatTemplate(model.chat_template, tokenizer).prompt(case.messages)
+    chat = ChatTemplate(model.chat_template, tokenizer)
+    prompt = chat.prompt(case.messages)
     recalled, chunks = list(case.recalled), []
     read: list[int] = []
     for chunk in cut(prompt, tokenizer, size):
@@ -168,7 +169,7 @@ def answered(case: Case) -> dict[str, Any]:
                 "logits": _rounded(logits),
             }
         )
-    logits[case.refusal.first_token(tokenizer)] += case.refusal.bias_for(len(read))
+    logits[case.refusal.first_token(chat)] += case.refusal.bias_for(len(read))
     said = [t for t, content in zip(prompt.ids, prompt.content, strict=True) if content]
     stream, ends = StreamText(tokenizer, case.stop), tokenizer.stop_ids
     shown, tokens = "", list[int]()

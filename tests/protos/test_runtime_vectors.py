@@ -181,7 +181,7 @@ def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, e
         np.testing.assert_allclose(logits, chunk["logits"], atol=tolerance, rtol=0)
     refusal = Refusal(**case["refusal"])
     logits = logits.copy()
-    logits[refusal.first_token(loaded().tokenizer)] += refusal.bias_for(len(case["chunks"][-1]["reads"]))
+    logits[refusal.first_token(loaded().chat)] += refusal.bias_for(len(case["chunks"][-1]["reads"]))
     steps = {step["after_tokens"]: step for step in case["steps"]}
     for said, token in enumerate(case["tokens"]):
         assert int(logits.argmax()) == token, said

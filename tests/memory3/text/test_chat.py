@@ -64,11 +64,11 @@ def test_a_template_may_move_the_system_message() -> None:
     texts = {"system": "Be brief.", "user": "Who?", "assistant": "Bero", "asked": "Where?"}
     messages = [{"role": role.replace("asked", "user"), "content": text} for role, text in texts.items()]
     for answer in ("Bero", "Olm"):
-        prompt = chat.prompt(messages, generated={2: TOKENIZER.encode(answer)})
+        prompt = chat.prompt(messages, generated={2: TOKENIZER.encode(f" {answer}")})
         spelled = f"<|im_start|>[INST] Who?[/INST] {answer}<|im_end|>[INST] Be brief.\n\nWhere?[/INST]"
         assert TOKENIZER.decode(prompt.ids, skip_special=False) == spelled
         content = [token for token, said in zip(prompt.ids, prompt.content, strict=True) if said]
-        assert TOKENIZER.decode(content) == f"Who?{answer}Where?"
+        assert TOKENIZER.decode(content) == f" Who? {answer}Where?", "a space goes with the word behind it"
 
 
 def test_a_model_that_could_think_answers_at_once_and_its_earlier_thoughts_are_left_out() -> None:

@@ -1,5 +1,6 @@
 """Tokenizers of every kind are taken as they are: prompts are transformers', streamed answers keep their spaces."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from edge_client.generate.sampling import StreamText
 from memory3.config import parse_budget
 from memory3.errors import InvalidInput
 from memory3.text.chat import ChatTemplate, end_of_turn
+from memory3.text.refusal import Refusal
 from memory3.text.tokenizer import SpecialTokens, Tokenizer
 from memory_model.data.batches import IGNORE, conversation_tokens
 from memory_model.models.folder import ModelFolder
@@ -20,9 +22,20 @@ from tests.edge_client.tiny_bundle import TEMPLATE, byte_level
 from tests.memory_model.models.published import LLAMA2, SPECIAL, add_tokenizer, published, sentence_piece
 
 LLAMA = SpecialTokens(bos=1, eos=2, end_of_turn=2)
+
+
+def with_a_word(backend: Backend) -> Backend:
+    """The same with a token of a space and a word, as Llama 2 and Mistral have thousands."""
+    data = json.loads(backend.to_str())
+    data["model"]["vocab"]["▁I"] = len(data["model"]["vocab"])
+    data["model"]["merges"] = [["▁", "I"]]
+    return Backend.from_str(json.dumps(data))
+
+
 KINDS = {
     "byte level": (byte_level(SPECIAL), TEMPLATE, None),
     "SentencePiece": (sentence_piece(), LLAMA2, LLAMA),
+    "SentencePiece with a word": (with_a_word(sentence_piece()), LLAMA2, LLAMA),
     "unigram": (sentence_piece(unigram=True), LLAMA2, LLAMA),
 }
 CONVERSATION = [
@@ -59,6 +72,24 @@ def test_a_conversation_to_train_on_is_what_the_template_spells(kind: tuple[Back
     assert tokenizer.decode([i for i in labels if i != IGNORE]).replace(" ", "") == "Yes,itis.No."
     with pytest.raises(InvalidInput, match="wrote 0 of 4"):
         conversation_tokens(ChatTemplate("nothing", tokenizer), turns)
+
+
+def test_what_a_model_generates_is_what_it_was_trained_to_and_what_the_next_turn_reads(
+    kind: tuple[Backend, str, Tokenizer],
+) -> None:
+    _, template, tokenizer = kind
+    chat = ChatTemplate(template, tokenizer)
+    asked = chat.prompt(CONVERSATION[:1]).ids
+    ids, labels = conversation_tokens(chat, [("Is Paris in France?", "I don't know.")])
+    generated = chat.encode_answer("I don't know.")
+    assert ids[: len(asked)] == asked
+    assert set(labels[: len(asked)]) == {IGNORE}
+    assert labels[len(asked) :][: len(generated)] == generated
+    assert Refusal().first_token(chat) == generated[0]
+    said = [CONVERSATION[0], {"role": "assistant", "content": "I don't know."}, CONVERSATION[2]]
+    whole = [*asked, *generated]
+    assert chat.prompt(said).ids[: len(whole)] == whole
+    assert chat.prompt(said, generated={1: generated}).ids == chat.prompt(said).ids
 
 
 @given(st.text("ab \n,é日", max_size=30) | st.text(max_size=40))
