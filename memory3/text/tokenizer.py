@@ -71,6 +71,9 @@ class Tokenizer:
 
     def __init__(self, backend: Backend, special: SpecialTokens | None = None) -> None:
         """special: by default the usual ones. Raises InvalidInput where the tokenizer has none of them."""
+        # A file may hold how texts were cut and padded for a training run; transformers does so only if it is asked to.
+        backend.no_truncation()
+        backend.no_padding()
         self.backend = backend
         self.special = special or SpecialTokens.usual(backend)
         self.bos_id, self.eos_id = self.special.bos, self.special.eos

@@ -109,6 +109,18 @@ def test_a_special_token_within_an_answer_costs_no_space(words: list[str]) -> No
     assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
 
 
+def test_a_file_that_was_saved_while_texts_were_cut_and_padded_does_neither(tmp_path: Path) -> None:
+    saved = byte_level(SPECIAL)
+    saved.enable_truncation(8)
+    saved.enable_padding(pad_id=5)
+    (tmp_path / "tokenizer.json").write_text(saved.to_str(), encoding="utf-8")
+    plain, texts = byte_level(SPECIAL), ["a", "a text of more tokens than eight"]
+    expected = [plain.encode(text).ids for text in texts]
+    for tokenizer in (Tokenizer.from_json(saved.to_str()), Tokenizer.from_file(tmp_path / "tokenizer.json")):
+        assert tokenizer.encode_batch(texts) == expected
+        assert [tokenizer.encode_next(text, literal=True) for text in texts] == expected
+
+
 def test_special_tokens_are_what_the_folder_names(tmp_path: Path) -> None:
     published(tmp_path, "qwen2")
     add_tokenizer(tmp_path, bos_token=None, eos_token={"content": "<|im_end|>"})
