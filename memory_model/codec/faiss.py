@@ -42,7 +42,9 @@ def check_factory(factory: str, dimension: int, vectors: int) -> None:
     except RuntimeError as error:
         reason = str(error).rpartition(": ")[2]
         raise InvalidInput(f"FAISS has no index {factory!r} for vectors of {dimension} numbers: {reason}") from error
-    _, first, last = _stages(index)
+    transform, first, last = _stages(index)
+    if isinstance(transform, faiss.OPQMatrix) and transform.d_out % transform.M:
+        raise InvalidInput(f"{factory!r}: {transform.M} parts do not share {transform.d_out} numbers evenly")
     needed = max(last.pq.ksub, first.pq.ksub if first is not None else 0)
     if vectors < needed:
         raise InvalidInput(f"{factory} needs {needed:,} vectors to be fitted, not {vectors:,}: write more references")
@@ -54,12 +56,18 @@ def _stages(index: Any) -> tuple[Any, Any, Any]:
     if isinstance(index, faiss.IndexPreTransform) and index.chain.size() == 1:
         transform = faiss.downcast_VectorTransform(index.chain.at(0))
         index = faiss.downcast_index(index.index)
+        if not isinstance(transform, faiss.OPQMatrix | faiss.RandomRotationMatrix):  # others add, scale or round too
+            raise InvalidInput(_wrong(transform))
     if isinstance(index, faiss.Index2Layer):
         first = faiss.downcast_index(index.q1.quantizer)
         two_parts = isinstance(first, faiss.MultiIndexQuantizer) and first.pq.M == COARSE_SUBSPACES
     if not (isinstance(index, faiss.IndexPQ) if first is None else two_parts):
-        raise InvalidInput(f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…")
+        raise InvalidInput(_wrong(index))
     return transform, first, index
+
+
+def _wrong(part: Any) -> str:
+    return f"a codec cannot be made of {type(part).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…"
 
 
 def tables_of_index(index: Any) -> ProductTables:

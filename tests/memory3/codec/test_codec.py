@@ -159,6 +159,8 @@ def test_a_damaged_file_is_refused_or_the_same(tmp_path_factory: pytest.TempPath
     [
         ("OPQ20x80,PQ8", 20000, "could not parse"),
         ("IVF16,Flat", 20000, "IndexIVFFlat"),
+        ("PCA40,PQ20x8", 20000, "PCAMatrix"),
+        ("OPQ20_64,PQ16x8", 20000, "20 parts do not share 64 numbers"),
         ("OPQ20_80,Residual2x14,PQ8x10", 16383, "16,384 vectors"),
     ],
 )
