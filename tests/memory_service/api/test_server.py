@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from memory_service.encoder import EncodedReferences
+from memory_service.settings import DEFAULT_ADDRESS
 from memory_service.stores.store import KnowledgeBase, Query, Retrieved
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
@@ -149,5 +150,6 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "wire.md"
 def test_the_example_writes_and_finds_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}") as (_, server):
-        exec(example.replace("127.0.0.1:50051", f"127.0.0.1:{server.port}"), {})
+        assert f'"{DEFAULT_ADDRESS}"' in example, "it calls the service as it is started by default"
+        exec(example.replace(DEFAULT_ADDRESS, f"127.0.0.1:{server.port}"), {})
     assert "benin: Benin\nBenin has 13 million people.\n" in capsys.readouterr().out
