@@ -229,6 +229,13 @@ def test_alerts_say_what_is_wrong_and_where_it_is_told_what_to_do() -> None:
         assert rule["annotations"]["runbook"] in told
 
 
+def test_promtool_sees_each_alert_fire_and_not_fire() -> None:
+    page = yaml.safe_load((ROOT / "tests" / "deploy" / "alerts.promtool.yaml").read_text())
+    cases = [case for test in page["tests"] for case in test["alert_rule_test"]]
+    both = {(rule["alert"], fires) for rule in alerts() for fires in (True, False)}
+    assert {(case["alertname"], bool(case["exp_alerts"])) for case in cases} == both
+
+
 def test_what_a_service_does_not_know_yet_raises_no_alert() -> None:
     """The disk of a server's store is never known, and before its first look a pod knows neither disk nor store."""
     names = ["memory_service_disk_free_bytes", "memory_service_store_up"]
