@@ -11,7 +11,10 @@ from memory_service.errors import ScopeTooSmall
 
 EVERY_BASE = "*"
 _SEPARATOR = "/"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+"""Of a tenant, and of a knowledge base."""
+OPERATORS_NAME = f"({NAME}/)?{NAME}"
+"""Of a knowledge base as the operator knows it."""
 
 
 class Scope(IntEnum):
@@ -73,8 +76,7 @@ NOBODY = Access(key_id="", tenant="")
 
 def is_name(access: Access, name: str) -> bool:
     """Whether the caller may call a knowledge base so; the operator may name a tenant's."""
-    parts = [name] if access.tenant else name.split(_SEPARATOR, 1)
-    return all(_NAME.fullmatch(part) for part in parts)
+    return re.fullmatch(NAME if access.tenant else OPERATORS_NAME, name) is not None
 
 
 def tenant_of(stored_name: str) -> str:

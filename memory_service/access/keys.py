@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
-from memory_service.access.authorization import Access, Scope
+from memory_service.access.authorization import NAME, OPERATORS_NAME, Access, Scope
 from memory_service.access.quotas import Quota
 from memory_service.errors import CertificateUnknown, Unauthenticated
 from memory_service.telemetry.logs import logger
@@ -30,8 +30,8 @@ _PREFIX = "m3"
 _NOBODYS_SECRET = hashlib.sha256(b"").hexdigest()
 _REFUSAL = "the API key is missing, unknown, revoked or has ended: send `authorization: Bearer m3_…`"
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-BaseName = Annotated[str, Field(pattern=r"^(\*|([A-Za-z0-9][A-Za-z0-9_.-]{0,63}/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,63})$")]
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+BaseName = Annotated[str, Field(pattern=rf"^(\*|{OPERATORS_NAME})$")]
 ScopeName = Literal["read", "write", "admin"]
 Record = TypeVar("Record", bound=BaseModel)
 

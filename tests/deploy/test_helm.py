@@ -18,6 +18,7 @@ import yaml
 
 from deploy.kube_tools import ROOT, tool
 from memory3 import __version__ as VERSION
+from memory_service.access.authorization import OPERATORS_NAME
 from memory_service.access.keys import KeyFile
 from memory_service.settings import CONFIG_VARIABLE, Settings
 from testing.processes import ServiceProcess
@@ -138,6 +139,19 @@ def test_the_schema_knows_the_services_settings_and_every_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
     assert schema["properties"].keys() == Settings.model_fields.keys() - SET_BY_CHART
     assert schema["additionalProperties"] is False
+
+
+def test_a_knowledge_base_may_be_called_as_the_operator_calls_it() -> None:
+    """A tenant's too: the chart's own clients have an operator's key unless they are given another one."""
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    pattern = f"^{OPERATORS_NAME}$"
+    assert schema["ingestion"]["properties"]["knowledgeBase"]["pattern"] == pattern
+    assert schema["backup"]["properties"]["knowledgeBases"]["items"]["pattern"] == pattern
+    ingestion, backup = {**INGESTION, "knowledgeBase": "acme/handbook"}, {"knowledgeBases": ["acme/handbook"]}
+    found = render({"ingestion": ingestion, "backup": {**EVERY_POD["backup"], **backup}})
+    accepted(found)
+    assert fact(found, "Job", f"{POD}.args")[-1] == "acme/handbook"
+    assert fact(found, "CronJob", f"spec.jobTemplate.{POD}.args")[-1] == "acme/handbook"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
