@@ -1,7 +1,12 @@
 """What the benchmarks measure with: intervals, peers, a slow line, known neighbours, an echo that answers."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -15,6 +20,7 @@ from deploy.bench.intervals import interleave, median_interval, percentile, rati
 from deploy.bench.llama import LlamaCpp
 from deploy.bench.processes import side_process
 from deploy.bench.scenario import ScenarioFailed
+from deploy.bench.scenarios import local_server
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.front import serve_echo
@@ -119,6 +125,29 @@ def test_a_large_model_gets_fewer_references_of_whole_documents_cut():
 def test_a_peer_that_fails_is_told_and_never_a_figure(tmp_path, script, told):
     with pytest.raises(ScenarioFailed, match=told):
         program(tmp_path, script).bench(generate=1)
+
+
+def test_no_conversation_of_the_local_server_was_read_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server keeps what it read, with memories and without: the same prompt again would cost almost nothing."""
+    sent: list[tuple[str, str]] = []
+
+    def together(port: int, path: str, bodies: Sequence[Mapping[str, Any]], read: object) -> local_server.Together:
+        sent.extend((body["memory"]["mode"], body["messages"][0]["content"]) for body in bodies)
+        chunk = {"read": [1], "state": "complete", "error": ""}
+        return local_server.Together(0.0, [local_server.Stream((1.0, 2.0), 128, (chunk,)) for _ in bodies])
+
+    for name, fake in {
+        "Bundle": MagicMock(),
+        "AppProcess": MagicMock(),
+        "service_for": lambda *_: nullcontext("address"),
+        "prompts": lambda _, count, tokens: [f"prompt {number}" for number in range(count)],
+        "_together": together,
+    }.items():
+        monkeypatch.setattr(local_server, name, fake)
+    local_server.measure(local_server.LocalServerSettings(device="cuda", conversations=3, rounds=2))
+    rounds = 1 + 2
+    assert Counter(mode for mode, _ in sent) == {"off": rounds * (3 + 1), "overlap": rounds * 3}
+    assert len(set(sent)) == len(sent)
 
 
 def test_segments_arrive_half_a_round_trip_later_and_behind_those_before():

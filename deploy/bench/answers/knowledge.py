@@ -105,7 +105,7 @@ def _countries() -> list[dict[str, str]]:
 
 
 def _passages(count: int) -> Iterator[str]:
-    """Texts of more than a thousand tokens each, no two the same."""
+    """Texts of more than a thousand tokens each, the first 200 all different."""
     chosen = _countries()
     for number in range(count):
         lines = chosen[number % len(chosen)]["text"].splitlines()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -90,20 +91,20 @@ class Together:
 
 
 def measure(settings: LocalServerSettings) -> Keys:
-    """Both modes and the peer in turn; every conversation of a round has a prompt of its own."""
+    """Both modes and the peer in turn; every conversation of a round has a prompt of its own.
+
+    So has the one that is alone: our server reuses what it has read of the same prompt, llama.cpp's is told not to.
+    """
     bundle = Bundle.open(settings.bundle)
     llama, why_not = LlamaCpp.reading(bundle.manifest.name) if settings.device == "cpu" else (None, "")
     at_once, answer_tokens = settings.conversations, settings.answer_tokens
-    texts = prompts(bundle, at_once * (settings.rounds + settings.warm_up), settings.prompt_tokens)
+    each, numbers = at_once + 1, range(-settings.warm_up, settings.rounds)
+    texts = iter(prompts(bundle, each * len(numbers), settings.prompt_tokens))
+    of_round = {number: list(islice(texts, each)) for number in numbers}
     bias = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)
     environment = {"EDGE_CLIENT_THREADS": str(settings.threads), "EDGE_CLIENT_PROVIDER": settings.device}
 
-    def conversations(number: int) -> list[list[dict[str, str]]]:
-        """Of the round `number`, negative ones included."""
-        first = (number + settings.warm_up) * at_once
-        return [[{"role": "user", "content": text}] for text in texts[first : first + at_once]]
-
-    def ours(number: int, mode: str, count: int) -> Together:
+    def ours(texts: Sequence[str], mode: str) -> Together:
         fixed = {
             "stream": True,
             "max_tokens": answer_tokens,
@@ -112,10 +113,10 @@ def measure(settings: LocalServerSettings) -> Keys:
             "memory": {"mode": mode},
             "stream_options": {"include_usage": True},
         }
-        bodies = [{"messages": messages, **fixed} for messages in conversations(number)[:count]]
+        bodies = [{"messages": _question(text), **fixed} for text in texts]
         return _together(app.port, "/v1/chat/completions", bodies, _of_ours)
 
-    def by_llama(number: int) -> Together:
+    def by_llama(texts: Sequence[str]) -> Together:
         fixed = {
             "stream": True,
             "n_predict": answer_tokens,
@@ -123,13 +124,13 @@ def measure(settings: LocalServerSettings) -> Keys:
             "temperature": 0,
             "frequency_penalty": FREQUENCY_PENALTY,
         }
-        bodies = [{"prompt": bundle.chat.prompt(messages).ids, **fixed} for messages in conversations(number)]
+        bodies = [{"prompt": bundle.chat.prompt(_question(text)).ids, **fixed} for text in texts]
         return _together(peer_port, "/completion", bodies, _of_llama)
 
     variants: dict[str, Callable[[int], Together]] = {
-        "without": lambda number: ours(number, "off", at_once),
-        "with": lambda number: ours(number, "overlap", at_once),
-        "alone": lambda number: ours(number, "off", 1),
+        "without": lambda number: ours(of_round[number][:at_once], "off"),
+        "with": lambda number: ours(of_round[number][:at_once], "overlap"),
+        "alone": lambda number: ours(of_round[number][at_once:], "off"),
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -141,7 +142,7 @@ def measure(settings: LocalServerSettings) -> Keys:
             context = settings.prompt_tokens + answer_tokens + 64
             server = llama.server(at_once, context, settings.threads, folder / "llama.log")
             peer_port = stack.enter_context(server)
-            variants[PEER] = by_llama
+            variants[PEER] = lambda number: by_llama(of_round[number][:at_once])
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up)
     short = {n for n, found in samples.items() for t in found for s in t.streams if s.tokens != answer_tokens}
     if short:
@@ -182,6 +183,10 @@ def _keys(
         measured |= {f"llama_cpp_{name}": median_interval(values[name][PEER]) for name in FIGURES}
         measured["ratio_vs_llama_cpp"] = ratio_interval(speeds["without"], speeds[PEER])
     return with_intervals(keys, **measured)
+
+
+def _question(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
 
 
 Read = Callable[[Sequence[tuple[float, Any]]], Stream]
