@@ -21,6 +21,7 @@ from deploy.bench.llama import LlamaCpp
 from deploy.bench.processes import side_process
 from deploy.bench.scenario import ScenarioFailed
 from deploy.bench.scenarios import local_server
+from deploy.bench.scenarios.ingest import prepared
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.front import serve_echo
@@ -167,6 +168,14 @@ def test_neighbours_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> N
     exact = np.argsort(-(collection.query_vectors @ vectors.T), axis=1, kind="stable")[:, :K]
     assert recall(collection.neighbours, exact) == 1.0
     assert recall(np.where(collection.neighbours % 2, collection.neighbours, -1), exact) < 1.0
+
+
+def test_every_round_of_the_pods_sends_as_many_references_as_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "_BLOCK", 70)
+    sent = list(prepared(Collection(200, 16, payload_bytes=64), 50))
+    documents = [[upload.item.prepared for upload in uploads] for uploads in sent]
+    assert [sum(len(one.references) for one in some) for some in documents] == [50] * 4
+    assert len({one.key for some in documents for one in some}) == 4 * 7
 
 
 def test_the_echo_answers_every_question_with_five_payloads() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -141,21 +141,8 @@ def measured_pods(settings: IngestSettings) -> Keys:
     Clients send references with vectors and payloads made before, as workers do that have models of their own. The
     server is the tests': chdb, the real engine, behind ClickHouse's HTTP interface.
     """
-    rounds, half = settings.rounds + settings.warm_up, settings.pod_references // 2
-    collection = Collection(4 * half * rounds, _POD_DIMENSION, payload_bytes=_POD_PAYLOAD_BYTES)
-    blocks = collection.batches(half)
-
-    def documents() -> list[Upload]:
-        """Of eight references each."""
-        first, vectors = next(blocks)
-        uploads = []
-        for start in range(0, len(vectors), 8):
-            prepared = pb.PreparedDocument(key=f"d{first + start}")
-            for number, vector in enumerate(vectors[start : start + 8], first + start):
-                text, payload = collection.text(number), collection.payload(number)
-                prepared.references.add(text=text, embedding=vector.tobytes(), payload=payload)
-            uploads.append(Upload(prepared.key, pb.IngestItem(prepared=prepared)))
-        return uploads
+    rounds, half = settings.rounds + settings.warm_up, (settings.pod_references + 1) // 2
+    uploads = prepared(Collection(4 * half * rounds, _POD_DIMENSION, payload_bytes=_POD_PAYLOAD_BYTES), half)
 
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD)))
@@ -165,7 +152,7 @@ def measured_pods(settings: IngestSettings) -> Keys:
         callers = stack.enter_context(ThreadPoolExecutor(2))
 
         def through(addresses: Sequence[str], _: int) -> float:
-            return 2 * half / max(callers.map(ingest, addresses, [documents(), documents()]))
+            return 2 * half / max(callers.map(ingest, addresses, [next(uploads), next(uploads)]))
 
         variants = {"one": functools.partial(through, pods[:1] * 2), "two": functools.partial(through, pods)}
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="pods")
@@ -175,6 +162,20 @@ def measured_pods(settings: IngestSettings) -> Keys:
         two=median_interval(samples["two"]),
         ratio=ratio_interval(samples["two"], samples["one"]),
     )
+
+
+def prepared(collection: Collection, count: int) -> Iterator[list[Upload]]:
+    """Documents with `count` references in all, eight each but perhaps the last one; then others."""
+    references = enumerate(vector for _, vectors in collection.vector_blocks() for vector in vectors)
+    while taken := list(islice(references, count)):
+        uploads = []
+        for start in range(0, len(taken), 8):
+            document = pb.PreparedDocument(key=f"d{taken[start][0]}")
+            for number, vector in taken[start : start + 8]:
+                text, payload = collection.text(number), collection.payload(number)
+                document.references.add(text=text, embedding=vector.tobytes(), payload=payload)
+            uploads.append(Upload(document.key, pb.IngestItem(prepared=document)))
+        yield uploads
 
 
 def ingest(address: str, uploads: Iterable[Upload]) -> float:
