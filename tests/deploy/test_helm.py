@@ -48,7 +48,8 @@ TLS = {"enabled": True, "existingSecret": "t"}
 ACME = {"enabled": True, "issuerRef": {"name": "acme"}, "clusterNames": False, "dnsNames": ["m.example.org"]}
 MTLS = {"clientCaSecret": "ca", "existingClientSecret": "c"}
 INGESTION = {"enabled": True, "source": {"existingClaim": "documents"}}
-EVERY_POD: dict[str, Any] = {"store": EXTERNAL, "backup": {"enabled": True, "target": "s3://b"}, "ingestion": INGESTION}
+BACKUP = {"enabled": True, "target": "s3://b"}
+EVERY_POD: dict[str, Any] = {"store": EXTERNAL, "backup": BACKUP, "ingestion": INGESTION}
 OURS = {"app.kubernetes.io/name": "memory-service", "app.kubernetes.io/instance": "memories"}
 
 Manifest = dict[str, Any]
@@ -301,6 +302,25 @@ def test_no_load_balancer_takes_the_service_for_a_web_server(kind: str, protocol
     assert found == {"memories-memory-service": protocol, "memories-memory-service-headless": "https"}
 
 
+def test_the_service_may_have_a_port_that_no_pod_may_listen_on() -> None:
+    """443, which firewalls let out; a process that is not root listens on 1024 and above."""
+    outside = {"type": "LoadBalancer", "port": 443}
+    route = {"enabled": True, "parentRefs": [{"name": "gateway"}]}
+    given = {"tls": TLS, "service": outside, "grpcRoute": route, "networkPolicy": {"enabled": True}, "backup": BACKUP}
+    manifests = render(given)
+    accepted(manifests)
+    services = {m["metadata"]["name"]: m["spec"]["ports"][0] for m in manifests if m["kind"] == "Service"}
+    assert {port["targetPort"] for port in services.values()} == {"grpc"}
+    assert [port["port"] for port in services.values()] == [443, 7430], "the headless one's clients call pods"
+    assert fact(manifests, "StatefulSet", f"{POD}.ports.0.containerPort") == 7430
+    config = tomllib.loads(of_kind(manifests, "ConfigMap")["data"]["service.toml"])
+    assert config["listen"] == "0.0.0.0:7430"
+    assert fact(manifests, "GRPCRoute", "spec.rules.0.backendRefs.0.port") == 443
+    assert {"protocol": "TCP", "port": 7430} in fact(manifests, "NetworkPolicy", "spec.egress.1.ports")
+    ((_, pod),) = pods(of_kind(manifests, "CronJob"))
+    assert environment(pod)["MEMORY_SERVICE_ADDRESS"] == "memories-memory-service.shop.svc:443"
+
+
 def test_the_releases_own_pods_may_call_whoever_else_may() -> None:
     """Backup, ingestion, `helm test`: with `ingressFrom` as without it."""
     policy = {"enabled": True, "ingressFrom": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}
@@ -363,7 +383,7 @@ def test_alerts_are_about_this_release_alone() -> None:
             {"store": EXTERNAL, "autoscaling": {"enabled": True}, "resources": {"requests": None, "limits": None}},
             "a CPU request of every container: service has none",
         ),
-        ({"service": {"port": 7431}}, "gRPC and metrics need a port each"),
+        ({"service": {"containerPort": 7431}}, "gRPC and metrics need a port each"),
         ({"store": {"embedded": {"persistence": {"size": "100"}}}}, "size"),
     ],
 )

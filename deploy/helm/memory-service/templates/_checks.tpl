@@ -98,8 +98,8 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if eq (int $v.service.port) (int $v.metrics.port) -}}
-{{- fail (printf "service.port and metrics.port are both %d: gRPC and metrics need a port each" (int $v.service.port)) -}}
+{{- if eq (int $v.service.containerPort) (int $v.metrics.port) -}}
+{{- fail (printf "service.containerPort and metrics.port are both %d: gRPC and metrics need a port each" (int $v.metrics.port)) -}}
 {{- end -}}
 {{- if and $v.backup.enabled (has "*" $v.backup.knowledgeBases) -}}
 {{- fail "backup.knowledgeBases has *: leave it empty for all of them" -}}

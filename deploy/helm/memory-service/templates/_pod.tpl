@@ -1,7 +1,7 @@
 {{/* The file that MEMORY_SERVICE_CONFIG names: what the chart sets, then `settings`, then the chart's own defaults. */}}
 {{- define "ms.toml" -}}
 {{- $v := .Values -}}
-{{- $set := dict "listen" (printf "0.0.0.0:%d" (int $v.service.port)) "metrics_listen" (printf "0.0.0.0:%d" (int $v.metrics.port)) -}}
+{{- $set := dict "listen" (printf "0.0.0.0:%d" (int $v.service.containerPort)) "metrics_listen" (printf "0.0.0.0:%d" (int $v.metrics.port)) -}}
 {{- $defaults := dict "shutdown_delay_s" 5 -}}
 {{- if eq $v.store.kind "embedded" -}}
 {{- $_ := set $set "store" "file:///srv/memories/store" -}}
@@ -249,7 +249,7 @@ spec:
         - secretRef: {name: {{ .Values.backup.existingSecret | quote }}}
       {{- end }}
       ports:
-        - {name: grpc, containerPort: {{ int64 .Values.service.port }}}
+        - {name: grpc, containerPort: {{ int64 .Values.service.containerPort }}}
         - {name: metrics, containerPort: {{ int64 .Values.metrics.port }}}
       resources: {{- toYaml .Values.resources | nindent 8 }}
       readinessProbe:
