@@ -328,6 +328,14 @@ def test_the_releases_own_pods_may_call_whoever_else_may() -> None:
     assert calls["from"] == [{"podSelector": {"matchLabels": OURS}}, *policy["ingressFrom"]]
 
 
+def test_names_are_resolved_where_the_pods_of_dns_listen() -> None:
+    """On 53, on OpenShift on 5353: a policy is about the ports of pods, behind the Service."""
+    dns = of_kind(render({"networkPolicy": {"enabled": True}}), "NetworkPolicy")["spec"]["egress"][0]
+    assert "to" not in dns
+    found = {(port["protocol"], port["port"]) for port in dns["ports"]}
+    assert found == {("UDP", 53), ("TCP", 53), ("UDP", 5353), ("TCP", 5353)}
+
+
 @pytest.mark.parametrize(
     ("endpoint", "port"), [("http://otel.monitoring.svc:4319", 4319), ("https://otel.example.org", 443)]
 )
