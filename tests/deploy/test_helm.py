@@ -198,6 +198,7 @@ POD = "spec.template.spec.containers.0"
             "spec.jobTemplate.spec.template.spec.containers.0.envFrom",
             [{"secretRef": {"name": "bucket"}}],
         ),
+        ({"backup": {**BACKUP, "timeZone": "Europe/Berlin"}}, "CronJob", "spec.timeZone", "Europe/Berlin"),
         ({}, "StatefulSet", "spec.volumeClaimTemplates.0.spec.accessModes", ["ReadWriteOnce"]),
         (
             {"store": EXTERNAL, "autoscaling": {"enabled": True, "targetCallsUnderWay": 16}},
