@@ -294,6 +294,21 @@ def test_clients_outside_come_by_ingress_or_gateway() -> None:
     }
 
 
+def test_ingress_nginx_neither_cuts_long_streams_off_nor_is_kept_from_the_pods() -> None:
+    """By default it ends a call at 1 MB of requests or after 60 s of silence."""
+    examples = CHART / "examples"
+    manifests = render(None, "-f", examples / "production.yaml", "-f", examples / "ingress-nginx.yaml")
+    accepted(manifests)
+    named = of_kind(manifests, "Ingress")["metadata"]["annotations"]
+    of_nginx = {name.removeprefix("nginx.ingress.kubernetes.io/"): value for name, value in named.items()}
+    assert (of_nginx["backend-protocol"], of_nginx["proxy-body-size"]) == ("GRPCS", "0")
+    assert min(int(of_nginx[f"proxy-{way}-timeout"]) for way in ("read", "send")) >= 3600
+    services = [m["spec"] for m in manifests if m["kind"] == "Service"]
+    assert {service.get("type", "ClusterIP") for service in services} == {"ClusterIP"}
+    calls = fact(manifests, "NetworkPolicy", "spec.ingress.0.from")
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}} in calls
+
+
 @pytest.mark.parametrize(("kind", "protocol"), [("ClusterIP", "https"), ("LoadBalancer", "tls"), ("NodePort", "tls")])
 def test_no_load_balancer_takes_the_service_for_a_web_server(kind: str, protocol: str) -> None:
     """Azure's probe GET / of a Service whose appProtocol is https, which gRPC does not answer."""
