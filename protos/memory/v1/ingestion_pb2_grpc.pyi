@@ -37,7 +37,7 @@ class IngestionStub:
     """Writes a stream of documents into one knowledge base.
 
     The first request is `start`, all others are `item`s with rising sequence numbers. The server answers `started`, then
-    exactly one `acknowledged` or `failed` for every item, in the order of the items. An acknowledged document is durable
+    exactly one `acknowledged` or `failed` for every document, in the order of the items. An acknowledged document is durable
     and searchable; a failed one left nothing behind, and the stream goes on. Writing is idempotent by knowledge base,
     document key and content hash, so a client that lost its connection sends everything after the last answer again.
     The server reads only as far ahead as it can work: HTTP/2 flow control holds a fast client back.
@@ -70,7 +70,7 @@ class IngestionAsyncStub(IngestionStub):
     """Writes a stream of documents into one knowledge base.
 
     The first request is `start`, all others are `item`s with rising sequence numbers. The server answers `started`, then
-    exactly one `acknowledged` or `failed` for every item, in the order of the items. An acknowledged document is durable
+    exactly one `acknowledged` or `failed` for every document, in the order of the items. An acknowledged document is durable
     and searchable; a failed one left nothing behind, and the stream goes on. Writing is idempotent by knowledge base,
     document key and content hash, so a client that lost its connection sends everything after the last answer again.
     The server reads only as far ahead as it can work: HTTP/2 flow control holds a fast client back.
@@ -106,7 +106,7 @@ class IngestionServicer(metaclass=_abc_1.ABCMeta):
         """Writes a stream of documents into one knowledge base.
 
         The first request is `start`, all others are `item`s with rising sequence numbers. The server answers `started`, then
-        exactly one `acknowledged` or `failed` for every item, in the order of the items. An acknowledged document is durable
+        exactly one `acknowledged` or `failed` for every document, in the order of the items. An acknowledged document is durable
         and searchable; a failed one left nothing behind, and the stream goes on. Writing is idempotent by knowledge base,
         document key and content hash, so a client that lost its connection sends everything after the last answer again.
         The server reads only as far ahead as it can work: HTTP/2 flow control holds a fast client back.

@@ -96,7 +96,7 @@ class KnowledgeBasesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListKnowledgeBases(self, request, context):
-        """Lists all, by name; damaged ones too.
+        """Lists all that the caller may see, by name; damaged ones too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,7 +132,8 @@ class KnowledgeBasesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportKnowledgeBase(self, request, context):
-        """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+        """Streams all memories of one, for devices that read them without a network: in ascending order of their ids, or with
+        `snapshot` document by document.
 
         The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
         Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,

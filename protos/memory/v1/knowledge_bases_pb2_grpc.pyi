@@ -38,7 +38,7 @@ class KnowledgeBasesStub:
     GetKnowledgeBase: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetKnowledgeBaseRequest, _knowledge_bases_pb2.GetKnowledgeBaseResponse]
     """Describes one; NOT_FOUND with reason KNOWLEDGE_BASE_NOT_FOUND if there is none of that name."""
     ListKnowledgeBases: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.ListKnowledgeBasesRequest, _knowledge_bases_pb2.ListKnowledgeBasesResponse]
-    """Lists all, by name; damaged ones too."""
+    """Lists all that the caller may see, by name; damaged ones too."""
     DeleteKnowledgeBase: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.DeleteKnowledgeBaseRequest, _knowledge_bases_pb2.DeleteKnowledgeBaseResponse]
     """Removes one with everything in it; works on a damaged one."""
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetStatisticsRequest, _knowledge_bases_pb2.GetStatisticsResponse]
@@ -50,7 +50,8 @@ class KnowledgeBasesStub:
     service that writes late memories in the background. A call that ends early has cooled some of the documents; repeat it.
     """
     ExportKnowledgeBase: _grpc.UnaryStreamMultiCallable[_knowledge_bases_pb2.ExportKnowledgeBaseRequest, _knowledge_bases_pb2.ExportKnowledgeBaseResponse]
-    """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+    """Streams all memories of one, for devices that read them without a network: in ascending order of their ids, or with
+    `snapshot` document by document.
 
     The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
     Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
@@ -67,7 +68,7 @@ class KnowledgeBasesAsyncStub(KnowledgeBasesStub):
     GetKnowledgeBase: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetKnowledgeBaseRequest, _knowledge_bases_pb2.GetKnowledgeBaseResponse]  # type: ignore[assignment]
     """Describes one; NOT_FOUND with reason KNOWLEDGE_BASE_NOT_FOUND if there is none of that name."""
     ListKnowledgeBases: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.ListKnowledgeBasesRequest, _knowledge_bases_pb2.ListKnowledgeBasesResponse]  # type: ignore[assignment]
-    """Lists all, by name; damaged ones too."""
+    """Lists all that the caller may see, by name; damaged ones too."""
     DeleteKnowledgeBase: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.DeleteKnowledgeBaseRequest, _knowledge_bases_pb2.DeleteKnowledgeBaseResponse]  # type: ignore[assignment]
     """Removes one with everything in it; works on a damaged one."""
     GetStatistics: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetStatisticsRequest, _knowledge_bases_pb2.GetStatisticsResponse]  # type: ignore[assignment]
@@ -79,7 +80,8 @@ class KnowledgeBasesAsyncStub(KnowledgeBasesStub):
     service that writes late memories in the background. A call that ends early has cooled some of the documents; repeat it.
     """
     ExportKnowledgeBase: _aio.UnaryStreamMultiCallable[_knowledge_bases_pb2.ExportKnowledgeBaseRequest, _knowledge_bases_pb2.ExportKnowledgeBaseResponse]  # type: ignore[assignment]
-    """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+    """Streams all memories of one, for devices that read them without a network: in ascending order of their ids, or with
+    `snapshot` document by document.
 
     The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
     Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
@@ -111,7 +113,7 @@ class KnowledgeBasesServicer(metaclass=_abc_1.ABCMeta):
         request: _knowledge_bases_pb2.ListKnowledgeBasesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_knowledge_bases_pb2.ListKnowledgeBasesResponse, _abc.Awaitable[_knowledge_bases_pb2.ListKnowledgeBasesResponse]]:
-        """Lists all, by name; damaged ones too."""
+        """Lists all that the caller may see, by name; damaged ones too."""
 
     @_abc_1.abstractmethod
     def DeleteKnowledgeBase(
@@ -153,7 +155,8 @@ class KnowledgeBasesServicer(metaclass=_abc_1.ABCMeta):
         request: _knowledge_bases_pb2.ExportKnowledgeBaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_knowledge_bases_pb2.ExportKnowledgeBaseResponse], _abc.AsyncIterator[_knowledge_bases_pb2.ExportKnowledgeBaseResponse]]:
-        """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+        """Streams all memories of one, for devices that read them without a network: in ascending order of their ids, or with
+        `snapshot` document by document.
 
         The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
         Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class OperationsStub:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
-    search index that is built anew.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, a search
+    index that is built anew, and the memories of an earlier model that are written again.
     """
 
     def __init__(self, channel):
@@ -49,8 +49,8 @@ class OperationsStub:
 
 
 class OperationsServicer:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
-    search index that is built anew.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, a search
+    index that is built anew, and the memories of an earlier model that are written again.
     """
 
     def ListOperations(self, request, context):
@@ -61,7 +61,8 @@ class OperationsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetOperation(self, request, context):
-        """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND for a name that is none.
+        """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND where there is no such knowledge base, INVALID_ARGUMENT for a name
+        of another form.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,8 +90,8 @@ def add_OperationsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Operations:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
-    search index that is built anew.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, a search
+    index that is built anew, and the memories of an earlier model that are written again.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OperationsStub:
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
-    search index that is built anew.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, a search
+    index that is built anew, and the memories of an earlier model that are written again.
     """
 
     @_typing.overload
@@ -38,23 +38,27 @@ class OperationsStub:
     ListOperations: _grpc.UnaryUnaryMultiCallable[_operations_pb2.ListOperationsRequest, _operations_pb2.ListOperationsResponse]
     """Lists the operations on the knowledge bases that the caller may read, by name."""
     GetOperation: _grpc.UnaryUnaryMultiCallable[_operations_pb2.GetOperationRequest, _operations_pb2.GetOperationResponse]
-    """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND for a name that is none."""
+    """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND where there is no such knowledge base, INVALID_ARGUMENT for a name
+    of another form.
+    """
 
 @_typing.type_check_only
 class OperationsAsyncStub(OperationsStub):
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
-    search index that is built anew.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, a search
+    index that is built anew, and the memories of an earlier model that are written again.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListOperations: _aio.UnaryUnaryMultiCallable[_operations_pb2.ListOperationsRequest, _operations_pb2.ListOperationsResponse]  # type: ignore[assignment]
     """Lists the operations on the knowledge bases that the caller may read, by name."""
     GetOperation: _aio.UnaryUnaryMultiCallable[_operations_pb2.GetOperationRequest, _operations_pb2.GetOperationResponse]  # type: ignore[assignment]
-    """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND for a name that is none."""
+    """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND where there is no such knowledge base, INVALID_ARGUMENT for a name
+    of another form.
+    """
 
 class OperationsServicer(metaclass=_abc_1.ABCMeta):
-    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, and a
-    search index that is built anew.
+    """Reports the service's long operations: the memories that a cold start writes after it stored the documents, a search
+    index that is built anew, and the memories of an earlier model that are written again.
     """
 
     @_abc_1.abstractmethod
@@ -71,6 +75,8 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
         request: _operations_pb2.GetOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operations_pb2.GetOperationResponse, _abc.Awaitable[_operations_pb2.GetOperationResponse]]:
-        """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND for a name that is none."""
+        """Describes one operation; KNOWLEDGE_BASE_NOT_FOUND where there is no such knowledge base, INVALID_ARGUMENT for a name
+        of another form.
+        """
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

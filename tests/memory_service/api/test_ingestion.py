@@ -1,6 +1,7 @@
 """Ingest and Upsert: what becomes of documents, as text and prepared, and what is refused by name."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,36 @@ def test_the_text_of_prepared_references_is_counted_in_bytes() -> None:
         assert read is not None
         assert error in str(read.error or "")
         assert bool(read.error) == bool(error)
+
+
+CONTRACT = Path(__file__).resolve().parents[3] / "protos" / "memory" / "v1" / "ingestion.proto"
+
+
+@pytest.mark.parametrize(
+    ("said", "make"),
+    [
+        (r"Its name in the knowledge base: 1 to (\d+) bytes", lambda size: pb.Document(key="k" * size)),
+        (r"head of every reference; may be empty, at most (\d+) bytes", lambda size: of(title="t" * size)),
+        (r"by it\. At most (\d+) entries", lambda count: of(metadata=dict.fromkeys(map(str, range(count)), ""))),
+        (r"entries, each of at most (\d+) bytes", lambda size: of(metadata={"name": "v" * (size - 4)})),
+    ],
+)
+def test_the_contract_names_the_limits_of_a_document(said: str, make: Callable[[int], pb.Document]) -> None:
+    comments = re.sub(r"\s*\n\s*// ", " ", CONTRACT.read_text())
+    (limit,) = map(int, re.findall(said, comments))
+
+    def error_of(document: pb.Document) -> Exception | None:
+        document.text = "Text."
+        read = DocumentReader(HashEncoder(), limit_bytes=1000).read(pb.IngestItem(document=document))
+        assert read is not None
+        return read.error
+
+    assert error_of(make(limit)) is None
+    assert isinstance(error_of(make(limit + 1)), BadRequest)
+
+
+def of(**parts: Any) -> pb.Document:
+    return pb.Document(key="k", **parts)
 
 
 def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
