@@ -29,6 +29,10 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.kube_tools import ROOT, tool
+from deploy.wheels import WHEELS
+from memory_model.catalogue.table import PREFIX
+from memory_model.defaults import PACKAGED
+from memory_model.models.folder import ModelFolder
 from memory_service.api import backup_ages, gauges, server
 from memory_service.errors import StoreUnavailable
 from memory_service.settings import Settings
@@ -101,6 +105,18 @@ def test_the_unit_of_systemd_can_be_enabled_and_waits_for_calls_under_way() -> N
     unit.read_string(text)
     assert unit["Install"]["WantedBy"] == "multi-user.target"
     assert unit.getint("Service", "TimeoutStopSec") > Settings.model_fields["shutdown_grace_s"].default
+
+
+def test_the_page_of_the_installation_installs_what_its_commands_need() -> None:
+    page = (FOLDER / "install.md").read_text()
+    (install,) = [text for _, text in blocks("install.md") if "pip install torch" in text]
+    installed = [wheel for wheel in WHEELS if f"dist/{wheel.name.replace('-', '_')}-*.whl" in install]
+    assert f"the {['no', 'one', 'two', 'three', 'four', 'five'][len(WHEELS)]} wheels of a release" in page
+    programs = {program for wheel in WHEELS for program in wheel.scripts}
+    called = {program for program in programs if re.search(rf"\b{program} \w", page)}
+    assert called <= {program for wheel in installed for program in wheel.scripts}
+    base = ModelFolder.open(PACKAGED).base
+    assert f"memory-model pull {base.removeprefix(PREFIX)}" in install, "`memory-model export` reads it"
 
 
 BEFORE = """
