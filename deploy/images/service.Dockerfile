@@ -1,4 +1,5 @@
-# The cloud's side: programs, base weights, default model and its edge bundle, nothing to fetch at start.
+# The cloud's side: programs, the packaged model whose weights are a package (SmolLM2-135M, not the default one) and its
+# edge bundle, nothing to fetch at start.
 #     make image NAME=service       serves, ingests, migrates, backs up
 #     make image NAME=encoder       writes memories on GPUs, in the service or as workers; needs the NVIDIA container toolkit
 # BASE: name it with its digest in production (debian@sha256:…).

@@ -51,6 +51,15 @@ def test_a_lock_has_what_the_project_asks_for_in_the_tested_versions(lock: str, 
     assert "://" not in file.read_text(), "a lock names no registry"
 
 
+def test_the_page_says_which_model_an_image_has_and_where_it_looks_for_another() -> None:
+    text = (ROOT / "deploy" / "images" / "service.Dockerfile").read_text()
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    (model,) = re.findall(r"^ENV MEMORY3_MODEL=(\S+)$", text, re.M)
+    (home,) = re.findall(r"^ENV PATH[^#]* HOME=(\S+)", text, re.M)
+    assert f"`service` and `encoder` have {model} and its bundle" in page.lower()
+    assert f"`{home}/.cache/memory3`" in page
+
+
 def test_the_list_of_parts_names_debians_packages_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "python.json").write_text('{"bomFormat": "CycloneDX", "components": [{"name": "numpy"}]}')
     (tmp_path / "status").write_text(
