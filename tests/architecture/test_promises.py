@@ -1,10 +1,11 @@
-"""Each promise of docs/operations/promises.md names a test that exists."""
+"""Each promise of docs/operations/promises.md, and each fault of trust.md, names a test that exists."""
 
 import re
 
 from deploy.kube_tools import ROOT
 
 PAGE = ROOT / "docs" / "operations" / "promises.md"
+FAULTS = PAGE.with_name("trust.md")
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
@@ -15,3 +16,11 @@ def test_every_promise_names_a_test_that_exists() -> None:
         path, _, function = name.partition("::")
         text = (ROOT / path).read_text()
         assert not function or re.search(rf"^(async )?def {function}\(", text, re.MULTILINE), name
+
+
+def test_every_fault_names_a_test_that_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)`", FAULTS.read_text())
+    assert len(named) > 10
+    for name in named:
+        folder = ROOT if name.startswith("tests/") else ROOT / "tests" / "memory_service"
+        assert (folder / name).is_file(), name
