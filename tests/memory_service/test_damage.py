@@ -165,6 +165,7 @@ def test_every_payload_is_compared_when_read(whole: Path, tmp_path: Path, monkey
         assert keys_near(store, base, "text 9", k=1) == ["d9"]
         with pytest.raises(KnowledgeBaseDamaged, match=r"'harmed'.*payload of memory"):
             keys_near(store, base, "text 0", k=1)
+        assert not store.knowledge_base("harmed").problem, "the others are served, as the runbook says"
 
 
 def test_a_store_of_an_older_layout_is_refused_with_what_to_do(tmp_path: Path) -> None:
