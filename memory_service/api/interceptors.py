@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 import secrets
 import time
@@ -42,6 +43,9 @@ METHODS = frozenset(f"/{service.full_name}/{method.name}" for service in _SERVIC
 _INGESTING = frozenset(f"/memory.v1.Ingestion/{name}" for name in ("Ingest", "Upsert"))
 _LOGGED = ("Ingest", "Upsert", "Delete", "Create", "Export", "Fetch", "Cool")
 """Names of methods that begin so have a line in the log whatever their outcome: writes, administration, streams."""
+
+_USE_LOGGED_EVERY_S = 3600.0
+"""Of a key: its retrievals have no lines, and whether it is still used must be seen before it is revoked."""
 
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,64}")
@@ -93,6 +97,7 @@ class Calls(grpc.aio.ServerInterceptor):
         self._certificates = certificates
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
+        self._used: dict[str, float] = {}
         self._under_way = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -182,11 +187,16 @@ class Calls(grpc.aio.ServerInterceptor):
         return access, None
 
     def _enter(self, call: Call, access: Access | None) -> None:
-        """Gives the call its caller; raises CertificateUnknown, RateExceeded."""
+        """Gives the call its caller, whose first call of an hour is logged; raises CertificateUnknown, RateExceeded."""
         if access is None and self._keys is not None:
             access = self._keys.access_of_certificate(identities(call.context))
             self._rates.admit(access.tenant)
         call.access = access or NOBODY
+        if key := call.access.key_id:
+            now = time.monotonic()
+            if now - self._used.get(key, -math.inf) >= _USE_LOGGED_EVERY_S:
+                self._used[key] = now
+                logger().info("key_used", key=key, tenant=call.access.tenant, peer=call.context.peer())
 
     @contextlib.asynccontextmanager
     async def _accounted(self, method: str, request_id: str, context: grpc.aio.ServicerContext) -> AsyncIterator[Call]:

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from memory_service.access.keys import changing
+from memory_service.api import interceptors
 from memory_service.api.interceptors import SERVICES
 from memory_service.errors import StoreUnavailable
 from memory_service.telemetry.logs import configure_logs
@@ -140,6 +141,30 @@ def test_who_writes_administers_or_is_refused_is_logged(tmp_path: Path, capsys: 
     assert (lines[3]["request_id"], lines[3]["knowledge_base"]) == ("by-me-1", "kb")
     assert secret.split("_", 2)[2] not in said
     assert "My diary" not in said
+
+
+def test_a_key_that_only_retrieves_is_seen_in_the_log_once_an_hour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is still used must be seen before it is revoked."""
+    keys = tmp_path / "keys.json"
+    admin, reader = new_key(keys, {"*": "admin"}), new_key(keys, {"*": "read"}, "acme")
+    configure_logs("info")
+
+    def used() -> list[str]:
+        lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+        return [line["key"] for line in lines if line["event"] == "key_used" and line["tenant"] == "acme"]
+
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", keys=keys) as (nobody, _):
+        with_key(nobody.channel, admin).bases.CreateKnowledgeBase(
+            knowledge_bases_pb2.CreateKnowledgeBaseRequest(name="acme/kb"), timeout=60
+        )
+        phone, key_id = with_key(nobody.channel, reader), reader.split("_")[1]
+        assert [phone.hits("kb", "x"), phone.hits("kb", "x")] == [[], []]
+        assert used() == [key_id]
+        monkeypatch.setattr(interceptors, "_USE_LOGGED_EVERY_S", 0.0)
+        phone.hits("kb", "x")
+        assert used() == [key_id], "an hour later"
 
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}.") for n in range(8)]
