@@ -75,7 +75,8 @@ def test_what_is_left_to_write_is_written_once_the_knowledge_base_can_be_opened(
     with running(tmp_path, second, warm_up=False, health_interval_s=0.05) as (client, server):
         assert state(client, "kb") == "UNAVAILABLE"
         looked = operation(client, what=what)
-        assert not looked.done and looked.problem
+        assert not looked.done
+        assert looked.problem
         full[0] = False
         eventually(lambda: state(client, "kb") == "READY" and operation(client, what=what).done)
         (hit,) = client.hits("kb", "Text.", 1, return_text=True)

@@ -243,8 +243,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         rows.append((name, "llama_cpp_tokens_per_s", whole, first, "ratio_vs_llama_cpp"))
     note = (
         "Decoding counts the time in which all conversations decode. Ratios: with memory over without, all over one"
-        " alone, without memory over llama.cpp's server, for provider cpu. All prompts differ; `edge-client serve` reads"
-        " the template's beginning, which they share, once, and llama.cpp's server for each."
+        " alone, without memory over llama.cpp's server, for provider cpu. All prompts differ; `edge-client serve`"
+        " reads the template's beginning, which they share, once, and llama.cpp's server for each."
         + (f" {why_not}." if (why_not := result.get("llama_cpp_missing")) else "")
     )
     columns = (f"{result['conversations']} conversations", "tokens/s ↑", "end to end ↑", "first token, ms ↓", "ratio ↑")
