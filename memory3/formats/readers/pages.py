@@ -36,6 +36,8 @@ _LIGATURES = str.maketrans(
         "\0": "",
     }
 )
+_SPACING = {"x_tolerance_ratio": 0.15}
+"""Words are told apart by gaps of so much of the size of their letters: lines set to a width have narrow spaces."""
 _OCR_DPI = 200
 for _library in ("pypdf", "pdfminer"):  # what they say of a broken file is told by our own error
     logging.getLogger(_library).addHandler(logging.NullHandler())
@@ -215,11 +217,11 @@ def _page_text(page: Any) -> str:
     tables = [table for table in page.find_tables() if len(table.rows) > 1 and len(table.columns) > 1]
     words = [
         {**word, "text": word["text"].translate(_LIGATURES)}
-        for word in page.extract_words(keep_blank_chars=False, use_text_flow=False, expand_ligatures=True)
+        for word in page.extract_words(keep_blank_chars=False, use_text_flow=False, expand_ligatures=True, **_SPACING)
         if not any(_inside(word, table.bbox) for table in tables)
     ]
     for table in tables:  # a table is a word as large as itself
-        cells = [[(cell or "").translate(_LIGATURES) for cell in row] for row in table.extract()]
+        cells = [[(cell or "").translate(_LIGATURES) for cell in row] for row in table.extract(**_SPACING)]
         text = "\n".join(table_lines(cells))
         if text:
             x0, top, x1, bottom = table.bbox
@@ -236,7 +238,7 @@ def _turned(page: Any) -> list[str]:
         def of_it(part: dict[str, Any], upwards: bool = upwards) -> bool:
             return part["object_type"] == "char" and not part["upright"] and (part["matrix"][1] > 0) is upwards
 
-        words = page.filter(of_it).extract_words(char_dir_rotated=letters, line_dir_rotated=lines)
+        words = page.filter(of_it).extract_words(char_dir_rotated=letters, line_dir_rotated=lines, **_SPACING)
         found.append(" ".join(word["text"].translate(_LIGATURES) for word in words))
     return [text for text in found if text]
 

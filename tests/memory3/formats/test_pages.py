@@ -106,6 +106,19 @@ def test_ligatures_hyphens_and_soft_hyphens_do_not_divide_words(tmp_path: Path) 
     assert "Shelf: B-12" in document.text
 
 
+def test_words_of_lines_and_cells_with_narrow_spaces_are_told_apart(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    canvas.setFont("Helvetica", 10)
+    canvas.grid([70, 170, 270], [390, 410, 430])
+    cells = ((72, 415, "The city"), (172, 415, "Its sea"), (72, 395, "Oslo"), (172, 395, "Fjord"))
+    for x, y, text in ((72, 700, "We have chosen it"), *cells):
+        for word in text.split():
+            canvas.drawString(x, y, word)
+            x += pdfmetrics.stringWidth(word, "Helvetica", 10) + 2.2
+    canvas.save()
+    assert read(tmp_path / "a.pdf")[0].text == "We have chosen it\n\nThe city: Oslo; Its sea: Fjord"
+
+
 def test_a_sentence_over_a_page_break_is_whole(tmp_path: Path) -> None:
     first, second = read(write(tmp_path / "a.pdf", "The key hangs be-", "hind the stove. The oars are red."))
     assert first.text == "The key hangs behind the stove."
