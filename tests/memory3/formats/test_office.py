@@ -259,6 +259,15 @@ SIGNS = """R&D at AT&T: x < 5 > 3, it's "q" &amp; <name> __init__.py _a_ [x](y) 
 """What XML has as entities, and what would be marks of Markdown."""
 
 
+def rewrite(file: Path, pattern: str, instead: str) -> None:
+    """Replaces what fits a pattern in all parts of a file."""
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, re.sub(pattern, lambda _: instead, part))
+
+
 def test_signs_of_every_kind_of_file_are_kept(tmp_path: Path) -> None:
     text = escape(SIGNS)
     old = office_files.write_docx(tmp_path / "b.docx", SIGNS, [(SIGNS,)]).rename(tmp_path / "b.doc")
@@ -287,13 +296,21 @@ def test_marks_of_word_are_no_text_and_its_references_are_characters(tmp_path: P
     exact = "<w:r><w:t><![CDATA[ a & <b>]]> &#8211; &#x20AC;5 &#95;c&#95; &amp;lt;</w:t></w:r>"
     styled = '<w:pPr><w:pStyle w:val="a>&quot;b"/></w:pPr><!-- > -->'
     file = office_files.write_docx(tmp_path / "a.docx", "_")
-    with zipfile.ZipFile(file) as archive:
-        parts = {name: archive.read(name).decode() for name in archive.namelist()}
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, part in parts.items():
-            body = f"<w:body><w:p>{styled}{bold}{plain}{exact}</w:p></w:body>"
-            archive.writestr(name, re.sub("<w:body>.*</w:body>", body, part))
+    rewrite(file, "<w:p>.*</w:p>", f"<w:p>{styled}{bold}{plain}{exact}</w:p>")
     assert read(file).text == "Rent:7 a & <b> – €5 _c_ &lt;"
+
+
+def test_tabs_hyphens_and_raised_text_of_word_stay_and_what_was_moved_is_there_once(tmp_path: Path) -> None:
+    def run(text: str, properties: str = "") -> str:
+        return f"<w:r><w:rPr>{properties}</w:rPr><w:t>{text}</w:t></w:r>"
+
+    tabs = '<w:pPr><w:tabs><w:tab w:val="right" w:pos="9000"/></w:tabs></w:pPr>'
+    line = "<w:r><w:t>Rent</w:t><w:tab/><w:t>950</w:t><w:noBreakHyphen/><w:t>A</w:t><w:cr/><w:t>net</w:t></w:r>"
+    area = run("7 m") + run("2", '<w:vertAlign w:val="superscript"/>') + run("old", "<w:strike/>")
+    moved = f'<w:moveFrom w:id="1">{run("Dogs")}</w:moveFrom>{run("No ")}<w:moveTo w:id="2">{run("Dogs")}</w:moveTo>'
+    file = office_files.write_docx(tmp_path / "a.docx", "_", footer1="_")
+    rewrite(file, "<w:p>.*</w:p>", "".join(f"<w:p>{part}</w:p>" for part in (tabs + line, area, moved)))
+    assert read(file).text.startswith("Rent 950-A net\n\n7 m2old\n\nNo Dogs\n\nFooter: Rent 950-A net\n")
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused_and_not_unpacked(

@@ -55,6 +55,8 @@ _SHEETS = (".xlsx", ".xlsb", ".ods", ".xls", ".xlt")
 _FORMULA = re.compile(rb"<c\b[^>]*><f\b[^>]*>[^<]*</f>(?:<v\s*/>|<v></v>)?</c>")
 _EMPTY_ROW = re.compile(r"^\|(?:[ \t]*\|)+[ \t]*\n(?!\|[ \t]*:?---)", re.MULTILINE)
 _PARAGRAPHS = ("p", "text")
+_CHARACTERS = {"tab": " ", "ptab": " ", "br": " ", "cr": " ", "noBreakHyphen": "-"}
+_RUNS = ("t", *_CHARACTERS)
 _PANIC = "PanicException"
 """A fault of the converter that is no Exception; its class cannot be imported."""
 
@@ -164,7 +166,7 @@ def _part_text(xml: bytes) -> str:
     paragraphs: list[str] = []
     for element in ElementTree.fromstring(xml).iter():
         if tag_of(element) in _PARAGRAPHS:
-            runs = [run.text or "" for run in element.iter() if tag_of(run) == "t" and run is not element]
+            runs = [_CHARACTERS.get(tag_of(run), run.text or "") for run in element.iter() if tag_of(run) in _RUNS]
             text = words("".join(runs) if runs else element.text or "")
             if text and not text.isdigit() and text not in paragraphs:
                 paragraphs.append(text)

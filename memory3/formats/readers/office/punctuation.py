@@ -1,7 +1,8 @@
-"""Punctuation of a document, hidden while it is converted to Markdown and parsed.
+"""The copy of a document that the converter gets, in which what it would lose is written so that it is kept.
 
-The converter drops the entities of Word files, and escapes only some of what means something in Markdown: `&amp;`,
-`__init__` and `[x](y)` would be lost. So such a sign is another character on the way, to which neither gives a meaning.
+It drops the entities of Word files, and escapes only some of what means something in Markdown: `&amp;`, `__init__` and
+`[x](y)` would be lost. So such a sign is another character on the way, to which neither gives a meaning. Tabs and
+hyphens that are elements become characters.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
 _NEVER_ESCAPED = {ord(sign): _HIDDEN[ord(sign)] for sign in "_[]"}
 _ZIPPED = {".docx": _HIDDEN, ".epub": _HIDDEN, ".pptx": _NEVER_ESCAPED, ".odt": _NEVER_ESCAPED}
 """By suffix of kinds with emphasis and links, the signs that the converter drops or does not escape."""
+_REWRITTEN = {
+    ".docx": (
+        (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
+        (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
+        (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
+        (re.compile(r"<w:(?:vertAlign|d?strike)\b[^>]*/>"), ""),
+    )
+}
+"""By suffix, what the converter drops, has twice or shows as signs, and what is in its place."""
 LARGEST_BYTES = 512 << 20
 """Of all parts of a file together, which are copied in memory."""
 _TEXT_PARTS = re.compile(r"(word|ppt)/.*\.xml|content\.xml|.*\.(xhtml|html?)", re.IGNORECASE)
@@ -43,7 +53,7 @@ def hide(data: bytes, suffix: str) -> bytes:
             raise InvalidInput(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
         for name in dict.fromkeys(archive.namelist()):
             part = archive.read(name)
-            hidden.writestr(name, _hidden_in_xml(part, _ZIPPED[suffix]) if _TEXT_PARTS.fullmatch(name) else part)
+            hidden.writestr(name, _hidden_in_xml(part, suffix) if _TEXT_PARTS.fullmatch(name) else part)
     return copy.getvalue()
 
 
@@ -52,17 +62,21 @@ def hide_rest(markdown: str, suffix: str) -> str:
     return markdown if suffix in (*_ZIPPED, ".rtf") else markdown.translate(_NEVER_ESCAPED)
 
 
-def _hidden_in_xml(part: bytes, signs: dict[int, int]) -> bytes:
+def _hidden_in_xml(part: bytes, suffix: str) -> bytes:
     """With characters for entities; a part in another encoding than UTF-8 stays as it is."""
+    signs = _ZIPPED[suffix]
 
     def hidden(found: re.Match[str]) -> str:
         text = html.unescape(found["text"] or "") if found["exact"] is None else found["exact"]
         return html.escape(text.translate(signs), quote=False) if text else found[0]
 
     try:
-        return _XML.sub(hidden, part.decode()).encode()
+        xml = part.decode()
     except UnicodeError:
         return part
+    for pattern, instead in _REWRITTEN.get(suffix, ()):
+        xml = pattern.sub(instead, xml)
+    return _XML.sub(hidden, xml).encode()
 
 
 def _hidden_in_rtf(found: re.Match[bytes]) -> bytes:
