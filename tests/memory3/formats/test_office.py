@@ -40,6 +40,31 @@ def test_word_has_its_paragraphs_tables_headers_footers_and_comments(tmp_path: P
     assert "Valid until: 2031" in lines
 
 
+def test_each_note_and_comment_of_word_is_a_line_of_its_own_kind(tmp_path: Path) -> None:
+    def note(kind: str, number: int, text: str) -> str:
+        return f'<w:{kind} w:id="{number}"><w:p><w:r><w:{kind}Ref/></w:r><w:r><w:t> {text}</w:t></w:r></w:p></w:{kind}>'
+
+    notes = {
+        "footnote": ("Since May.", "But not on Sundays."),
+        "endnote": ("See the lease.",),
+        "comment": ("why", "ask"),
+    }
+    file = office_files.write_docx(tmp_path / "a.docx", "Rent", **{f"{kind}s": "_" for kind in notes})
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    marks = "".join(f'<w:r><w:{kind}Reference w:id="1"/></w:r>' for kind in notes)
+    parts["word/document.xml"] = parts["word/document.xml"].replace("</w:p>", f"{marks}</w:p>")
+    for kind, texts in notes.items():
+        paragraphs = "".join(note(kind, number, text) for number, text in enumerate(texts, 1))
+        parts[f"word/{kind}s.xml"] = re.sub("<w:p>.*</w:p>", paragraphs, parts[f"word/{kind}s.xml"])
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    found = read(file).text.removeprefix("Rent\n\n").split("\n")
+    assert found[:2] == ["Footnote: Since May.", "Footnote: But not on Sundays."]
+    assert found[2:] == ["Endnote: See the lease.", "Comment: why", "Comment: ask"]
+
+
 def test_pictures_that_are_not_read_are_reported(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", "Text.")
     with zipfile.ZipFile(file, "a") as archive:

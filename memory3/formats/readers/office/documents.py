@@ -39,6 +39,8 @@ _FURTHER = {
     ".docx": (
         (r"word/header\d*\.xml", "Header"),
         (r"word/footer\d*\.xml", "Footer"),
+        (r"word/footnotes\.xml", "Footnote"),
+        (r"word/endnotes\.xml", "Endnote"),
         (r"word/comments\.xml", "Comment"),
     ),
     ".pptx": ((r"ppt/notesSlides/notesSlide\d+\.xml", "Notes"), (r"ppt/comments/.*\.xml", "Comment")),
@@ -46,6 +48,8 @@ _FURTHER = {
     ".xlsb": (_TEXT_BOX,),
 }
 """Parts of a file that the converter leaves out, by suffix, with the label of their text."""
+_NOTES = ("Footnote", "Endnote", "Comment")
+"""Labels of parts that hold several texts, one a paragraph."""
 _PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
 _EMBEDDED = re.compile(r"(word|ppt|xl)/embeddings/.|Object [^/]+/content\.xml", re.IGNORECASE)
 _BINARY_COMMENTS = re.compile(r"xl/comments\d*\.bin")
@@ -130,9 +134,11 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
     with zipfile.ZipFile(source) as archive:
         names = archive.namelist()
         texts = [
-            (label, _part_text(archive.read(name)))
+            (label, text)
             for pattern, label in _FURTHER.get(suffix, ())
             for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number)
+            for whole in [_part_text(archive.read(name))]
+            for text in (whole.split("\n") if label in _NOTES else [whole])
         ]
         if suffix in opendocument.SUFFIXES:
             texts += opendocument.left_out(archive, suffix)

@@ -30,6 +30,8 @@ _REWRITTEN = {
     )
 }
 """By suffix, what the converter drops, has twice or shows as signs, and what is in its place."""
+_NOTES = ("word/footnotes.xml", "word/endnotes.xml")
+"""Read by `documents`: the converter leaves out the first footnote of most files, and all endnotes."""
 LARGEST_BYTES = 512 << 20
 """Of all parts of a file together, which are copied in memory."""
 _TEXT_PARTS = re.compile(r"(word|ppt)/.*\.xml|content\.xml|.*\.(xhtml|html?)", re.IGNORECASE)
@@ -51,7 +53,7 @@ def hide(data: bytes, suffix: str) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(copy, "w") as hidden:
         if (size := sum(part.file_size for part in archive.infolist())) > LARGEST_BYTES:
             raise InvalidInput(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
-        for name in dict.fromkeys(archive.namelist()):
+        for name in dict.fromkeys(name for name in archive.namelist() if name not in _NOTES):
             part = archive.read(name)
             hidden.writestr(name, _hidden_in_xml(part, suffix) if _TEXT_PARTS.fullmatch(name) else part)
     return copy.getvalue()
