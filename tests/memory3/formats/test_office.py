@@ -92,6 +92,19 @@ def test_powerpoint_has_its_titles_text_and_speaker_notes(tmp_path: Path) -> Non
         assert line in document.text.split("\n")
 
 
+def test_pictures_of_slides_are_their_descriptions_and_emphasis_has_no_signs(tmp_path: Path) -> None:
+    def picture(description: str, fill: str = "") -> str:
+        return f'<p:pic><p:nvPicPr><p:cNvPr id="9" name="P"{description}/></p:nvPicPr>{fill}<p:spPr/></p:pic>'
+
+    bold = '<a:r><a:rPr lang="en" b="1"/><a:t>BRAINS </a:t></a:r><a:br/><a:r><a:rPr b="1"/><a:t> of: all</a:t></a:r>'
+    linked = '<p:blipFill><a:blip r:link="rId7"/></p:blipFill>'
+    shown = picture(' descr="A map of Kiruna"') + picture("", "<p:blipFill/>") + picture("", linked)
+    file = office_files.write_pptx(tmp_path / "a.pptx", ("Plan", "_", ""))
+    rewrite(file, "<a:r><a:t>_</a:t></a:r>(?=.*</p:sp>)", bold)
+    rewrite(file, "(?<=</p:sp>)(?=</p:spTree></p:cSld></p:sld>)", shown)
+    assert " ".join(read(file).text.split()) == "BRAINS of: all A map of Kiruna"
+
+
 def test_opendocument_epub_and_rtf_have_their_tables(tmp_path: Path) -> None:
     odt = read(office_files.write_odt(tmp_path / "a.odt", "Garden Club", "Annual fee: 25 euro", TABLE))
     assert (odt.title, BERO in odt.text.split("\n"), "Annual fee: 25 euro" in odt.text) == ("Garden Club", True, True)
@@ -331,7 +344,7 @@ def test_tabs_hyphens_and_raised_text_of_word_stay_and_what_was_moved_is_there_o
 
     tabs = '<w:pPr><w:tabs><w:tab w:val="right" w:pos="9000"/></w:tabs></w:pPr>'
     line = "<w:r><w:t>Rent</w:t><w:tab/><w:t>950</w:t><w:noBreakHyphen/><w:t>A</w:t><w:cr/><w:t>net</w:t></w:r>"
-    area = run("7 m") + run("2", '<w:vertAlign w:val="superscript"/>') + run("old", "<w:strike/>")
+    area = run("7 m") + run("2", '<w:vertAlign w:val="superscript"/>') + run("old", "<w:strike/><w:u/>")
     moved = f'<w:moveFrom w:id="1">{run("Dogs")}</w:moveFrom>{run("No ")}<w:moveTo w:id="2">{run("Dogs")}</w:moveTo>'
     file = office_files.write_docx(tmp_path / "a.docx", "_", footer1="_")
     rewrite(file, "<w:p>.*</w:p>", "".join(f"<w:p>{part}</w:p>" for part in (tabs + line, area, moved)))

@@ -2,7 +2,7 @@
 
 It drops the entities of Word files, and escapes only some of what means something in Markdown: `&amp;`, `__init__` and
 `[x](y)` would be lost. So such a sign is another character on the way, to which neither gives a meaning. Tabs and
-hyphens that are elements become characters.
+hyphens that are elements become characters, and pictures of slides their descriptions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import re
 import string
 import zipfile
+from collections.abc import Callable
 
 from memory3.errors import InvalidInput
 
@@ -21,15 +22,30 @@ SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
 _NEVER_ESCAPED = {ord(sign): _HIDDEN[ord(sign)] for sign in "_[]"}
 _ZIPPED = {".docx": _HIDDEN, ".epub": _HIDDEN, ".pptx": _NEVER_ESCAPED, ".odt": _NEVER_ESCAPED}
 """By suffix of kinds with emphasis and links, the signs that the converter drops or does not escape."""
-_REWRITTEN = {
+_PICTURE = re.compile(r"<p:pic\b.*?</p:pic>", re.DOTALL)
+_DESCRIPTION = re.compile(r'<p:cNvPr\b[^>]*\bdescr="([^"]+)"')
+_PLACE = re.compile(r"<p:spPr\b.*</p:spPr>", re.DOTALL)
+
+
+def _described(picture: re.Match[str]) -> str:
+    """A shape with the alternative text of a picture in its place, or nothing."""
+    text, place = _DESCRIPTION.search(picture[0]), _PLACE.search(picture[0])
+    if not text:
+        return ""
+    body = f"<p:txBody><a:p><a:r><a:t>{text[1]}</a:t></a:r></a:p></p:txBody>"
+    return f"<p:sp><p:nvSpPr/>{place[0] if place else ''}{body}</p:sp>"
+
+
+_REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = {
     ".docx": (
         (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
         (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
         (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
-        (re.compile(r"<w:(?:vertAlign|d?strike)\b[^>]*/>"), ""),
-    )
+        (re.compile(r"<w:(?:vertAlign|d?strike|u)\b[^>]*/>"), ""),
+    ),
+    ".pptx": ((re.compile(r"<a:rPr\b[^>]*?(/?)>"), r"<a:rPr\1>"), (_PICTURE, _described)),
 }
-"""By suffix, what the converter drops, has twice or shows as signs, and what is in its place."""
+"""By suffix, what the converter drops, has twice, shows as signs or cannot read, and what is in its place."""
 _NOTES = ("word/footnotes.xml", "word/endnotes.xml")
 """Read by `documents`: the converter leaves out the first footnote of most files, and all endnotes."""
 LARGEST_BYTES = 512 << 20
