@@ -92,6 +92,16 @@ def test_powerpoint_has_its_titles_text_and_speaker_notes(tmp_path: Path) -> Non
         assert line in document.text.split("\n")
 
 
+def test_the_main_part_of_word_may_have_any_name(tmp_path: Path) -> None:
+    file = office_files.write_docx(tmp_path / "a.docx", "Rent: 700 euro")
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name.replace("document", "document2"), part.replace("word/document", "/word/document2"))
+    assert read(file).text == "Rent: 700 euro"
+
+
 def test_pictures_of_slides_are_their_descriptions_and_emphasis_has_no_signs(tmp_path: Path) -> None:
     def picture(description: str, fill: str = "") -> str:
         return f'<p:pic><p:nvPicPr><p:cNvPr id="9" name="P"{description}/></p:nvPicPr>{fill}<p:spPr/></p:pic>'

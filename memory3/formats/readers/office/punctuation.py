@@ -13,8 +13,10 @@ import re
 import string
 import zipfile
 from collections.abc import Callable
+from xml.etree import ElementTree
 
 from memory3.errors import InvalidInput
+from memory3.formats.readers.elements import attribute_of
 
 _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
 """The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
@@ -48,6 +50,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
 """By suffix, what the converter drops, has twice, shows as signs or cannot read, and what is in its place."""
 _NOTES = ("word/footnotes.xml", "word/endnotes.xml")
 """Read by `documents`: the converter leaves out the first footnote of most files, and all endnotes."""
+_LINKS, _WORD_MAIN = "_rels/.rels", "word/document.xml"
 LARGEST_BYTES = 512 << 20
 """Of all parts of a file together, which are copied in memory."""
 _TEXT_PARTS = re.compile(r"(word|ppt)/.*\.xml|content\.xml|.*\.(xhtml|html?)", re.IGNORECASE)
@@ -69,10 +72,26 @@ def hide(data: bytes, suffix: str) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(copy, "w") as hidden:
         if (size := sum(part.file_size for part in archive.infolist())) > LARGEST_BYTES:
             raise InvalidInput(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
+        renamed = _renamed(archive) if suffix == ".docx" else {}
         for name in dict.fromkeys(name for name in archive.namelist() if name not in _NOTES):
             part = archive.read(name)
-            hidden.writestr(name, _hidden_in_xml(part, suffix) if _TEXT_PARTS.fullmatch(name) else part)
+            hidden.writestr(
+                renamed.get(name, name), _hidden_in_xml(part, suffix) if _TEXT_PARTS.fullmatch(name) else part
+            )
     return copy.getvalue()
+
+
+def _renamed(archive: zipfile.ZipFile) -> dict[str, str]:
+    """The main part of a Word file and its relationships, by their names, with those that the converter looks for."""
+    links = ElementTree.fromstring(archive.read(_LINKS)) if _LINKS in archive.namelist() else ()
+    mains = (attribute_of(link, "Target") for link in links if attribute_of(link, "Type").endswith("/officeDocument"))
+    name = next(mains, _WORD_MAIN).removeprefix("/")
+    return {name: _WORD_MAIN, _links_of(name): _links_of(_WORD_MAIN)}
+
+
+def _links_of(part: str) -> str:
+    folder, _, name = part.rpartition("/")
+    return f"{folder}/_rels/{name}.rels"
 
 
 def hide_rest(markdown: str, suffix: str) -> str:
