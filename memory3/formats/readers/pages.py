@@ -48,10 +48,12 @@ _ENDED = re.compile(r"[.!?:。！？…][\"'”’)\]]*\Z")
 def read_pdf(source: Path) -> Iterator[FileDocument]:
     """A document for each page with text; a page that cannot be read fails alone."""
     pypdf, pdfplumber = imported("pypdf"), imported("pdfplumber")
-    numbers_without: list[int] = []
+    without: list[int] = []
     recognised: list[int] = []
+    plain: list[int] = []
+    failed: list[FileDocument] = []
+    texts: list[str] = []
     documents: list[FileDocument] = []
-    position = ""
     try:
         with pypdf.PdfReader(source) as reader:
             if reader.is_encrypted and not reader.decrypt(""):
@@ -59,18 +61,22 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
             title = useful_title(reader.metadata.title if reader.metadata else "") or title_of(source)
             fields = _form_fields(reader)
             total = len(reader.pages)
-        texts: list[str] = []
-        with pdfplumber.open(source, password="") as pdf:
-            for number, page in enumerate(pdf.pages, 1):
-                position = f"page {number}"
-                text = _page_text(page)
-                if not text.strip():
-                    if _has_image(page) and _ocr():
-                        text = _recognised(page.to_image(resolution=_OCR_DPI).original)
-                    (recognised if text else numbers_without).append(number)
-                texts.append(text)
-                page.close()
-        position = ""
+            with pdfplumber.open(source, password="") as pdf:
+                for number, page in enumerate(pdf.pages, 1):
+                    try:
+                        text = _page_text(page)
+                        if not text.strip():
+                            if _has_image(page) and _ocr():
+                                text = _recognised(page.to_image(resolution=_OCR_DPI).original)
+                            (recognised if text else without).append(number)
+                    except Exception as error:  # a broken page shows itself by any error; the others are read
+                        text = _plain_text(reader, number)
+                        if text:
+                            plain.append(number)
+                        else:
+                            failed.append(FileDocument.failed(source, f"it cannot be read: {error}", f"page {number}"))
+                    texts.append(text)
+                    page.close()
         for number, text in enumerate(_whole_sentences(texts), 1):
             lines = "\n".join(line for line in (text, *fields.get(number, ())) if line)
             if lines.strip():
@@ -79,20 +85,31 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
                 documents.append(FileDocument(str(source), key, title, clean, metadata, f"page {number}"))
     except MissingFile:
         raise
-    except Exception as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
-        yield FileDocument.broken(source, "PDF", error, position)
+    except Exception as error:  # as above; it must not end the ingestion of other files
+        yield FileDocument.broken(source, "PDF", error)
         return
     notes = []
-    if numbers_without:
+    if without:
         help_ = "" if _ocr() else ": the extra ocr reads scanned pages"
-        notes.append(f"no text on {_numbers(numbers_without)} of {total}{help_}")
+        notes.append(f"no text on {_numbers(without)} of {total}{help_}")
     if recognised:
         notes.append(f"{_numbers(recognised)} of {total} read by OCR")
-    if not documents:
+    if plain:
+        notes.append(f"{_numbers(plain)} of {total} read without columns and tables, because of a fault in the file")
+    yield from failed
+    if documents:
+        yield documents[0].noted(*notes)
+        yield from documents[1:]
+    elif not failed:
         yield FileDocument.failed(source, notes[0] if notes else "it has no pages")
-        return
-    yield documents[0].noted(*notes)
-    yield from documents[1:]
+
+
+def _plain_text(reader: Any, number: int) -> str:
+    """The text of a page as pypdf finds it, which does not look at what is drawn; empty where it cannot be read."""
+    try:
+        return str(reader.pages[number - 1].extract_text()).translate(_LIGATURES).strip()
+    except Exception:
+        return ""
 
 
 def count_pages(source: Path) -> int:

@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -97,6 +98,27 @@ def test_the_recogniser_reads_a_scan(tmp_path: Path) -> None:
     image.save(tmp_path / "scan.png")
     (document,) = read(tmp_path / "scan.png")
     assert document.text == "Invoice number: R-5521"
+
+
+def test_a_page_that_cannot_be_read_with_its_layout_is_read_without_or_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper = write(tmp_path / "a.pdf", "First page.", "Second page.", "Third page.")
+    page_text = pages._page_text
+
+    def broken(page: Any) -> str:
+        if page.page_number == 2:
+            raise TypeError("a colour without a number")
+        return page_text(page)
+
+    monkeypatch.setattr(pages, "_page_text", broken)
+    first, second, third = read(paper)
+    assert [page.text for page in (first, second, third)] == ["First page.", "Second page.", "Third page."]
+    assert first.notes == ("page 2 of 3 read without columns and tables, because of a fault in the file",)
+    monkeypatch.setattr(pages, "_plain_text", lambda *_: "")
+    failed, first, third = read(paper)
+    assert (failed.position, failed.unreadable) == ("page 2", "it cannot be read: a colour without a number")
+    assert (first.text, third.text) == ("First page.", "Third page.")
 
 
 def test_ligatures_hyphens_and_soft_hyphens_do_not_divide_words(tmp_path: Path) -> None:
