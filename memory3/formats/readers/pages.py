@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,6 +37,10 @@ _LIGATURES = str.maketrans(
         "\0": "",
     }
 )
+_RIGHT_TO_LEFT = re.compile(r"(?!\d)[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+"""Letters of Hebrew, Arabic and their neighbours; digits are read from left to right in them too."""
+_LEFT_TO_RIGHT = re.compile(r"[\dA-Za-z](?:[\dA-Za-z.,:/%+-]*[\dA-Za-z%])?")
+_MIRRORED = str.maketrans("()[]{}<>«»", ")(][}{><»«")
 _SPACING = {"x_tolerance_ratio": 0.15}
 """Words are told apart by gaps of so much of the size of their letters: lines set to a width have narrow spaces."""
 _OCR_DPI = 200
@@ -222,11 +227,22 @@ class _Line:
 
     @property
     def text(self) -> str:
-        return " ".join(word["text"] for word in sorted(self.words, key=lambda word: word["x0"]))
+        words = sorted(self.words, key=lambda word: word["x0"])
+        if "table" in words[0]:
+            return str(words[0]["text"])
+        return _in_order([word["text"] for word in words], "mirrored" in words[0])
 
 
 def _page_text(page: Any) -> str:
-    """The text of a page in reading order, tables as lines at their height; what is turned comes last."""
+    """The text of a page in reading order, tables as lines at their height; what is turned comes last.
+
+    A page that is read from right to left is mirrored: what stands at its right edge has the smallest x.
+    """
+    for char in page.chars:
+        if _RIGHT_TO_LEFT.search(char["text"]):  # a form of a letter, or a ligature; letters are turned below
+            char["text"] = unicodedata.normalize("NFKC", char["text"])[::-1]
+    letters = [char["text"] for char in page.chars if char["text"].isalpha()]
+    mirrored = 2 * sum(bool(_RIGHT_TO_LEFT.search(letter)) for letter in letters) > len(letters)
     turned: list[str] = []
     if any(not char["upright"] for char in page.chars):
         turned = _turned(page)
@@ -238,13 +254,40 @@ def _page_text(page: Any) -> str:
         if not any(_inside(word, table.bbox) for table in tables)
     ]
     for table in tables:  # a table is a word as large as itself
-        cells = [[(cell or "").translate(_LIGATURES) for cell in row] for row in table.extract(**_SPACING)]
-        text = "\n".join(table_lines(cells))
+        cells = [[_cell_text(cell or "", mirrored) for cell in row] for row in table.extract(**_SPACING)]
+        text = "\n".join(table_lines([row[::-1] for row in cells] if mirrored else cells))
         if text:
             x0, top, x1, bottom = table.bbox
             words.append({"text": f"\n{text}\n", "x0": x0, "x1": x1, "top": top, "bottom": bottom, "table": True})
+    if mirrored:
+        words = [{**word, "x0": -word["x1"], "x1": -word["x0"], "mirrored": True} for word in words]
     blocks = [_joined_lines(block) for block in _ordered(words)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(block for block in (*blocks, *turned) if block)).strip()
+
+
+def _cell_text(cell: str, mirrored: bool) -> str:
+    lines = (line.split()[:: -1 if mirrored else 1] for line in cell.translate(_LIGATURES).split("\n"))
+    return "\n".join(_in_order(line, mirrored) for line in lines)
+
+
+def _in_order(words: list[str], mirrored: bool) -> str:
+    """The words of a line, from its begin on the page to its end and as they are drawn, as they are read.
+
+    Neighbouring words of the other direction are read the other way; numbers go with those around them.
+    """
+    turned = [bool(_RIGHT_TO_LEFT.search(word)) for word in words]
+    words = [_letters(word) if turns else word for word, turns in zip(words, turned, strict=True)]
+    kinds = "".join(
+        "<" if turns else ">" if any(map(str.isalpha, word)) else " " for word, turns in zip(words, turned, strict=True)
+    )
+    for run in re.finditer(">[> ]*>" if mirrored else "<[< ]*<", kinds):
+        words[run.start() : run.end()] = words[run.start() : run.end()][::-1]
+    return " ".join(words)
+
+
+def _letters(word: str) -> str:
+    """A word of letters that are drawn from right to left; numbers and Latin words in it are not."""
+    return _LEFT_TO_RIGHT.sub(lambda found: found[0][::-1], word[::-1].translate(_MIRRORED))
 
 
 def _turned(page: Any) -> list[str]:

@@ -141,6 +141,26 @@ def test_words_of_lines_and_cells_with_narrow_spaces_are_told_apart(tmp_path: Pa
     assert read(tmp_path / "a.pdf")[0].text == "We have chosen it\n\nThe city: Oslo; Its sea: Fjord"
 
 
+def test_text_from_right_to_left_is_read_in_its_order_and_so_are_the_columns_of_its_tables(tmp_path: Path) -> None:
+    lines = "שכר דירה: 950 ב Oslo City (נטו)", "שנתי"
+    drawn = "(וטנ) Oslo City ב 950 :הריד רכש", "יתנש"  # as a viewer shows it
+    path = write(tmp_path / "a.pdf", "with the font")
+    canvas = Canvas(str(path))
+    canvas.setFont("DejaVu", 11)
+    for y, line in zip((700, 686), drawn, strict=True):
+        canvas.drawRightString(500, y, line)
+    canvas.grid([100, 300, 500], [580, 600, 620])
+    for x, y, cell in ((490, 605, "ריע"), (290, 605, "םי"), (490, 585, "Oslo"), (290, 585, "ףוח 7")):
+        canvas.drawRightString(x, y, cell)
+    canvas.showPage()
+    canvas.setFont("DejaVu", 11)
+    canvas.drawString(72, 700, "They say םלוע םולש in Haifa")
+    canvas.save()
+    first, second = read(path)
+    assert first.text.split("\n") == [*lines, "", "עיר: Oslo; ים: 7 חוף"]
+    assert second.text == "They say שלום עולם in Haifa"
+
+
 def test_a_sentence_over_a_page_break_is_whole(tmp_path: Path) -> None:
     first, second = read(write(tmp_path / "a.pdf", "The key hangs be-", "hind the stove. The oars are red."))
     assert first.text == "The key hangs behind the stove."
