@@ -254,10 +254,17 @@ _RULES = re.compile(r"\\(?:hline|toprule|midrule|bottomrule|cline\{[^}]*\}|cmidr
 _GROUP = r"(?:[^{}\\]|\\.)*"
 for _ in range(4):
     _GROUP = rf"(?:[^{{}}\\]|\\.|\{{{_GROUP}\}})*"
-_GROUP = rf"\s*(?:\[[^]]*\])?\s*\{{({_GROUP})\}}"
-"""An argument, groups in it included, after an optional one, such as a short form."""
+_GROUP = rf"\s*(?:\[[^]]*\]\s*)*\{{({_GROUP})\}}"
+"""An argument, groups in it included, after optional ones, such as a short form."""
 _TEX_HEADING = re.compile(rf"\\(?:part|chapter|(?:sub)*section|paragraph)\*?{_GROUP}", re.DOTALL)
 _TEX_NAMED = re.compile(rf"\\(title|author|date){_GROUP}", re.DOTALL)
+_TEX_DEFINITION = re.compile(
+    rf"\\(?:re)?newenvironment\*?(?:{_GROUP}){{3}}|\\newtheorem\*?(?:{_GROUP}){{2}}(?:\[\w+\])?"
+    rf"|\\(?:(?:re)?new|provide)command\*?\s*(?:\{{\s*\\\w+\s*\}}|\\\w+){_GROUP}"
+    rf"|\\def\s*\\\w+[#\d]*{_GROUP}",
+    re.DOTALL,
+)
+"""No text; one that opens an environment, which another closes, takes pylatexenc minutes."""
 _TEX_EXACT = re.compile(
     r"\\[\\%]|(?P<comment>%.*)|\\href\s*(?:\[[^]]*\])?\s*(?P<target>\{[^{}]*\})"
     r"|\\begin\{(?P<kind>[vV]erbatim\*?|lstlisting|minted)\}(?P<block>(?s:.*?))\\end\{(?P=kind)\}"
@@ -299,7 +306,7 @@ def _latex_text(latex: str, text_of: Callable[[str], str]) -> tuple[str, str]:
     def shown(text: str) -> str:
         return re.sub(_EXACT.format(r"(\d+)"), lambda found: exact[int(found[1])], text)
 
-    latex = _TEX_EXACT.sub(kept, latex)
+    latex = _TEX_DEFINITION.sub("", _TEX_EXACT.sub(kept, latex))
     named: dict[str, list[str]] = {"title": [], "author": [], "date": []}
     for name, value in _TEX_NAMED.findall(latex):
         named[name].append("" if "\\today" in value else words(text_of(value)))

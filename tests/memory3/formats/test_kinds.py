@@ -258,6 +258,17 @@ def test_latex_keeps_what_it_shows_as_it_is_and_its_comments_do_not_reach_into_i
     ]
 
 
+def test_definitions_of_latex_are_no_text_and_cost_no_time(tmp_path: Path) -> None:
+    environments = "".join(
+        f"\\newenvironment{{e{n}}}[1][x]{{\\begin{{THEOREM}} {{\\bf :}} }}{{\\end{{THEOREM}}}}\n" for n in range(3)
+    )
+    (tmp_path / "a.tex").write_text(
+        f"\\begin{{document}}\n{environments}\\newtheorem{{LEMMA}}[THEOREM]{{Lemma}}\n\\def\\half#1{{{{1 / #1}}}}\n"
+        "\\newcommand*{\\shop}[1]{Shop {#1}}\n\\renewcommand\\floor{Floor}\n\nThe hive has 41 bees.\n\\end{document}"
+    )
+    assert read(tmp_path / "a.tex").text == "The hive has 41 bees."
+
+
 def test_latex_that_cannot_be_converted_is_its_text(tmp_path: Path) -> None:
     (tmp_path / "a.tex").write_text("Rent: 900 \\textcolor{red}")
     document = read(tmp_path / "a.tex")
