@@ -85,7 +85,7 @@ KINDS = (
         "OpenDocument",
         (".odt", ".ods", ".odp", ".odg", ".ott", ".ots", ".otp", ".otg"),
         read_office,
-        "one, with headers, footers, comments and speaker notes",
+        "one, with headers, footers, comments, speaker notes, charts and formulas",
         "formats",
     ),
     Kind("RTF", (".rtf",), read_office, "one", "formats"),

@@ -9,7 +9,6 @@ import pytest
 
 from memory3.formats import FileDocument, read_documents
 from memory3.formats.readers.office import documents as office
-from memory3.formats.readers.office import punctuation
 from tests.memory3.formats import office97_files, office_files
 
 TABLE = [("Printer", "Room", "IP address"), ("Alma", 12, "10.0.0.7"), ("Bero", 14, "10.0.0.9")]
@@ -250,14 +249,59 @@ def test_opendocument_text_has_its_headers_footers_and_comments(tmp_path: Path, 
     assert document.text == "Rent 700\n\nComment: ask again\nContract: K-4711\nFooter: Kiruna"
 
 
+def test_opendocument_text_has_its_lists_in_cells_notes_and_charts(tmp_path: Path) -> None:
+    def paragraph(text: str) -> str:
+        return f"<text:p>{text}</text:p>"
+
+    def table(*rows: tuple[str, str]) -> str:
+        cells = ("".join(f"<table:table-cell>{cell}</table:table-cell>" for cell in row) for row in rows)
+        head, *others = (f"<table:table-row>{row}</table:table-row>" for row in cells)
+        return f"<table:table><table:table-header-rows>{head}</table:table-header-rows>{''.join(others)}</table:table>"
+
+    items = "".join(f"<text:list-item>{paragraph(text)}</text:list-item>" for text in ("kite", "rope"))
+    content = paragraph("Not on Sundays")
+    note = f'<text:note text:note-class="endnote"><text:note-citation>1</text:note-citation>{content}</text:note>'
+    body = (
+        f"<text:tracked-changes>{paragraph('Deleted')}</text:tracked-changes><text:h>Rules</text:h>"
+        f"<text:p><text:span>Dogs</text:span> stay{note} out</text:p>"
+        + table((paragraph("Shed"), paragraph("Holds")), (paragraph("Alma"), f"<text:list>{items}</text:list>"))
+    )
+    chart = table((paragraph("Year"), paragraph("Guests")), (paragraph("2031"), paragraph("70")))
+    parts = {"Object 1/content": f"<office:body><office:chart>{chart}</office:chart></office:body>"}
+    file = tmp_path / "a.odt"
+    body = f"<office:body><office:text>{body}</office:text></office:body>"
+    office_files.write_opendocument(file, "text", body, **parts)
+    document = read(file)
+    assert (document.title, document.notes) == ("Rules", ())
+    assert document.text.split("\n\n") == [
+        "Dogs stay out",
+        "Endnote: Not on Sundays",
+        "Shed: Alma; Holds: kite rope",
+        "Year: 2031; Guests: 70",
+    ]
+
+
 @pytest.mark.parametrize(("suffix", "kind"), [(".ods", "spreadsheet"), (".ots", "spreadsheet-template")])
 def test_opendocument_sheets_have_their_dates_and_comments(tmp_path: Path, suffix: str, kind: str) -> None:
     cell = f'<table:table-cell office:value-type="string">{COMMENT}<text:p>Due</text:p></table:table-cell>'
-    cell += '<table:table-cell office:value-type="date" office:date-value="2031-02-03"/>'
+    cell += '<table:table-cell office:value-type="date" office:date-value="2031-02-03T00:00:00"/>'
     sheet = f'<table:table table:name="Rooms"><table:table-row>{cell}</table:table-row></table:table>'
     body = f"<office:body><office:spreadsheet>{sheet}</office:spreadsheet></office:body>"
     document = read(office_files.write_opendocument(tmp_path / f"a{suffix}", kind, body))
     assert document.text.split("\n\n") == ["Rooms.", "Due: 2031-02-03", "Comment: ask again"]
+
+
+def test_opendocument_sheets_have_their_numbers_as_people_see_them_and_no_empty_sheets(tmp_path: Path) -> None:
+    share, number = (
+        f'<table:table-cell office:value-type="{kind}" office:value="{value}">{shown}</table:table-cell>'
+        for kind, value, shown in (("percentage", "0.125", "<text:p>12.5%</text:p>"), ("float", "7", ""))
+    )
+    label = "<table:table-cell><text:p>Tax</text:p></table:table-cell>"
+    rows = "".join(f"<table:table-row>{label}{cell}</table:table-row>" for cell in (share, number))
+    sheets = f'<table:table table:name="A">{rows}</table:table><table:table table:name="B"/>'
+    body = f"<office:body><office:spreadsheet>{sheets}</office:spreadsheet></office:body>"
+    document = read(office_files.write_opendocument(tmp_path / "a.ods", "spreadsheet", body))
+    assert document.text == "A.\n\nTax: 12.5%\nTax: 7"
 
 
 @pytest.mark.parametrize(
@@ -364,9 +408,12 @@ def test_tabs_hyphens_and_raised_text_of_word_stay_and_what_was_moved_is_there_o
 def test_a_file_that_unpacks_to_too_much_is_refused_and_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(punctuation, "LARGEST_BYTES", 4 << 20)
-    file = office_files.write_docx(tmp_path / "a.docx", "Text.")
-    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/more.xml", b" " * (5 << 20))
-    (document,) = read_documents(file)
-    assert "unpacks to 5 MiB, at most 4 are read" in document.unreadable
+    monkeypatch.setattr(office, "LARGEST_BYTES", 4 << 20)
+    for file in (
+        office_files.write_docx(tmp_path / "a.docx", "Text."),
+        office_files.write_odt(tmp_path / "a.odt", "T", "P", [("a",)]),
+    ):
+        with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("word/more.xml", b" " * (5 << 20))
+        (document,) = read_documents(file)
+        assert "unpacks to 5 MiB, at most 4 are read" in document.unreadable

@@ -34,6 +34,8 @@ VARIANTS = {
     for variant in variants.split()
 }
 """Templates, shows and files with macros, which have the content of another kind, by suffix."""
+LARGEST_BYTES = 512 << 20
+"""Of all parts of a file together, which are read in memory."""
 _TEXT_BOX = (r"xl/(drawings/drawing|diagrams/data)\d+\.xml", "Text box")
 _FURTHER = {
     ".docx": (
@@ -51,7 +53,7 @@ _FURTHER = {
 _NOTES = ("Footnote", "Endnote", "Comment")
 """Labels of parts that hold several texts, one a paragraph."""
 _PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
-_EMBEDDED = re.compile(r"(word|ppt|xl)/embeddings/.|Object [^/]+/content\.xml", re.IGNORECASE)
+_EMBEDDED = re.compile(r"(word|ppt|xl)/embeddings/.", re.IGNORECASE)
 _BINARY_COMMENTS = re.compile(r"xl/comments\d*\.bin")
 _MIDNIGHT = re.compile(r"(?<=\d{4}-\d\d-\d\d) 00:00:00\b")
 _FOOTNOTE = re.compile(r"\[\^\w+\](?!:)")
@@ -81,9 +83,9 @@ def read_office(source: Path) -> Iterator[FileDocument]:
         if head.encrypted:
             raise InvalidInput(ENCRYPTED)
         further, notes = _further(source, suffix)
-        if suffix in opendocument.SLIDES:
+        if suffix in opendocument.SUFFIXES:
             with zipfile.ZipFile(source) as archive:
-                named, heading, text = opendocument.slides_text(archive)
+                named, heading, text = opendocument.text_of(archive)
         else:
             named, text = _converted(source, suffix, mime, "plain" if word else "markdown")
             if word:
@@ -133,6 +135,8 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         return [], []
     with zipfile.ZipFile(source) as archive:
         names = archive.namelist()
+        if (size := sum(part.file_size for part in archive.infolist())) > LARGEST_BYTES:
+            raise ValueError(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
         texts = [
             (label, text)
             for pattern, label in _FURTHER.get(suffix, ())

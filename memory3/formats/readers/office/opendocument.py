@@ -1,10 +1,12 @@
-"""OpenDocument: slides and drawings, which the converter of `office` does not read, and what it leaves out of others.
+"""OpenDocument: text, sheets, slides and drawings, with their comments, headers and footers.
 
-Names of elements: ODF 1.3, part 3.
+The converter of `office` reads no slides, and leaves out lists in cells and rows with merged cells. Names of elements:
+ODF 1.3, part 3.
 """
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterator
 from xml.etree import ElementTree
@@ -16,38 +18,48 @@ from memory3.formats.readers.markup import sentence, words
 from memory3.formats.readers.tables import table_lines
 
 SUFFIXES = (".odt", ".ods", ".odp", ".odg")
-SLIDES = (".odp", ".odg")
-"""Those whose text is read here, by suffix."""
 _COMMENT = "annotation"
-_ANCHORED = ("note", "frame", "custom-shape", "g")
+_NO_TEXT = (_COMMENT, "tracked-changes", "forms", "table-of-content-source", "alphabetical-index-source")
+_SHAPES = ("custom-shape", "rect", "ellipse", "circle", "line", "path", "polygon", "connector", "caption")
+_ANCHORED = ("note", "frame", "g", *_SHAPES)
 """Elements within a paragraph whose words follow it."""
 _WIDEST = 1000
 """Columns of a table, and spaces that one element stands for."""
 _SET = {"header-decl": "Header", "footer-decl": "Footer", "date-time-decl": "Date"}
+_OBJECT = re.compile(r"(.*/)?Object [^/]+/content\.xml")
 _EDGES = ("header", "footer")
 
 
-def slides_text(archive: zipfile.ZipFile) -> tuple[str, str, str]:
-    """The title of the file, the heading of its first page, and the text of all pages.
+def text_of(archive: zipfile.ZipFile) -> tuple[str, str, str]:
+    """The title of a file, the heading of its text, first sheet or first page if it begins with one, and its text."""
+    body = next(part for part in _body(archive, "content.xml").iter() if tag_of(part) == "body")
+    (heading, first), *others = list(_sections(body)) or [("", "")]
+    blocks = [first, *("\n".join(filter(None, (sentence(name), text))) for name, text in others)]
+    return _title(archive), heading, "\n\n".join(filter(None, blocks))
 
-    A page has its title as a sentence, its other words and tables, and its speaker notes.
-    """
-    heading = ""
-    pages: list[str] = []
-    for page in _body(archive, "content.xml").iter():
-        if tag_of(page) != "page":
-            continue
-        frames = [child for child in page if tag_of(child) not in ("notes", _COMMENT)]
-        titles = [frame for frame in frames if attribute_of(frame, "class") == "title"]
-        title = words(" ".join(line for frame in titles for line in _lines(frame)))
-        lines = [line for frame in frames if frame not in titles for line in _lines(frame)]
-        notes = [line for child in page if tag_of(child) == "notes" for line in _lines(child)]
-        if title and not (heading or pages):
-            heading = title
-        elif title:
-            lines.insert(0, sentence(title))
-        pages.append("\n".join([*lines, *(["Notes: " + "\n".join(notes)] if notes else [])]))
-    return _title(archive), heading, "\n\n".join(filter(None, pages))
+
+def _sections(content: Element) -> Iterator[tuple[str, str]]:
+    """Each heading or paragraph of a text, sheet, and page, as its heading, or empty, and its other words."""
+    for part in content:
+        if tag_of(part) == "text":
+            yield from _blocks(part)
+        elif tag_of(part) == "table":
+            if lines := _table(part):
+                yield words(attribute_of(part, "name")), "\n".join(lines)
+        elif tag_of(part) == "page":
+            yield _page(part)
+        else:
+            yield from _sections(part)
+
+
+def _page(page: Element) -> tuple[str, str]:
+    """The title of a page; its other words and tables, and its speaker notes."""
+    frames = [child for child in page if tag_of(child) not in ("notes", _COMMENT)]
+    titles = [frame for frame in frames if attribute_of(frame, "class") == "title"]
+    title = words(" ".join(line for frame in titles for line in _lines(frame)))
+    lines = [line for frame in frames if frame not in titles for line in _lines(frame)]
+    notes = [line for child in page if tag_of(child) == "notes" for line in _lines(child)]
+    return title, "\n".join([*lines, *(["Notes: " + "\n".join(notes)] if notes else [])])
 
 
 def left_out(archive: zipfile.ZipFile, suffix: str) -> Iterator[tuple[str, str]]:
@@ -58,6 +70,9 @@ def left_out(archive: zipfile.ZipFile, suffix: str) -> Iterator[tuple[str, str]]
             yield "Comment", "\n".join(_lines(element))
         elif label := _SET.get(tag_of(element)):
             yield label, words("".join(element.itertext()))
+    if suffix != ".ods":  # whose charts show cells
+        for name in filter(_OBJECT.fullmatch, archive.namelist()):
+            yield from _object(_body(archive, name))
     if suffix == ".ods" or "styles.xml" not in archive.namelist():  # sheets have "Page 1" there
         return
     for element in (e for e in _body(archive, "styles.xml").iter() if tag_of(e) == "master-page"):
@@ -65,6 +80,14 @@ def left_out(archive: zipfile.ZipFile, suffix: str) -> Iterator[tuple[str, str]]
             name = tag_of(part) if suffix == ".odt" else attribute_of(part, "class")
             if (edge := name.partition("-")[0]) in _EDGES:
                 yield edge.capitalize(), "\n".join(_lines(part))
+
+
+def _object(content: Element) -> Iterator[tuple[str, str]]:
+    """A chart with its table, a formula as its author wrote it, or another document within the document."""
+    kinds = {tag_of(element) for element in content.iter()}
+    formula = [words(element.text or "") for element in content.iter() if tag_of(element) == "annotation"]
+    label = "Chart" if "chart" in kinds else "Formula" if formula else "Object"
+    yield label, "\n".join(_lines(content) or formula[:1])
 
 
 def _body(archive: zipfile.ZipFile, name: str) -> Element:
@@ -79,17 +102,36 @@ def _title(archive: zipfile.ZipFile) -> str:
 
 
 def _lines(element: Element) -> list[str]:
-    """The paragraphs and the tables in an element; comments are not in it."""
-    lines: list[str] = []
+    """The lines of the paragraphs and the tables in an element; comments are not in it."""
+    return [line for block in _blocks(element) for text in block for line in text.split("\n") if line]
+
+
+def _blocks(element: Element) -> Iterator[tuple[str, str]]:
+    """Each heading, paragraph and table in an element, as a heading or as lines."""
     for child in element:
         if tag_of(child) in ("p", "h"):
-            lines += [line for line in map(words, _words(child).split("\n")) if line]
-            lines += [line for inner in _anchored(child) for line in _lines(inner)]
+            text = "\n".join(filter(None, map(words, _words(child).split("\n"))))
+            yield (words(text), "") if tag_of(child) == "h" else ("", text)
+            for inner in _anchored(child):
+                label = f"{attribute_of(inner, 'note-class').capitalize()}: " if tag_of(inner) == "note" else ""
+                yield "", label + "\n".join(_lines(inner))
         elif tag_of(child) == "table":
-            lines += table_lines([_cells(row) for row in child.iter() if tag_of(row) == "table-row"])
-        elif tag_of(child) != _COMMENT:
-            lines += _lines(child)
-    return lines
+            yield "", "\n".join(_table(child))
+        elif tag_of(child) not in _NO_TEXT:
+            yield from _blocks(child)
+
+
+def _table(table: Element) -> list[str]:
+    return table_lines([_cells(row) for row in _rows(table)])
+
+
+def _rows(table: Element) -> Iterator[Element]:
+    """The rows of a table, not those of tables in its cells."""
+    for child in table:
+        if tag_of(child) == "table-row":
+            yield child
+        elif tag_of(child).startswith("table-"):  # a group, or those that are repeated on each page
+            yield from _rows(child)
 
 
 def _anchored(paragraph: Element) -> Iterator[Element]:
@@ -105,7 +147,12 @@ def _cells(row: Element) -> list[str]:
     cells: list[str] = []
     for cell in row:
         if tag_of(cell) in ("table-cell", "covered-table-cell"):
-            cells += [" ".join(_lines(cell))] * min(_number(cell, "number-columns-repeated"), _WIDEST - len(cells))
+            text = attribute_of(cell, "date-value").removesuffix("T00:00:00").replace("T", " ") or " ".join(
+                _lines(cell)
+            )
+            cells += [text or attribute_of(cell, "value")] * min(
+                _number(cell, "number-columns-repeated"), _WIDEST - len(cells)
+            )
     return cells
 
 
