@@ -132,6 +132,11 @@ _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _BLOCKS = [*_HEADINGS, "p", "div", "section", "article", "main", "li", "ul", "ol", "dl", "dt", "dd", "tr", "table"]
 _BLOCKS += ["br", "blockquote", "pre", "figcaption", "caption", "address", "details", "summary", "hr", "td", "th"]
 _BLOCKS += ["header", "footer", "aside", "figure", "form", "fieldset", "legend", "option", "textarea", "button"]
+_XHTML = re.compile(r"\A\s*<\?xml\b|<html\b[^>]*\bxmlns\s*=")
+_CLOSED = re.compile(r"<(?!(?:br|hr|img|input|meta|link|col|area|base|embed|source|track|wbr)\b)(\w+)((?:\s[^<>]*)?)/>")
+"""An element of XHTML without content, which is an open one to a parser of HTML."""
+_HEAD = 4096
+"""Characters in which a page says what it is."""
 _BREAK = "\x1e"
 """Between lines of the text, until those of the source are gone; white space to `words`."""
 
@@ -148,6 +153,8 @@ def read_html(source: Path) -> Iterator[FileDocument]:
 
 def html_text(page: str) -> tuple[str, str]:
     """The title and the words of the main part of a page."""
+    if _XHTML.search(page[:_HEAD]):
+        page = _CLOSED.sub(r"<\1\2></\1>", page)
     tree = imported("selectolax.lexbor").LexborHTMLParser(page)
     head = tree.css_first("title")
     title = useful_title(words(head.text())) if head else ""

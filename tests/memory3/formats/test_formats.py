@@ -112,6 +112,15 @@ def test_no_bytes_make_a_reader_raise(suffix: str, content: bytes, tmp_path_fact
     assert count_documents(file) >= 0
 
 
+def test_empty_elements_of_xhtml_do_not_hold_what_follows_them(tmp_path: Path) -> None:
+    head = '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title/><script src="x"/></head>'
+    (tmp_path / "a.xhtml").write_text(
+        f'{head}<body><p>One<br/>two <a id="p"/>three</p><div class="x"/>Four</body></html>'
+    )
+    (document,) = read_documents(tmp_path / "a.xhtml")
+    assert (document.title, document.text) == ("a", "One\ntwo three\nFour")
+
+
 def test_lines_of_the_source_of_a_web_page_are_no_lines_of_its_text(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text("<p>The <b>option\nruns</b>\nout<br>today.</p><pre>kite-55\nkite<br>56</pre><p>End\nof it")
