@@ -3,8 +3,8 @@
     records      CSV, Parquet, JSON lines: a document for each row
     pages        PDF: a document for each page; images by OCR
     markup       Markdown, HTML, LaTeX    structured   YAML, TOML, XML, JSON
-    office       Word, PowerPoint, Excel, OpenDocument, RTF, EPUB
-    books        FictionBook
+    office       Word, PowerPoint, Excel, OpenDocument, RTF
+    books        EPUB, FictionBook
     mail         EML, Outlook, mbox, web archives
     code         text, source code, logs, notebooks
 
@@ -89,7 +89,7 @@ KINDS = (
         "formats",
     ),
     Kind("RTF", (".rtf",), read_office, "one", "formats"),
-    Kind("EPUB", (".epub",), read_office, "one, all chapters", "formats"),
+    Kind("EPUB", (".epub",), books.read_epub, "one, all chapters", "formats"),
     Kind("FictionBook", (".fb2",), books.read_fictionbook, "one, with its description, tables and notes"),
     Kind("mail", (".eml",), mail.read_mail, "one: headers, text, and the attachments that can be read"),
     Kind(

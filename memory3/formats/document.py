@@ -18,6 +18,8 @@ ENCRYPTED = "it is encrypted: store it without a password"
 _MOST_SAID = 200
 _COMPOUND = bytes.fromhex("d0cf11e0a1b11ae1")
 """How files of Office before 2007 begin, and newer ones with a password."""
+LARGEST_UNPACKED_BYTES = 512 << 20
+"""Of all parts of an archive together, which are read in memory."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ def joined(documents: Sequence[FileDocument]) -> str:
     if len({document.title for document in documents}) == 1:  # one, or the pages of one
         return "\n\n".join(document.text for document in documents)
     return "\n\n".join(f"{one.title}\n{one.text}" for one in documents)
+
+
+def check_unpacked(archive: zipfile.ZipFile) -> None:
+    """Raise InvalidInput for an archive whose parts are larger than what is read."""
+    if (size := sum(part.file_size for part in archive.infolist())) > LARGEST_UNPACKED_BYTES:
+        raise InvalidInput(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_UNPACKED_BYTES >> 20} are read")
 
 
 def where(source: str, position: str, key: str) -> str:

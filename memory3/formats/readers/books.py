@@ -1,25 +1,75 @@
-"""FictionBook: sections, verses, tables and notes of a book, and what its description says of it.
+"""Books: the chapters of an EPUB; sections, verses, tables and notes of a FictionBook; and what they say of themselves.
 
-The converter of `office` reads it too, but without its tables and the texts of its notes.
+The converter of `office` reads them too, but a FictionBook without its tables and the texts of its notes, and it fails
+at some books in EPUB whose text is not ASCII.
 """
 
 from __future__ import annotations
 
+import posixpath
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from memory3.formats.document import FileDocument, title_of
+from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, title_of, useful_title
+from memory3.formats.encoding import decode
+from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import sentence, words
+from memory3.formats.readers.markup import html_text, sentence, words
 from memory3.formats.readers.tables import table_lines
 from memory3.printable import counted
 
 _LINES = ("p", "v", "subtitle", "text-author", "date")
 _NAMES = ("first-name", "middle-name", "last-name", "nickname")
 _DESCRIBED = ("author", "translator", "date", "sequence", "publisher", "city", "year", "isbn")
+_DUBLIN = {"creator": "Author", "publisher": "Publisher", "date": "Date"}
+_ENCRYPTION = "META-INF/encryption.xml"
 _ORIGINS = ("title-info", "publish-info")
+
+
+def read_epub(source: Path) -> Iterator[FileDocument]:
+    """The chapters in the order of the spine; the title is the package's, its authors and publisher are lines."""
+    imported("selectolax.lexbor")  # what is missing is not the file's fault
+    try:
+        with zipfile.ZipFile(source) as archive:
+            title, text, notes = _book(archive)
+    except (zipfile.BadZipFile, ElementTree.ParseError, ValueError, LookupError, OSError, zlib.error) as error:
+        yield FileDocument.failed(source, f"it is no readable EPUB file: {error}")
+        return
+    yield FileDocument(str(source), str(source), title or title_of(source), text).noted(*notes)
+
+
+def _book(archive: zipfile.ZipFile) -> tuple[str, str, list[str]]:
+    """The title, the text, and notes of what is not read."""
+    check_unpacked(archive)
+    names = archive.namelist()
+    container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
+    path = next(attribute_of(part, "full-path") for part in container.iter() if tag_of(part) == "rootfile")
+    package = ElementTree.fromstring(archive.read(path))
+    files = {
+        attribute_of(item, "id"): posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(href)))
+        for item in package.iter()
+        if tag_of(item) == "item" and (href := attribute_of(item, "href"))
+    }
+    spine = [files.get(attribute_of(item, "idref"), "") for item in package.iter() if tag_of(item) == "itemref"]
+    locked = archive.read(_ENCRYPTION).decode("utf-8", "replace") if _ENCRYPTION in names else ""
+    if any(name and name in unquote(locked) for name in spine):
+        raise ValueError(ENCRYPTED)
+    described = [
+        (tag_of(field), words(_text(field))) for part in package if tag_of(part) == "metadata" for field in part
+    ]
+    lines = [f"{_DUBLIN[name]}: {value}" for name, value in described if name in _DUBLIN and value]
+    pages = (html_text(decode(archive.read(name)).text, whole=True)[1] for name in spine if name in names)
+    missing = sum(name not in names for name in spine)
+    pictures = sum(attribute_of(item, "media-type").startswith("image/") for item in package.iter())
+    notes = [f"{counted(missing, 'chapter')} missing in it"] if missing else []
+    notes += [f"{counted(pictures, 'picture')} in it not read"] if pictures else []
+    title = next((useful_title(value) for name, value in described if name == "title"), "")
+    return title, "\n\n".join(filter(None, ("\n".join(lines), *pages))), notes
 
 
 def read_fictionbook(source: Path) -> Iterator[FileDocument]:

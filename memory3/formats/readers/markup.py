@@ -151,8 +151,8 @@ def read_html(source: Path) -> Iterator[FileDocument]:
     yield FileDocument(str(source), str(source), title or title_of(source), text).noted(read.note)
 
 
-def html_text(page: str) -> tuple[str, str]:
-    """The title and the words of the main part of a page."""
+def html_text(page: str, *, whole: bool = False) -> tuple[str, str]:
+    """The title and the words of the main part of a page, or of the whole."""
     if _XHTML.search(page[:_HEAD]):
         page = _CLOSED.sub(r"<\1\2></\1>", page)
     tree = imported("selectolax.lexbor").LexborHTMLParser(page)
@@ -165,7 +165,8 @@ def html_text(page: str) -> tuple[str, str]:
         block.insert_after(_BREAK)
     heading = tree.body.css_first("h1")
     page_heading = words(heading.text()) if heading else ""
-    parts = _main_parts(tree.body)
+    tree.body.strip_tags(_NO_TEXT)
+    parts = [tree.body] if whole else _main_parts(tree.body)
     if not title:
         title = next((words(first.text()) for part in parts if (first := part.css_first("h1"))), page_heading)
     return title, "\n".join(line for part in parts for line in _lines_of(part))
@@ -173,7 +174,6 @@ def html_text(page: str) -> tuple[str, str]:
 
 def _main_parts(body: Any) -> list[Any]:
     """The elements with the text of a page: `main`, articles that hold most of it, or all but the page's frame."""
-    body.strip_tags(_NO_TEXT)
     mains = body.css("main:not(main main)")
     if _characters(mains):
         return list(mains)

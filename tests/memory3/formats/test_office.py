@@ -408,10 +408,11 @@ def test_tabs_hyphens_and_raised_text_of_word_stay_and_what_was_moved_is_there_o
 def test_a_file_that_unpacks_to_too_much_is_refused_and_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office, "LARGEST_BYTES", 4 << 20)
+    monkeypatch.setattr("memory3.formats.document.LARGEST_UNPACKED_BYTES", 4 << 20)
     for file in (
         office_files.write_docx(tmp_path / "a.docx", "Text."),
         office_files.write_odt(tmp_path / "a.odt", "T", "P", [("a",)]),
+        office_files.write_epub(tmp_path / "a.epub", "T", "<p>Text.</p>"),
     ):
         with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("word/more.xml", b" " * (5 << 20))

@@ -1,4 +1,4 @@
-"""Documents of office programs and books, converted by kreuzberg to text, and what it leaves out.
+"""Documents of office programs, converted by kreuzberg to text, and what it leaves out.
 
 kreuzberg is one wheel without dependencies (decision 0050). It keeps no cache here, and no model is loaded.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from memory3.errors import InvalidInput
-from memory3.formats.document import ENCRYPTED, FileDocument, title_of, useful_title
+from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, title_of, useful_title
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
@@ -34,8 +34,6 @@ VARIANTS = {
     for variant in variants.split()
 }
 """Templates, shows and files with macros, which have the content of another kind, by suffix."""
-LARGEST_BYTES = 512 << 20
-"""Of all parts of a file together, which are read in memory."""
 _TEXT_BOX = (r"xl/(drawings/drawing|diagrams/data)\d+\.xml", "Text box")
 _FURTHER = {
     ".docx": (
@@ -68,7 +66,7 @@ _PANIC = "PanicException"
 
 
 def read_office(source: Path) -> Iterator[FileDocument]:
-    """Word, PowerPoint, Excel, OpenDocument, RTF and EPUB: headings, lists, tables, notes."""
+    """Word, PowerPoint, Excel, OpenDocument and RTF: headings, lists, tables, notes."""
     imported("kreuzberg")  # what is missing is not the file's fault
     suffix = VARIANTS.get(source.suffix.lower(), source.suffix.lower())
     old = suffix in office97.SUFFIXES
@@ -135,8 +133,7 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         return [], []
     with zipfile.ZipFile(source) as archive:
         names = archive.namelist()
-        if (size := sum(part.file_size for part in archive.infolist())) > LARGEST_BYTES:
-            raise ValueError(f"it unpacks to {size >> 20:,} MiB, at most {LARGEST_BYTES >> 20} are read")
+        check_unpacked(archive)
         texts = [
             (label, text)
             for pattern, label in _FURTHER.get(suffix, ())

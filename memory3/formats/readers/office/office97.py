@@ -30,7 +30,6 @@ MIME_OF = {
     ".odp": f"{_OPEN_DOCUMENT}.presentation",
     ".odg": f"{_OPEN_DOCUMENT}.graphics",
     ".rtf": RTF,
-    ".epub": "application/epub+zip",
 }
 """Of today's kinds, most of which an old name may hide."""
 SUFFIX_OF = {mime: suffix for suffix, mime in MIME_OF.items()}

@@ -22,7 +22,7 @@ _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF
 """The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
 SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
 _NEVER_ESCAPED = {ord(sign): _HIDDEN[ord(sign)] for sign in "_[]"}
-_ZIPPED = {".docx": _HIDDEN, ".epub": _HIDDEN, ".pptx": _NEVER_ESCAPED}
+_ZIPPED = {".docx": _HIDDEN, ".pptx": _NEVER_ESCAPED}
 """By suffix of kinds with emphasis and links, the signs that the converter drops or does not escape."""
 _PICTURE = re.compile(r"<p:pic\b.*?</p:pic>", re.DOTALL)
 _DESCRIPTION = re.compile(r'<p:cNvPr\b[^>]*\bdescr="([^"]+)"')
@@ -51,7 +51,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
 _NOTES = ("word/footnotes.xml", "word/endnotes.xml")
 """Read by `documents`: the converter leaves out the first footnote of most files, and all endnotes."""
 _LINKS, _WORD_MAIN = "_rels/.rels", "word/document.xml"
-_TEXT_PARTS = re.compile(r"(word|ppt)/.*\.xml|.*\.(xhtml|html?)", re.IGNORECASE)
+_TEXT_PARTS = re.compile(r"(word|ppt)/.*\.xml", re.IGNORECASE)
 _XML = re.compile(
     r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<exact>.*?)\]\]>|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>"
     r"""|<[^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*>|(?P<text>[^<]+)""",
