@@ -9,6 +9,7 @@ import pytest
 
 from memory3.formats import FileDocument, read_documents
 from memory3.formats.readers.office import documents as office
+from memory3.formats.readers.office import numbers
 from tests.memory3.formats import office97_files, office_files
 
 TABLE = [("Printer", "Room", "IP address"), ("Alma", 12, "10.0.0.7"), ("Bero", 14, "10.0.0.9")]
@@ -81,6 +82,42 @@ def test_excel_has_a_line_for_each_row_of_each_sheet(tmp_path: Path) -> None:
     assert "Name: Ines; Extension: 4420" in lines
     assert {"Printers.", "Phones.", "Staff of 2026"} <= set(lines)
     assert document.notes == ("1 formula without a stored value: open the file in Excel and save it",)
+
+
+@pytest.mark.parametrize(
+    ("stored", "code", "shown"),
+    [
+        ("0.125", "0.0%", "12.5%"),
+        ("1500", '"$"#,##0', "$1,500"),
+        ("-3", '_("$"* #,##0.00_);_("$"* \\(#,##0.00\\);_("$"* "-"??_);_(@_)', "$(3.00)"),
+        ("0", '_("$"* #,##0.00_);_("$"* \\(#,##0.00\\);_("$"* "-"??_);_(@_)', "$-"),
+        ("1234.5", "#,##0.00\\ [$€-407]", "1,234.50 €"),
+        ("42", "00000", "00042"),
+        ("5", '0.0 "kg"', "5.0 kg"),
+        ("-0.2", "[Red]0", "0"),
+        ("11.666666666666666", "0.##", "11.67"),
+        ("1234567", "#,##0,", "1,235"),
+        ("44000", "dd/mm/yyyy", ""),
+        ("0.5", "# ?/?", ""),
+        ("3", "General", ""),
+        ("5", "[>=100]0;0", ""),
+    ],
+)
+def test_a_number_is_shown_in_its_format_and_left_alone_in_one_that_is_not_of_numbers(
+    stored: str, code: str, shown: str
+) -> None:
+    assert numbers.shown_number(stored, code) == shown
+
+
+def test_numbers_of_excel_are_read_as_people_see_them(tmp_path: Path) -> None:
+    file = office_files.write_xlsx(tmp_path / "a.xlsx", {"S": [("Tax", "Fee"), (0.125, 7)]})
+    formats = '<numFmts><numFmt numFmtId="164" formatCode="0&quot; kg&quot;"/></numFmts>'
+    styles = '<cellXfs><xf numFmtId="0"/><xf numFmtId="10"/><xf numFmtId="164"/></cellXfs>'
+    rewrite(file, "<c><v>0.125</v>", '<c s="1"><f>1/8</f><v>0.125</v>')
+    rewrite(file, "<c><v>7</v>", '<c t="n" s="2"><v>7</v>')
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("xl/styles.xml", f"<styleSheet>{formats}{styles}</styleSheet>")
+    assert read(file).text == "S.\n\nTax: 12.50%; Fee: 7 kg"
 
 
 def test_powerpoint_has_its_titles_text_and_speaker_notes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, ti
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
-from memory3.formats.readers.office import office97, opendocument, punctuation
+from memory3.formats.readers.office import numbers, office97, opendocument, punctuation
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
 
@@ -110,7 +110,9 @@ def _converted(source: Path, suffix: str, mime: str | None, form: str) -> tuple[
     kreuzberg = imported("kreuzberg")
     settings = kreuzberg.ExtractionConfig(output_format=form, use_cache=False)
     if mime:  # it refuses some types of templates, which it reads as the kind that they are templates of
-        found = kreuzberg.extract_bytes_sync(punctuation.hide(source.read_bytes(), suffix), mime, settings)
+        data = punctuation.hide(source.read_bytes(), suffix)
+        data = numbers.with_shown_numbers(data) if suffix == ".xlsx" else data
+        found = kreuzberg.extract_bytes_sync(data, mime, settings)
     else:
         found = kreuzberg.extract_file_sync(str(source), None, settings)
     title = str(dict(found.metadata).get("title") or "").translate(punctuation.SHOWN)
