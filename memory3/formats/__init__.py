@@ -64,14 +64,14 @@ KINDS = (
         "Word",
         (".docx", ".doc", ".dot", ".docm", ".dotx", ".dotm"),
         read_office,
-        "one, with headers, footers, notes and comments; of `.doc` the main text",
+        "one, with headers, footers, notes, comments, charts and diagrams; of `.doc` the main text",
         "formats",
     ),
     Kind(
         "PowerPoint",
         (".pptx", ".ppt", ".pps", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm"),
         read_office,
-        "one, with speaker notes; of `.ppt` the text of slides",
+        "one, with speaker notes, charts and diagrams; of `.ppt` the text of slides",
         "formats",
     ),
     Kind(

@@ -65,6 +65,35 @@ def test_each_note_and_comment_of_word_is_a_line_of_its_own_kind(tmp_path: Path)
     assert found[2:] == ["Endnote: See the lease.", "Comment: why", "Comment: ask"]
 
 
+@pytest.mark.parametrize("folder", ["word", "ppt"])
+def test_charts_and_diagrams_of_word_and_powerpoint_have_their_words_and_values(folder: str, tmp_path: Path) -> None:
+    def points(code: str, *values: str) -> str:
+        each = "".join(f'<c:pt idx="{n}"><c:v>{value}</c:v></c:pt>' for n, value in enumerate(values))
+        return f"<c:cache>{code and f'<c:formatCode>{code}</c:formatCode>'}{each}</c:cache>".replace(
+            "cache", "numCache" if code else "strCache"
+        )
+
+    def series(name: str, code: str, *values: str) -> str:
+        along = points("", "007", "2032")
+        return (
+            f"<c:ser><c:tx><c:v>{name}</c:v></c:tx><c:cat>{along}</c:cat><c:val>{points(code, *values)}</c:val></c:ser>"
+        )
+
+    title = "<c:title><a:t>Guests of </a:t><a:t>Bero</a:t></c:title>"
+    plot = series("Share", "0%", "0.25", "0.5") + series("Fee", "General", "4.4000000000000004")
+    chart = f'<c:chartSpace xmlns:c="c" xmlns:a="a"><c:chart>{title}{plot}</c:chart></c:chartSpace>'
+    diagram = '<d:pt xmlns:d="d" xmlns:a="a"><a:p><a:t>Harbour</a:t></a:p><a:p><a:t>Mate</a:t></a:p></d:pt>'
+    if folder == "word":
+        file = office_files.write_docx(tmp_path / "a.docx", "Text.")
+    else:
+        file = office_files.write_pptx(tmp_path / "a.pptx", ("T", "Text.", ""))
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(f"{folder}/charts/chart1.xml", chart)
+        archive.writestr(f"{folder}/diagrams/data1.xml", diagram)
+    values = ["007; Share: 25%", "007; Fee: 4.4", "2032; Share: 50%"]
+    assert read(file).text.split("\n")[2:] == ["Chart: Guests of Bero.", *values, "Diagram: Harbour", "Mate"]
+
+
 def test_pictures_that_are_not_read_are_reported(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", "Text.")
     with zipfile.ZipFile(file, "a") as archive:

@@ -17,6 +17,7 @@ from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
 from memory3.formats.readers.office import numbers, office97, opendocument, punctuation
+from memory3.formats.readers.office.charts import chart_text
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
 
@@ -34,6 +35,8 @@ VARIANTS = {
     for variant in variants.split()
 }
 """Templates, shows and files with macros, which have the content of another kind, by suffix."""
+_CHARTS = (r"(word|ppt)/charts/chart\w*\.xml", "Chart")
+_DIAGRAMS = (r"(word|ppt)/diagrams/data\d+\.xml", "Diagram")
 _TEXT_BOX = (r"xl/(drawings/drawing|diagrams/data)\d+\.xml", "Text box")
 _FURTHER = {
     ".docx": (
@@ -42,8 +45,15 @@ _FURTHER = {
         (r"word/footnotes\.xml", "Footnote"),
         (r"word/endnotes\.xml", "Endnote"),
         (r"word/comments\.xml", "Comment"),
+        _CHARTS,
+        _DIAGRAMS,
     ),
-    ".pptx": ((r"ppt/notesSlides/notesSlide\d+\.xml", "Notes"), (r"ppt/comments/.*\.xml", "Comment")),
+    ".pptx": (
+        (r"ppt/notesSlides/notesSlide\d+\.xml", "Notes"),
+        (r"ppt/comments/.*\.xml", "Comment"),
+        _CHARTS,
+        _DIAGRAMS,
+    ),
     ".xlsx": ((r"xl/(threaded)?[cC]omments.*\.xml", "Comment"), _TEXT_BOX),
     ".xlsb": (_TEXT_BOX,),
 }
@@ -140,7 +150,7 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
             (label, text)
             for pattern, label in _FURTHER.get(suffix, ())
             for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number)
-            for whole in [_part_text(archive.read(name))]
+            for whole in [(chart_text if label == _CHARTS[1] else _part_text)(archive.read(name))]
             for text in (whole.split("\n") if label in _NOTES else [whole])
         ]
         if suffix in opendocument.SUFFIXES:
