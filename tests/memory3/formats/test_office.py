@@ -458,6 +458,12 @@ def test_marks_of_word_are_no_text_and_its_references_are_characters(tmp_path: P
     assert read(file).text == "Rent:7 a & <b> – €5 _c_ &lt;"
 
 
+def test_emphasis_in_tables_of_word_leaves_no_signs(tmp_path: Path) -> None:
+    file = office_files.write_docx(tmp_path / "a.docx", [("Boat", "Berth"), ("Bero", "19")])
+    rewrite(file, "<w:r>(?=<w:t[^>]*>(Boat|19))", "<w:r><w:rPr><w:b/><w:i/></w:rPr>")
+    assert read(file).text == "Boat: Bero; Berth: 19"
+
+
 def test_tabs_hyphens_and_raised_text_of_word_stay_and_what_was_moved_is_there_once(tmp_path: Path) -> None:
     def run(text: str, properties: str = "") -> str:
         return f"<w:r><w:rPr>{properties}</w:rPr><w:t>{text}</w:t></w:r>"
