@@ -122,6 +122,8 @@ _OF_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
 SUFFIXES = tuple(_OF_SUFFIX)
 LARGEST_BYTES = 256 << 20
 """Of a file that is read at once; Parquet and JSON lines are read in parts."""
+_SOFT_HYPHEN = "\u00ad"
+"""Where a word may be divided at the end of a line; no reader of a text sees it."""
 _RECORDS = (records.read_jsonl, records.read_csv, records.read_parquet)
 _IN_PARTS = ("JSON lines", "Parquet")
 
@@ -246,7 +248,7 @@ def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocumen
         for document in kind.read(source):
             if not (document.text.strip() or document.unreadable or kind.read in _RECORDS):
                 document = _of_its_title(document, source)
-            yield document.named(typed)
+            yield replace(document.named(typed), text=document.text.replace(_SOFT_HYPHEN, ""))
     except (OSError, MissingFile, UnicodeError) as error:
         yield FileDocument.failed(typed, error)
     except Exception as error:  # whatever a damaged file does to its reader, the others are read

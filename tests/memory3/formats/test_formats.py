@@ -121,6 +121,14 @@ def test_empty_elements_of_xhtml_do_not_hold_what_follows_them(tmp_path: Path) -
     assert (document.title, document.text) == ("a", "One\ntwo three\nFour")
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.json", "a.html"])
+def test_soft_hyphens_do_not_divide_words(name: str, tmp_path: Path) -> None:
+    texts = {"a.csv": "name,depth\nQu\u00aday,4\n", "a.json": '{"Qu\u00aday": 4}'}
+    (tmp_path / name).write_text(texts.get(name, "The Qu\u00aday is 4 m deep.\n"))
+    (document,) = read_documents(tmp_path / name)
+    assert "Quay" in document.text
+
+
 def test_lines_of_the_source_of_a_web_page_are_no_lines_of_its_text(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text("<p>The <b>option\nruns</b>\nout<br>today.</p><pre>kite-55\nkite<br>56</pre><p>End\nof it")
