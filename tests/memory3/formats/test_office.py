@@ -458,6 +458,12 @@ def test_marks_of_word_are_no_text_and_its_references_are_characters(tmp_path: P
     assert read(file).text == "Rent:7 a & <b> – €5 _c_ &lt;"
 
 
+def test_emphasis_in_rtf_leaves_no_signs(tmp_path: Path) -> None:
+    text = r"{\rtf1\ansi {\b Lost\b0} cheques{\b .} You {\i1 report\i0 } {\strike old} C:\\b {\bullet} x\par}"
+    (tmp_path / "a.rtf").write_text(text)
+    assert read(tmp_path / "a.rtf").text == "Lost cheques. You report old C:\\b • x"
+
+
 def test_emphasis_in_tables_of_word_leaves_no_signs(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", [("Boat", "Berth"), ("Bero", "19")])
     rewrite(file, "<w:r>(?=<w:t[^>]*>(Boat|19))", "<w:r><w:rPr><w:b/><w:i/></w:rPr>")

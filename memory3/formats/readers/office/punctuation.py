@@ -57,13 +57,16 @@ _XML = re.compile(
     r"""|<[^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*>|(?P<text>[^<]+)""",
     re.DOTALL,
 )
+_RTF_EMPHASIS = re.compile(rb"(?<!\\)\\(b|i|strike)1?(?![a-z\d-])")
 _RTF_SIGN = re.compile(rb"(?<![\x80-\xff])(\\(?:u-?\d+ ?)?)?([_\[\]])")
 
 
 def hide(data: bytes, suffix: str) -> bytes:
     """A file without the punctuation of its text, as far as its kind needs it. suffix: of its kind."""
     if suffix == ".rtf":
-        return data if b"\\bin" in data else _RTF_SIGN.sub(_hidden_in_rtf, data)  # whose length must not change
+        if b"\\bin" in data:  # whose length must not change
+            return data
+        return _RTF_SIGN.sub(_hidden_in_rtf, _RTF_EMPHASIS.sub(rb"\\\g<1>0", data))
     if suffix not in _ZIPPED or not zipfile.is_zipfile(io.BytesIO(data)):
         return data
     copy = io.BytesIO()
