@@ -6,6 +6,7 @@
     office       Word, PowerPoint, Excel, OpenDocument, RTF
     books        EPUB, FictionBook
     mail         EML, Outlook, mbox, web archives
+    calendars    iCalendar, vCard
     code         text, source code, logs, notebooks
 
 A reader yields documents one at a time; what cannot be read comes as a failed one with its position, and nothing is
@@ -23,7 +24,7 @@ from memory3.errors import InvalidInput, Memory3Error, MissingFile
 from memory3.formats.document import NO_TEXT, title_of
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
-from memory3.formats.readers import books, code, mail, markup, pages, records, structured
+from memory3.formats.readers import books, calendars, code, mail, markup, pages, records, structured
 from memory3.formats.readers.office.documents import read_office
 from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, NOT_OPENED, TOO_LARGE, UNSUPPORTED
 from memory3.formats.report import Report as Report  # what became of the files
@@ -48,7 +49,7 @@ _PROGRAMS = (
     " .clj .groovy .gradle .tf .proto .cmake .asm .s .f90 .vb .diff .patch"
 )
 _SETTINGS = ".ini .cfg .conf .properties .env .log .out .err"
-_MARKED_TEXT = ".txt .text .rst .adoc .asciidoc .org .textile .wiki .srt .vtt .ics .vcf"
+_MARKED_TEXT = ".txt .text .rst .adoc .asciidoc .org .textile .wiki .srt .vtt"
 
 KINDS = (
     Kind("text", tuple(_MARKED_TEXT.split()), code.read_text, "one; its name is the title"),
@@ -102,6 +103,12 @@ KINDS = (
         mail.read_web_archive,
         "one: the main part of the page and its frames, its address as metadata `url`",
         "formats",
+    ),
+    Kind(
+        "calendar and contacts",
+        (".ics", ".vcf"),
+        calendars.read_calendar,
+        "one, a line for each fact of an event or a person",
     ),
     Kind("LaTeX", (".tex", ".latex"), markup.read_latex, "one", "formats"),
     Kind("notebook", (".ipynb",), code.read_notebook, "one: text, code and printed outputs"),
