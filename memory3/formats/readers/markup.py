@@ -60,10 +60,13 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str, str]:
     return {str(name): value for name, value in fields.items()}, text[found.end() :], ""
 
 
-def markdown_text(text: str, *, headed: bool | None = True, signs: Mapping[int, int] | None = None) -> tuple[str, str]:
+def markdown_text(
+    text: str, *, headed: bool | None = True, numbered: bool = True, signs: Mapping[int, int] | None = None
+) -> tuple[str, str]:
     """The first heading, or empty, and the text of Markdown.
 
-    headed: whether the first row of tables names columns. signs: characters that stand for others without a meaning.
+    headed: whether the first row of tables names columns. numbered: whether the numbers of items are
+    right. signs: characters that stand for others without a meaning.
     """
     tokens = _PARSER.parse(text)
     for token in tokens if signs else ():
@@ -74,6 +77,7 @@ def markdown_text(text: str, *, headed: bool | None = True, signs: Mapping[int, 
         title, tokens = _inline(tokens[1]), tokens[3:]
     blocks: list[str] = []
     rows: list[list[str]] | None = None
+    number = ""
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.type == "table_open":
             rows = []
@@ -86,8 +90,10 @@ def markdown_text(text: str, *, headed: bool | None = True, signs: Mapping[int, 
             blocks.append(token.content.rstrip("\n"))
         elif token.type == "html_block":
             blocks.append(_without_tags(token.content))
+        elif token.type == "list_item_open":
+            number = f"{token.info}{token.markup} " if token.info and numbered else ""
         elif token.type == "inline":
-            words = _inline(token)
+            words, number = number + _inline(token), ""
             if rows:
                 rows[-1].append(words)
             else:
@@ -137,6 +143,8 @@ _CLOSED = re.compile(r"<(?!(?:br|hr|img|input|meta|link|col|area|base|embed|sour
 """An element of XHTML without content, which is an open one to a parser of HTML."""
 _HEAD = 4096
 """Characters in which a page says what it is."""
+_NUMBERED = "\x1d"
+"""Before the number of an item, whose text may begin with a block of its own."""
 _BREAK = "\x1e"
 """Between lines of the text, until those of the source are gone; white space to `words`."""
 
@@ -195,6 +203,10 @@ def _lines_of(root: Any) -> list[str]:
         table.replace_with(f"{_BREAK}{_BREAK.join(_html_table(table))}{_BREAK}")
     for heading in root.css(", ".join(_HEADINGS)):
         heading.replace_with(f"{_BREAK}{sentence(words(heading.text()))}{_BREAK}")
+    for ordered in root.css("ol"):
+        items = (item for item in ordered.iter() if item.tag == "li" and item.text().strip())
+        for number, item in enumerate(items, _span(ordered, "start")):
+            item.insert_before(f"{_NUMBERED}{number}.")
     for term in root.css("dt"):
         name = words(term.text())
         following = term.next
@@ -206,7 +218,8 @@ def _lines_of(root: Any) -> list[str]:
             term.replace_with(f"{_BREAK}{name.rstrip(':')}: {value}{_BREAK}")
     for block in root.css("pre"):
         block.replace_with(block.text().replace("\n", _BREAK))
-    return [line for line in map(words, root.text().split(_BREAK)) if line]
+    text = re.sub(rf"{_NUMBERED}(\d+\.)\s*", r"\1 ", root.text())
+    return [line for line in map(words, text.split(_BREAK)) if line]
 
 
 def _html_table(table: Any) -> list[str]:

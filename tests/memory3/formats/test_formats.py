@@ -121,6 +121,16 @@ def test_empty_elements_of_xhtml_do_not_hold_what_follows_them(tmp_path: Path) -
     assert (document.title, document.text) == ("a", "One\ntwo three\nFour")
 
 
+def test_items_of_ordered_lists_keep_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("3. Whisk the eggs.\n4. Fry.\n\n   Turn once.\n\n- Salt\n")
+    items = "<li>Whisk <b>the</b> eggs.</li><li></li>\n<li><p>Fry.</p><p>Turn once.</p></li>"
+    (tmp_path / "a.html").write_text(f'<ol start="3">{items}</ol><ul><li>Salt</li></ul>')
+    for name in ("a.md", "a.html"):
+        (document,) = read_documents(tmp_path / name)
+        lines = [line for line in document.text.split("\n") if line]
+        assert lines == ["3. Whisk the eggs.", "4. Fry.", "Turn once.", "Salt"]
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.json", "a.html"])
 def test_soft_hyphens_do_not_divide_words(name: str, tmp_path: Path) -> None:
     texts = {"a.csv": "name,depth\nQu\u00aday,4\n", "a.json": '{"Qu\u00aday": 4}'}

@@ -101,7 +101,7 @@ def read_office(source: Path) -> Iterator[FileDocument]:
                 heading, text = "", office97.word_text(text)
             else:
                 text = punctuation.hide_rest(text, suffix)
-                heading, text = markdown_text(_plain(text), headed=None, signs=punctuation.SHOWN)
+                heading, text = markdown_text(_plain(text), headed=None, numbered=False, signs=punctuation.SHOWN)
     except BaseException as error:  # a broken file shows itself by any error; it must not end the reading of others
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
