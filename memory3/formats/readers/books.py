@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from memory3.errors import InvalidInput
 from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, title_of, useful_title
 from memory3.formats.encoding import decode
 from memory3.formats.libraries import imported
@@ -38,7 +39,7 @@ def read_epub(source: Path) -> Iterator[FileDocument]:
         with zipfile.ZipFile(source) as archive:
             title, text, notes = _book(archive)
     except (zipfile.BadZipFile, ElementTree.ParseError, ValueError, LookupError, OSError, zlib.error) as error:
-        yield FileDocument.failed(source, f"it is no readable EPUB file: {error}")
+        yield FileDocument.broken(source, "EPUB file", error)
         return
     yield FileDocument(str(source), str(source), title or title_of(source), text).noted(*notes)
 
@@ -58,7 +59,7 @@ def _book(archive: zipfile.ZipFile) -> tuple[str, str, list[str]]:
     spine = [files.get(attribute_of(item, "idref"), "") for item in package.iter() if tag_of(item) == "itemref"]
     locked = archive.read(_ENCRYPTION).decode("utf-8", "replace") if _ENCRYPTION in names else ""
     if any(name and name in unquote(locked) for name in spine):
-        raise ValueError(ENCRYPTED)
+        raise InvalidInput(ENCRYPTED)
     described = [
         (tag_of(field), words(_text(field))) for part in package if tag_of(part) == "metadata" for field in part
     ]

@@ -16,7 +16,7 @@ from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, ti
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
-from memory3.formats.readers.office import numbers, office97, opendocument, punctuation
+from memory3.formats.readers.office import numbers, office97, opendocument, rewriting
 from memory3.formats.readers.office.charts import chart_text
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
@@ -100,8 +100,8 @@ def read_office(source: Path) -> Iterator[FileDocument]:
                 notes = head.notes(text)
                 heading, text = "", office97.word_text(text)
             else:
-                text = punctuation.hide_rest(text, suffix)
-                heading, text = markdown_text(_plain(text), headed=None, numbered=False, signs=punctuation.SHOWN)
+                text = rewriting.hide_rest(text, suffix)
+                heading, text = markdown_text(_plain(text), headed=None, numbered=False, signs=rewriting.SHOWN)
     except BaseException as error:  # a broken file shows itself by any error; it must not end the reading of others
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
@@ -120,12 +120,12 @@ def _converted(source: Path, suffix: str, mime: str | None, form: str) -> tuple[
     kreuzberg = imported("kreuzberg")
     settings = kreuzberg.ExtractionConfig(output_format=form, use_cache=False)
     if mime:  # it refuses some types of templates, which it reads as the kind that they are templates of
-        data = punctuation.hide(source.read_bytes(), suffix)
+        data = rewriting.hide(source.read_bytes(), suffix)
         data = numbers.with_shown_numbers(data) if suffix == ".xlsx" else data
         found = kreuzberg.extract_bytes_sync(data, mime, settings)
     else:
         found = kreuzberg.extract_file_sync(str(source), None, settings)
-    title = str(dict(found.metadata).get("title") or "").translate(punctuation.SHOWN)
+    title = str(dict(found.metadata).get("title") or "").translate(rewriting.SHOWN)
     return useful_title(title), str(found.content)
 
 

@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Callable
 from xml.etree import ElementTree
 
-from memory3.errors import InvalidInput
 from memory3.formats.readers.elements import attribute_of
 
 _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
