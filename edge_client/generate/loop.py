@@ -123,7 +123,7 @@ class Answer:
                 reused = 0
             if self._attention is not None:
                 self._attention.begin()
-            elif self._probe is not None and sequence.memory:
+            elif self._probe is not None:
                 sequence.record = self._asked
             for event in self._tokens():
                 if self._sampling.only_documents and isinstance(event, Token):
@@ -207,7 +207,7 @@ class Answer:
         sequence, probe = self._sequence, self._probe
         if self._attention is None:
             sequence.record = None  # the queries of the prompt's last token are all that a probe reads
-        if self._prompt.begun or not sequence.memories:
+        if self._prompt.begun:
             return 0.0
         bias = self._refusal.bias_for(len(sequence.memories))
         if probe is None or (queries := self._asked.at(sequence.length - 1)) is None:

@@ -3,6 +3,9 @@
 Before its first token of an answer, a model has compared the question with its memories. The queries of its memory
 heads at the last token of the prompt show what it found better than its logits do; this is a linear readout of them
 (a linear probe), which moves the logit of the refusal's first token. `memory_model.eval.probe_fit` fits one.
+
+Where nothing is read, a tuned model tends to refuse whatever it is told, "Hello!" too. There another readout tells
+requests, which need no knowledge, from questions, and makes the refusal of a request less likely. It never refuses.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class AnswerabilityProbe:
     `QueryRecord` keeps them, of all heads with memory. numbers: int32 [m], rising, of memories that are read, and
     offsets: float32 [m], what is added to the weights' product there; between two numbers it is interpolated.
     leans: by the label of a precision, what is taken off the last offset there, because weights that are rounded to it
-    lean to a refusal.
+    lean to a refusal. of_requests: float32 [width + 1], the weights and the offset where nothing is read, of which only
+    what is below 0 counts; None: no bias there.
     """
 
     model_id: str
@@ -40,6 +44,7 @@ class AnswerabilityProbe:
     numbers: np.ndarray
     offsets: np.ndarray
     leans: Mapping[str, float] = field(default_factory=dict)
+    of_requests: np.ndarray | None = None
 
     def at(self, precision: str) -> AnswerabilityProbe:
         """The probe for weights that are rounded to this precision."""
@@ -53,13 +58,19 @@ class AnswerabilityProbe:
         memories: how many each reads, or all.
         """
         offsets = np.interp(np.asarray(memories, np.float64), self.numbers, self.offsets).astype(np.float32)
-        found = queries.astype(np.float32, copy=False) @ self.weights + offsets
+        queries = queries.astype(np.float32, copy=False)
+        found, without = queries @ self.weights + offsets, np.float32(0)
+        if self.of_requests is not None:
+            without = np.minimum(0, queries @ self.of_requests[:-1] + self.of_requests[-1])
+        found = np.where(np.asarray(memories) > 0, found, without)
         return np.asarray(np.clip(found, -LARGEST_BIAS, LARGEST_BIAS))
 
     @property
     def digest(self) -> str:
         """What results with this probe are told from others by."""
-        parts = self.weights.astype("<f2"), self.numbers.astype("<i4"), self.offsets.astype("<f4")
+        parts = [self.weights.astype("<f2"), self.numbers.astype("<i4"), self.offsets.astype("<f4")]
+        if self.of_requests is not None:
+            parts.append(self.of_requests.astype("<f4"))
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()[:12]
 
     def save(self, path: str | Path) -> None:
@@ -72,6 +83,7 @@ class AnswerabilityProbe:
             offsets=self.offsets.astype(np.float32),
             precisions=np.array([*self.leans], np.str_),
             leans=np.array([*self.leans.values()], np.float32),
+            of_requests=np.zeros(0, np.float32) if self.of_requests is None else self.of_requests.astype(np.float32),
         )
 
     @classmethod
@@ -83,6 +95,7 @@ class AnswerabilityProbe:
                 numbers, offsets = file["numbers"].astype(np.int32), file["offsets"].astype(np.float32)
                 measured = (file[n].tolist() if n in file else [] for n in ("precisions", "leans"))
                 leans = dict(zip(*measured, strict=True))
+                of_requests = file["of_requests"].astype(np.float32) if "of_requests" in file else np.zeros(0)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CorruptFile(f"{path} is no probe of answerability: {error}") from error
         if own != model_id:
@@ -96,7 +109,9 @@ class AnswerabilityProbe:
             raise CorruptFile(f"{path} has not one finite offset for each of its numbers of memories")
         if not np.isfinite(np.array([*leans.values()], np.float32)).all():
             raise CorruptFile(f"{path} has no finite lean for each of its precisions")
-        return cls(own, weights, numbers, offsets, leans)
+        if of_requests.size and (of_requests.shape != (width + 1,) or not np.isfinite(of_requests).all()):
+            raise CorruptFile(f"{path} has weights of requests {list(of_requests.shape)}, not {width + 1} finite ones")
+        return cls(own, weights, numbers, offsets, leans, of_requests if of_requests.size else None)
 
 
 def query_width(config: ModelConfig) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from memory3.printable import Commands, version_option
 from memory_model.cli.catalogue import list_models, pull
-from memory_model.cli.evaluation import calibrate, evaluate, fit_refusal
+from memory_model.cli.evaluation import calibrate, evaluate, fit_refusal, fit_requests
 from memory_model.cli.make import export, new
 from memory_model.cli.memory import fit_codec, rank_heads
 from memory_model.cli.pretraining import pretrain
@@ -52,6 +52,7 @@ for command in (
     translate_memories,
     evaluate,
     fit_refusal,
+    fit_requests,
     calibrate,
     calibrate_retrieval,
     export,

@@ -147,6 +147,67 @@ def fit_refusal(
     terminal.console.print(f"probe of {len(probe.weights):,} queries in [bold]{path}[/bold]")
 
 
+def fit_requests(
+    data: Annotated[list[Path], typer.Option(help="JSON list of questions for training; may be repeated.")],
+    requests: Annotated[Path, typer.Option(exists=True, help="JSONL of {request, answer} that need no knowledge.")],
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File to write. Default: answerability.npz of the model folder.")
+    ] = None,
+    most_lost: Annotated[float, terminal.share(help="Share of the questions' refusals that may be lost.")] = 0.02,
+    limit: Annotated[int | None, count(help="Only the first rows of each file.")] = None,
+    model: terminal.ModelOption = None,
+    precision: PrecisionOption = "auto",
+    device: terminal.DeviceOption = "cpu",
+    threads: terminal.ThreadsOption = 0,
+) -> None:
+    """Fit what keeps a model that reads nothing from refusing "Hello!".
+
+    A tuned model without a memory refuses much of what needs none. A second readout of the same queries tells requests
+    from questions and makes the refusal of a request less likely; other answers stay as they are. It goes into the file
+    that `fit-refusal` wrote. Give some hundred questions, which are asked without their texts and with the right one in
+    the prompt, and some hundred requests: greetings, thanks, "Write a poem".
+    """
+    import numpy as np
+
+    from memory3.errors import InvalidInput
+    from memory3.runtime.answerability import PROBE_FILE
+    from memory_model.data import factbook
+    from memory_model.data.rows import QuestionRow, open_rows
+    from memory_model.eval.conditions import Evaluation
+    from memory_model.eval.probe_fit import cross_validated, fit_probe, of_requests
+    from memory_model.eval.refusing import Signals, signals
+    from memory_model.eval.subject import Subject
+    from memory_model.models.folder import ModelFolder
+
+    use_threads(threads)
+    folder = ModelFolder.open(model)
+    if out is None and folder.packaged:
+        raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, or give --out")
+    read = factbook.read_jsonl(requests, ("request", "answer"))[:limit]
+    asked = [QuestionRow(row["request"], row["request"], row["answer"]) for row in read]
+    questions = [replace(row, answerable=False) for path in data for row in open_rows(path, limit)]
+    subject = Subject.open(model, None, None, device=device)
+    if subject.probe is None:
+        raise InvalidInput(f"{folder.path} has no {PROBE_FILE}: `memory-model fit-refusal` makes it")
+    rows = [(asked, "none"), (questions, "none"), (questions, "rag")]
+    found = []
+    with subject.computing(precision), progress_bar("questions", sum(len(part) for part, _ in rows)) as advance:
+        for part, condition in rows:
+            found.append(signals(Evaluation(subject, part, [condition]), advance, condition=condition))
+    together = Signals(*map(np.concatenate, zip(*found, strict=True)))
+    together = together._replace(memories=np.ones_like(together.memories))  # one number for all, as good as another
+    every = [row for part, _ in rows for row in part]
+    fitted, scores = fit_probe(subject.loaded.model_id, together), cross_validated(together, every)
+    readout = of_requests(fitted, together, scores, most_lost)
+    replace(subject.probe, of_requests=readout).save(path := out or folder.path / PROBE_FILE)
+    after = together.margins + np.minimum(0, scores - together.margins + readout[-1] - fitted.offsets[0])
+    table = Table("refused, of", "until now", "cross-validated", title=counted(len(every), "prompt"))
+    for name, own in (("requests", together.answerable), ("questions", ~together.answerable)):
+        table.add_row(name, *(f"{(margins[own] > 0).mean():.3f}" for margins in (together.margins, after)))
+    Console().print(table)
+    terminal.console.print(f"readout of requests in [bold]{path}[/bold]")
+
+
 def calibrate(
     data: Annotated[list[Path], typer.Option(help="JSON list of development questions; may be repeated.")],
     most_wrong: Annotated[float, terminal.share(help="Largest share of wrong refusals over all files.")] = 0.05,

@@ -217,9 +217,9 @@ class Evaluation:
     ) -> None:
         model, tokenizer, chat, prefix = self.loaded.model, self.loaded.tokenizer, self.loaded.chat, self.subject.prefix
         refusal = self.subject.refusal
-        counts = memories.valid.any(-1).sum((1, 2)).tolist() if memories else []
+        counts = memories.valid.any(-1).sum((1, 2)).tolist() if memories else [0] * len(rows)
         biases = [refusal.bias_for(n) for n in counts]
-        bias = FirstBias(refusal.first_token(chat), biases, counts, self.subject.probe) if memories else None
+        bias = FirstBias(refusal.first_token(chat), biases, counts, self.subject.probe)
         right = [[*chat.encode_answer(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
         answers, nll = greedy_and_nll(model, prompts, right, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):

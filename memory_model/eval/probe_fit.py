@@ -3,6 +3,8 @@
 The refusal's margin and the queries of all memory heads are the inputs; the queries' weights are penalised, because
 there are more of them than questions. The margin's weight turns the odds of having no answer into logits that are added
 to the refusal's: an answer is refused where they are even, up to the constants of `limited`.
+
+The readout of a prompt that reads nothing is fitted alike, with requests in place of questions that have an answer.
 """
 
 from __future__ import annotations
@@ -88,6 +90,16 @@ def limited(probe: AnswerabilityProbe, signals: Signals, scores: np.ndarray, mos
     read = _nearest(probe.numbers, signals.memories)
     highest = [np.quantile(scores[signals.answerable & (read == n)], 1 - most_wrong) for n in probe.numbers]
     return replace(probe, offsets=probe.offsets - np.asarray(highest, np.float32))
+
+
+def of_requests(probe: AnswerabilityProbe, signals: Signals, scores: np.ndarray, most_lost: float) -> np.ndarray:
+    """`AnswerabilityProbe.of_requests`, by a probe that was fitted on requests, as `answerable`, and questions.
+
+    scores: as for `limited`. most_lost: share of the questions' refusals that may become answers.
+    """
+    refused = ~signals.answerable & (signals.margins > 0)
+    least = np.quantile(-scores[refused], 1 - most_lost) if refused.any() else 0.0
+    return np.append(probe.weights, np.float32(probe.offsets[0] + least))
 
 
 def cross_validated(signals: Signals, rows: Sequence[QuestionRow], penalty: float = PENALTY) -> np.ndarray:

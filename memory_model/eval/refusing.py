@@ -50,16 +50,15 @@ class Signals(NamedTuple):
 
 
 @torch.inference_mode()
-def signals(run: Evaluation, progress: Callable[[int], None] = lambda _: None) -> Signals:
-    """Of every row of an evaluation, under `memory`."""
+def signals(run: Evaluation, progress: Callable[[int], None] = lambda _: None, *, condition: str = "memory") -> Signals:
+    """Of every row of an evaluation, under a condition."""
     subject, gaps, counts, queries = run.subject, [], list[int](), []
     token = subject.refusal.first_token(run.loaded.chat)
-    for rows, prompts, memories in run.batches("memory"):
+    for rows, prompts, memories in run.batches(condition):
         engine, logits = prefilled(run.loaded.model, prompts, subject.prefix, memories, records=True)
         own = logits[:, token].clone()
         logits[:, token] = -torch.inf
-        assert memories is not None
-        counts += memories.valid.any(-1).sum((1, 2)).tolist()
+        counts += memories.valid.any(-1).sum((1, 2)).tolist() if memories else [0] * len(rows)
         gaps.append((own - logits.max(-1).values).cpu().numpy())
         queries.append(last_queries(engine))
         progress(len(rows))

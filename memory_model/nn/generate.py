@@ -31,8 +31,7 @@ class FirstBias(NamedTuple):
         """Other logits [B, V]. engine: as `prefilled` left it."""
         bias = np.asarray(self.values, np.float32)
         if self.probe is not None:
-            probed = self.probe.biases(last_queries(engine), self.memories)
-            bias = bias + np.where(np.asarray(self.memories) > 0, probed, 0)  # fitted to answers that read some
+            bias = bias + self.probe.biases(last_queries(engine), self.memories)
         logits = logits.clone()
         logits[:, self.token] += logits.new_tensor(bias)
         return logits

@@ -67,13 +67,16 @@ def probe_of(model_id: str, weights: np.ndarray, offsets: Mapping[int, float] | 
 
 
 def probed(
-    offsets: Mapping[int, float] | float, weights: np.ndarray | None = None, leans: Mapping[str, float] | None = None
+    offsets: Mapping[int, float] | float,
+    weights: np.ndarray | None = None,
+    leans: Mapping[str, float] | None = None,
+    of_requests: np.ndarray | None = None,
 ) -> LoadedModel:
     """The tiny model with a probe."""
     loaded = tiny_loaded()
     nothing = np.zeros(query_width(loaded.config), np.float32)
     probe = probe_of(loaded.model_id, nothing if weights is None else weights, offsets)
-    vars(loaded)["probe"] = replace(probe, leans=leans or {})
+    vars(loaded)["probe"] = replace(probe, leans=leans or {}, of_requests=of_requests)
     return loaded
 
 

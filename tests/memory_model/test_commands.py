@@ -199,6 +199,26 @@ def test_a_probe_is_fitted_into_the_folder_and_changes_what_is_refused(
     assert other.probe is None, "another adapter has other queries"
 
 
+def test_what_reads_nothing_is_told_apart_by_a_readout_beside_the_folders_probe(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    shutil.copytree("m", "greeted")
+    Path("requests.jsonl").write_text("\n".join(json.dumps({"request": f"Hi {n}", "answer": "Hi."}) for n in range(60)))
+    line = "fit-requests --model greeted --data asked.json --requests requests.jsonl --precision float32"
+    assert fitted("greeted").exit_code == 0
+    refused = CliRunner().invoke(app, line.replace("greeted", "m").split())
+    assert "fit-refusal" in refused.output
+    before = load_model(ModelFolder.open("greeted")).probe
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    probe = load_model(ModelFolder.open("greeted")).probe
+    assert probe is not None
+    assert before is not None
+    assert probe.of_requests is not None
+    assert probe.offsets.tolist() == before.offsets.tolist()
+
+
 def test_a_probe_of_other_weights_is_refused_by_name_and_fitted_anew(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """A device refuses by its bundle's probe, whichever way it answers."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,25 +30,26 @@ def probed_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bun
 def test_a_device_adds_what_the_probe_says_of_the_prompts_last_token(
     probed_bundle: Callable[..., Bundle], written: list[ExplicitMemory]
 ) -> None:
-    """With citations, which record queries themselves, and without; nothing is added where no memory is read."""
+    """With citations, which record queries themselves, and without; also where no memory is read."""
     bundle = probed_bundle(0)
-    offsets, asked, own = [], list[np.ndarray](), AnswerabilityProbe.biases
+    offsets, asked, read, own = [], list[np.ndarray](), list[int](), AnswerabilityProbe.biases
 
     def watched(probe: AnswerabilityProbe, queries: np.ndarray, memories: int) -> np.ndarray:
         asked.append(queries)
-        assert memories == 5
+        read.append(memories)
         return own(probe, queries, memories)
 
     with serving(towns(bundle, written)) as service:
         for citations in (False, True):
             with EdgeModel.open(bundle.folder, service.address, memory="exact", deadline_s=20) as model:
                 asked.clear()
+                read.clear()
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(AnswerabilityProbe, "biases", watched)
                     said = model.ask("What is the code of Lima?", max_tokens=3, citations=citations)
                     assert len(asked) == 1, "once an answer"
                     model.ask("What is the code of Lima?", max_tokens=3, memory="off")
-                    assert len(asked) == 1, "not without memories"
+                    assert read == [5, 0]
                 assert said.memories
                 assert np.abs(asked[0]).max() > 0
                 assert bundle.probe is not None
@@ -75,6 +77,19 @@ def test_a_device_refuses_as_its_probe_says(
         said = model.ask("What is the code of Lima?", max_tokens=1)
         assert said.text.startswith(SENTENCE[0]) is refuses
         assert not model.ask("What is the code of Lima?", max_tokens=1, memory="off").text.startswith(SENTENCE[0])
+
+
+@pytest.mark.parametrize("offset", [-90.0, 90.0])
+def test_a_device_that_reads_nothing_refuses_a_request_less_and_nothing_more(offset: float, tmp_path: Path) -> None:
+    readout = np.zeros(query_width(tiny_config()) + 1, np.float32)
+    readout[-1] = offset
+    bundle = tiny_bundle(tmp_path, loaded=probed(0, of_requests=readout))
+    token = bundle.manifest.refusal.first_token(bundle.chat)
+    with EdgeModel.open(bundle.folder, offline=True) as model:
+        for memory in ("off", "overlap"):
+            alone, pushed = (model.ask("Hello!", memory=memory, max_tokens=1, logit_bias=b) for b in ({}, {token: 50}))
+            assert not alone.text.startswith(SENTENCE[0])
+            assert pushed.text.startswith(SENTENCE[0]) is (offset > 0)
 
 
 def test_a_bundle_with_the_probe_of_another_model_is_refused(probed_bundle: Callable[..., Bundle]) -> None:

@@ -11,7 +11,7 @@ from memory3.runtime.answerability import PROBE_FILE, AnswerabilityProbe, query_
 from memory3.text.refusal import SENTENCE
 from memory_model.data.rows import QuestionRow
 from memory_model.eval.conditions import Evaluation
-from memory_model.eval.probe_fit import PENALTY, Separation, cross_validated, fit_probe, limited
+from memory_model.eval.probe_fit import PENALTY, Separation, cross_validated, fit_probe, limited, of_requests
 from memory_model.eval.refusing import Signals, margins, signals
 from memory_model.eval.subject import Subject
 from tests.edge_client.tiny_bundle import probe_of, probed, tiny_config, tiny_loaded
@@ -53,6 +53,24 @@ def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [found.at(precision).offsets.tolist() for precision in ("int4", "int8")] == [[-2.5, 1], [-2.5, 1.5]]
     with pytest.raises(ModelMismatch, match=r"answerability.npz is of model ab…, not cd….*fit-refusal"):
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "cd")
+
+
+def test_a_prompt_that_reads_nothing_is_never_made_a_refusal_only_less_of_one(tmp_path: Path) -> None:
+    config = tiny_config()
+    weights = np.zeros(query_width(config) + 1, np.float32)
+    weights[0], weights[-1] = 1, -2
+    probe = probe_of("ab", weights[:-1], 5.0)
+    queries = np.outer([3.0, 2.0, -4.0], weights[:-1])
+    assert probe.biases(queries, 0).tolist() == [0, 0, 0]
+    with_requests = replace(probe, of_requests=weights)
+    with_requests.save(tmp_path / PROBE_FILE)
+    found = AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "ab")
+    assert found.biases(queries, 0).tolist() == [0, 0, -6]
+    assert found.biases(queries, [0, 5, 1]).tolist() == [0, 7, 1]
+    assert found.digest == with_requests.digest != probe.digest
+    replace(probe, of_requests=weights[1:]).save(tmp_path / PROBE_FILE)
+    with pytest.raises(CorruptFile, match="weights of requests"):
+        AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "ab")
 
 
 @pytest.mark.parametrize("weights", [np.zeros(3), np.full(query_width(tiny_config()), np.nan), np.zeros((2, 2))])
@@ -132,6 +150,21 @@ def test_a_limited_probe_refuses_the_share_of_answerable_questions_that_is_given
     for number in (1, 5):
         own = found.answerable & (found.memories == number)
         assert refused[own].mean() == pytest.approx(most_wrong, abs=0.03)
+
+
+@pytest.mark.parametrize("most_lost", [0.05, 0.3])
+def test_requests_are_refused_less_at_the_cost_of_the_questions_refusals_that_is_given(most_lost: float) -> None:
+    found = synthetic()
+    found = found._replace(margins=found.margins + 1.5)  # most of both kinds are refused
+    fitted = fit_probe("", found, 100.0)
+    scores = found.margins + fitted.biases(found.queries, FIVE)
+    readout = of_requests(fitted, found, scores, most_lost)
+    probe = replace(fitted, of_requests=readout)
+    before, after = found.margins > 0, found.margins + probe.biases(found.queries, 0) > 0
+    assert not (after & ~before).any()
+    questions = ~found.answerable & before
+    assert 1 - after[questions].mean() == pytest.approx(most_lost, abs=0.03)
+    assert after[found.answerable].mean() < 0.5 * before[found.answerable].mean()
 
 
 def test_what_differs_by_the_number_of_memories_alone_is_no_sign_of_an_answer() -> None:
