@@ -149,7 +149,7 @@ def fit_refusal(
 
 def fit_requests(
     data: Annotated[list[Path], typer.Option(help="JSON list of questions for training; may be repeated.")],
-    requests: Annotated[Path, typer.Option(exists=True, help="JSONL of {request, answer} that need no knowledge.")],
+    requests: Annotated[list[Path], typer.Option(help="JSONL of {request} that need no knowledge; may be repeated.")],
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="File to write. Default: answerability.npz of the model folder.")
     ] = None,
@@ -183,8 +183,8 @@ def fit_requests(
     folder = ModelFolder.open(model)
     if out is None and folder.packaged:
         raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, or give --out")
-    read = factbook.read_jsonl(requests, ("request", "answer"))[:limit]
-    asked = [QuestionRow(row["request"], row["request"], row["answer"]) for row in read]
+    read = [row["request"] for path in requests for row in factbook.read_jsonl(path, ("request",))[:limit]]
+    asked = [QuestionRow(request, request, "-") for request in read]  # no answer of it is scored
     questions = [replace(row, answerable=False) for path in data for row in open_rows(path, limit)]
     subject = Subject.open(model, None, None, device=device)
     if subject.probe is None:

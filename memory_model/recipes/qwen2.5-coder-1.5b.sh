@@ -65,5 +65,6 @@ run python -m experiments mean-adapter "$OUT/first/adapter.safetensors" "$OUT/se
 run python -m memory_model.cli fit-refusal --model "$MODEL" --adapter "$OUT/adapter.safetensors" --codec "$OUT/codec.npz" \
     --device "$DEVICE" --data data/everyday_training.json --data build/questions/refusal_training.json \
     --out "$OUT/answerability.npz"
-# In the folder of a model with these files, and after its export: `python -m experiments probe-lean … --save`, since
-# the queries of rounded weights are others.
+# In the folder of a model with these files: `memory-model fit-requests --data data/everyday_training.json
+# --data build/questions/refusal_training.json --requests data/requests.jsonl --requests data/general_requests.jsonl`,
+# and after its export `python -m experiments probe-lean … --save`, since the queries of rounded weights are others.

@@ -204,7 +204,7 @@ def test_what_reads_nothing_is_told_apart_by_a_readout_beside_the_folders_probe(
 ) -> None:
     monkeypatch.chdir(place)
     shutil.copytree("m", "greeted")
-    Path("requests.jsonl").write_text("\n".join(json.dumps({"request": f"Hi {n}", "answer": "Hi."}) for n in range(60)))
+    Path("requests.jsonl").write_text("\n".join(json.dumps({"request": f"Hi {n}"}) for n in range(60)))
     line = "fit-requests --model greeted --data asked.json --requests requests.jsonl --precision float32"
     assert fitted("greeted").exit_code == 0
     refused = CliRunner().invoke(app, line.replace("greeted", "m").split())
