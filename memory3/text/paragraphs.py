@@ -10,6 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+END_UNSPACED = "。！？｡"
+"""Full stops of scripts that put no space behind them."""
+END = f".!?{END_UNSPACED}।॥۔؟։።፧။។"
+"""What ends a sentence."""
+CLOSING = r"\"'”’»)\]」』）》"
+"""What may stand between the end of a sentence and the white space behind it."""
 LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
 """How a line of facts begins: `Paid leave: 31 days`."""
 NUMBER = re.compile(r"\(?(?:\d{1,3}(?:\.\d{1,3})*|[A-Za-z]|[IVXLC]{1,6})[.)]")
@@ -18,7 +24,7 @@ _VALUE = re.compile(r"[:：]\s*[^\s:：]")
 _BULLET = re.compile(r"[-*+•·‣▪–—]\s")
 ITEM = re.compile(rf"(?:[-*+•·‣▪–—]|{NUMBER.pattern})\s")
 """How an item of a list begins."""
-_ENDED = re.compile(r"[.!?:…。！？：][\"'”’»)\]]*\Z")
+_ENDED = re.compile(rf"[{END}:：…][{CLOSING}]*\Z")
 _CELLS = re.compile(r"\t|\||\S\s{3,}\S")
 _CODE = re.compile(r"[{}=\\]|\[(?!\d)|\w\((?!s\))|\w_\w|\"\"\"|\A\s*(?:#|//)")
 _NO_PROSE = re.compile(rf"{_CODE.pattern}|{_CELLS.pattern}")

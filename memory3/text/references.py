@@ -12,9 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from memory3.errors import InvalidInput
-from memory3.text.paragraphs import NUMBER, is_heading, unwrapped
+from memory3.text.paragraphs import CLOSING, END, END_UNSPACED, NUMBER, is_heading, unwrapped
 
-_SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+(?=[\"'(\[]*[^\sa-z])|\n+")
+_OPENING = "「『（《“‘"
+"""Of a quotation, or an aside, in scripts without spaces."""
+_SENTENCE_END = re.compile(
+    rf"(?<=[{END}])[{CLOSING}]*\s+(?=[\"'(\[]*[^\sa-z])|\n+"
+    rf"|(?<=[{END_UNSPACED}])(?:[{CLOSING}]+(?=[{_OPENING}])|(?![\s{END}{CLOSING}]))"
+)
+"""White space, or nothing behind a full stop of a script without it: a sentence goes on behind a quotation in it."""
+_PAUSE = "，、；：﹑､"
+"""Within sentences of scripts without spaces."""
 _PROBE_CHARACTERS = 64
 """For each token; nearly all tokens have fewer."""
 _HEADINGS = 3
@@ -22,7 +30,7 @@ _HEADINGS = 3
 
 
 class Sentence(NamedTuple):
-    """separator: before it, a line break or a space. heading: it is a line that belongs to the text below it."""
+    """separator: before it, a line break, a space or nothing. heading: the line belongs to the text below it."""
 
     text: str
     separator: str
@@ -30,13 +38,14 @@ class Sentence(NamedTuple):
 
 
 def sentences(text: str) -> Iterator[Sentence]:
-    """Lines of wrapped paragraphs run on; a line break stays a line break, everything else becomes one space."""
+    """Lines of wrapped paragraphs run on; a line break stays a line break, other white space becomes one space."""
     lines = [line for line in unwrapped(text).split("\n") if line.strip()]
     for line, below in zip(lines, [*lines, ""][1:], strict=True):
-        bodies = [" ".join(line[start:end].split()) for start, end in sentence_ranges(line)]
-        heading = len(bodies) == 1 and is_heading(bodies[0], below)
-        for n, body in enumerate(bodies):
-            yield Sentence(body, " " if n else "\n", heading)
+        ranges = list(sentence_ranges(line))
+        for n, (start, end) in enumerate(ranges):
+            body = " ".join(line[start:end].split())
+            separator = "\n" if n == 0 else " " if start > ranges[n - 1][1] else ""
+            yield Sentence(body, separator, len(ranges) == 1 and is_heading(body, below))
 
 
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
@@ -139,7 +148,7 @@ def _fits(text: str, count_tokens: Callable[[str], int], limit: int) -> bool:
 
 
 def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: int) -> list[str]:
-    """A sentence, or one with its heading, in as few pieces as fit, cut at spaces, or inside too long a word."""
+    """A sentence, or one with its heading, in as few pieces as fit, cut at spaces and pauses, or inside a word."""
     pieces = []
     rest = sentence
     while not _fits(head + rest, count_tokens, limit):
@@ -148,8 +157,8 @@ def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: in
             window *= 2
         ends = range(1, min(window, len(rest)) + 1)
         longest = max(1, bisect_right(ends, limit, key=lambda end: count_tokens(head + rest[:end])))
-        space = rest.rfind(" ", 1, longest + 1)
-        cut = space if space > longest // 2 else longest
+        gap = max(rest.rfind(" ", 1, longest + 1), *(rest.rfind(sign, 0, longest) + 1 for sign in _PAUSE))
+        cut = gap if gap > longest // 2 else longest
         pieces.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip()
     return [*pieces, rest] if rest else pieces

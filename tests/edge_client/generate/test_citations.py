@@ -163,3 +163,13 @@ def test_a_refusal_is_read_from_no_memory(model: EdgeModel, monkeypatch: pytest.
     found = model.ask(QUESTION, citations=True, **LONG)
     assert found.attention is not None
     assert found.spans == ()
+
+
+def test_the_passage_is_a_sentence_also_where_no_space_follows_it(tokenizer: Tokenizer) -> None:
+    text = "塔高。狗在码头上。"
+    received = np.zeros((1, 1, len(text.encode())), np.float32)
+    received[0, 0, len("塔高。".encode()) + 2] = 1.0
+    shares = AttentionShares(np.full((1, 1), 0.5, np.float32), received)
+    (span,) = spans_of(AnswerAttention((((memory(1, text),), shares),)), ["码头"], tokenizer)
+    assert span.passage is not None
+    assert text[slice(*span.passage)] == "狗在码头上。"

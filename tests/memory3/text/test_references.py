@@ -107,3 +107,20 @@ def test_remembered_turns_share_references_and_each_part_names_its_speaker() -> 
     ]
     assert turn_references(turns[2:], words, limit=5) == ["User: She is five.", "User: She likes red."]
     assert turn_references([("user", " ")], words) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("灯塔很高。船票很贵！狗留在码头上。", ["灯塔很高。船票很贵！", "狗留在码头上。"]),
+        ("「助けて！」と彼は言った。「本当？」「はい。」", ["「助けて！」と彼は言った。", "「本当？」「はい。」"]),
+        ("घर हरा है। नाव लाल है।", ["घर हरा है।", "नाव लाल है।"]),
+        ("“Go.” Then he left. “So?”", ["“Go.”", "Then he left.", "“So?”"]),
+    ],
+)
+def test_sentences_of_every_script_stay_whole(text: str, expected: list[str]) -> None:
+    assert split(text, "", len, limit=16) == expected
+
+
+def test_a_long_sentence_without_spaces_is_cut_at_its_pauses() -> None:
+    assert split("塔高三十二米，由花岗岩砌成，窗朝南", "", len, limit=10) == ["塔高三十二米，", "由花岗岩砌成，窗朝南"]
