@@ -306,8 +306,9 @@ class LocalKnowledgeBase:
             self._refresh(connection)
             for number, near in enumerate(self._near.nearest(queries, candidates)):
                 rows = self._rows(connection, _VECTORS, near.tolist())
-                scores = self._nearest(rows, queries[number], candidates)
+                scores = self._nearest(rows, queries[number])
                 texts = self._rows(connection, _TEXTS, list(scores))
+                scores = _without_copies(texts, scores, candidates)
                 if words and words[number]:
                     scores = _by_words(texts, scores, words[number], self.minimum_score)
                 elif self.minimum_score is not None:
@@ -326,11 +327,11 @@ class LocalKnowledgeBase:
             raise CorruptFile(f"references in {self.path} have no vector, text or payload: the file is damaged")
         return {row[0]: row[1:] for row in rows}
 
-    def _nearest(self, rows: Mapping[int, tuple[bytes, ...]], query: np.ndarray, candidates: int) -> dict[int, float]:
-        """The nearest of these references with their cosines, best first, by the vectors themselves."""
+    def _nearest(self, rows: Mapping[int, tuple[bytes, ...]], query: np.ndarray) -> dict[int, float]:
+        """These references with their cosines, best first, by the vectors themselves."""
         ids = np.fromiter(rows, np.int64, len(rows))
         scores = self._matrix([vector for (vector,) in rows.values()]) @ query
-        best = np.lexsort((ids, -scores))[:candidates]
+        best = np.lexsort((ids, -scores))
         return dict(zip(ids[best].tolist(), scores[best].tolist(), strict=True))
 
     def _hit(self, score: float, row: tuple[Any, ...], sent: set[int]) -> Hit:
@@ -460,10 +461,18 @@ def _unfinished(connection: sqlite3.Connection) -> list[str]:
     return [key for (key,) in connection.execute(f"SELECT key FROM documents WHERE {_NOTE}")]
 
 
+def _without_copies(texts: Mapping[int, tuple[Any, ...]], scores: Mapping[int, float], count: int) -> dict[int, float]:
+    """The first `count` of these references that differ in title or text: a copy would take another one's place."""
+    firsts: dict[tuple[str, str], int] = {}
+    for n in scores:
+        firsts.setdefault((texts[n][2], texts[n][4]), n)
+    return {n: scores[n] for n in list(firsts.values())[:count]}
+
+
 def _by_words(
     texts: Mapping[int, tuple[Any, ...]], scores: Mapping[int, float], words: Sequence[int], least: float | None
 ) -> dict[int, float]:
-    """The same references ordered by cosine and words, without those far below the best or below `least`."""
+    """These references ordered by cosine and words, without those far below the best or below `least`."""
     ids = list(scores)
     best = order_texts(words, list(scores.values()), [texts[n][4] for n in ids], [texts[n][2] for n in ids], least)
     return {ids[index]: scores[ids[index]] for index in best}

@@ -346,15 +346,19 @@ def _state(read: Sequence[MemoryRead]) -> RecallState:
 def _of_query(
     hits: Sequence[Hit], found: Mapping[int, CachedMemory], refused: Mapping[int, str], here: Collection[int]
 ) -> tuple[tuple[ExplicitMemory, ...], tuple[MemoryRead, ...]]:
-    """What one query reads. here: ids of memories that were on this device already."""
+    """What one query reads, no text twice. here: ids of memories that were on this device already."""
     read: list[MemoryRead] = []
     chosen: dict[int, CachedMemory] = {}
+    texts: set[str] = set()
     for hit in hits:
         why = refused.get(hit.memory_id, "")
         if hit.memory_id in chosen:
             why = "DUPLICATE_HIT: the service named it twice; it is read once"
         elif not why:
+            if hit.text in texts:
+                continue  # a copy in another document
             chosen[hit.memory_id] = found[hit.memory_id]
+            texts |= {hit.text} if hit.text else set()
         read.append(
             MemoryRead(
                 hit.memory_id,

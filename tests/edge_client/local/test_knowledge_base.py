@@ -93,6 +93,16 @@ def test_a_search_by_vector_and_words_finds_what_comparing_everything_finds(base
     assert [hit.score for hit in hits] == pytest.approx(cosines[best].tolist(), abs=1e-6)
 
 
+def test_copies_of_a_text_hide_no_other(base: LocalKnowledgeBase) -> None:
+    near, far = vectors(1), vectors(1) + vectors(1, seed=1) / 4
+    for copy in range(20):
+        base.add(LocalDocument(f"copy {copy}"), ["The same."], written(near))
+    base.add(LocalDocument("other"), ["Another."], written(far / np.linalg.norm(far)))
+    for words in ((), [query_words("another")]):
+        (hits,) = base.retrieve(near, k=3, words=words).hits
+        assert sorted(hit.text or "" for hit in hits) == ["Another.", "The same."]
+
+
 def test_a_document_is_replaced_deleted_and_known_unchanged(base: LocalKnowledgeBase) -> None:
     rows = vectors(4)
     document = LocalDocument("a.txt", "A", "One. Two.", {"year": "1999"})

@@ -168,6 +168,18 @@ def test_a_memory_named_twice_is_read_once(recaller: Recaller, service: FakeServ
     assert len(found.memories) == len(set(ids(found))) == 4
 
 
+def test_copies_of_a_text_are_read_once(recaller: Recaller, service: FakeService) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        hits = response.results[0].hits
+        for copy in hits[1:3]:
+            copy.text = hits[0].text
+
+    service.spoil = spoil
+    (found,) = recaller.recall([QUERY])
+    assert [memory.refused for memory in found.read] == [""] * 3
+    assert len(found.memories) == len({memory.text for memory in found.read}) == 3
+
+
 # The whole answer is wrong, late or missing: no memories, and the reason by name
 
 
