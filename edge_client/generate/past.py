@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
+from edge_client.recall.outcome import MemoryRead
 from memory3.errors import InvalidInput
 from memory3.formats import FileDocument
 from memory3.text.chat import Message
@@ -24,6 +26,8 @@ NAME = "conversation"
 
 TOGETHER = 4
 """Turns that are written together: a few hundred tokens, as a pass over fewer takes nearly as long."""
+
+_TURN = re.compile(r"turn \d+")
 
 Turn = tuple[int, Sequence[Message]]
 """Its number from 1, and its messages."""
@@ -118,6 +122,11 @@ def _text_document(text: str, title: str) -> FileDocument:
 def _document(number: int, messages: Sequence[Message]) -> LocalDocument:
     key = turn_key(number)
     return LocalDocument(key, key, "\n".join(f"{m['role']}: {m['content']}" for m in messages if m["content"].strip()))
+
+
+def is_turn(memory: MemoryRead) -> bool:
+    """Whether a memory is of turns of the conversation itself, not of a text that it was given."""
+    return memory.knowledge_base == NAME and _TURN.fullmatch(memory.document_key) is not None
 
 
 def turn_key(number: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from edge_client.generate.past import is_turn
 from edge_client.stream import AnswerAttention, Recalled
 from memory3.text.chat import Message
+from memory3.text.references import said_by_people
 from memory3.text.verdict import Grounding, Verdict, words_found
 
 QUESTION_MARKS = ("?", "？", "؟")
@@ -23,6 +25,8 @@ def verdict_of(
 ) -> Verdict | None:
     """What the answer to the last message of a person rests on; None where what was read is not known.
 
+    What the model said is no evidence, neither as text nor in memories of turns that left the cache.
+
     recalls: the last event of every chunk. attention: None where it was not recorded. held: whether memories are in the
     slots, maybe of an earlier answer.
     """
@@ -38,7 +42,8 @@ def verdict_of(
         share = None
     elif share is not None and share >= grounding.share:
         return Verdict.grounded
-    found = words_found(answer, question, [*given, *(memory.text for memory in read if memory.text)])
+    texts = [said_by_people(m.text) if is_turn(m) else m.text for m in read if m.text]
+    found = words_found(answer, question, [*given, *texts])
     if found is not None and found >= grounding.words:
         return Verdict.grounded
     all_known = bool(read or not held) and all(memory.text for memory in read)
@@ -46,17 +51,21 @@ def verdict_of(
 
 
 def attention_share(attention: AnswerAttention | None) -> float | None:
-    """The share of attention that the answer's tokens paid to memories; None where it was not recorded."""
+    """The share of attention that the answer's tokens paid to memories; None where it was not recorded.
+
+    Without memories of the conversation's own turns: in them is what the model said.
+    """
     if attention is None or not attention.memories:
         return None
-    return float(attention.shares.sum(axis=1).mean())
+    evidence = [not is_turn(memory) for memory in attention.memories]
+    return float(attention.shares[:, evidence].sum(axis=1).mean())
 
 
 def question_and_given(messages: Sequence[Message]) -> tuple[str, list[str]]:
     """The question of the last person's message, and the texts that people gave: in it, and before it.
 
     A text stands before or after its question, with a blank line between them; the question is what ends with a
-    question mark, or else the shorter one. What the model said is no evidence.
+    question mark, or else the shorter one.
     """
     *before, last = [m["content"] for m in messages if m["role"] == "user"] or [""]
     first, _, rest = last.partition("\n\n")

@@ -23,6 +23,8 @@ _SENTENCE_END = re.compile(
 """White space, or nothing behind a full stop of a script without it: a sentence goes on behind a quotation in it."""
 _PAUSE = "，、；：﹑､"
 """Within sentences of scripts without spaces."""
+_SPEAKER = re.compile(r"^(User|Assistant|System): ", re.MULTILINE)
+"""What begins the part of each in a reference of turns."""
 _PROBE_CHARACTERS = 64
 """For each token; nearly all tokens have fewer."""
 _HEADINGS = 3
@@ -118,6 +120,12 @@ def turn_references(
             else:
                 references.append(speaker + part)
     return references
+
+
+def said_by_people(reference: str) -> str:
+    """What the user said in a reference of `turn_references`."""
+    _, *parts = _SPEAKER.split(reference)
+    return "\n".join(text for role, text in zip(parts[::2], parts[1::2], strict=True) if role == "User")
 
 
 def _joined(parts: Sequence[Sentence]) -> str:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from edge_client.generate import loop
+from edge_client.generate.past import NAME, turn_key
 from edge_client.generate.verdict import question_and_given, verdict_of
 from edge_client.model import EdgeModel
 from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.stream import AnswerAttention, Finished, Recalled, Token
 from memory3.errors import InvalidInput
 from memory3.runtime.attention import AttentionShares
+from memory3.text.references import turn_references
 from memory3.text.refusal import SENTENCE
 from memory3.text.verdict import Grounding, Verdict
 from tests.edge_client.fake_service import FakeService
@@ -84,6 +86,22 @@ def test_a_text_that_stands_with_its_question_is_given(content: str, question: s
 def test_what_the_model_said_is_no_evidence() -> None:
     said = [{"role": "user", "content": "Red?"}, {"role": "assistant", "content": "Blue."}]
     assert question_and_given([*said, {"role": "user", "content": "Sure?"}]) == ("Sure?", ["Red?"])
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+@pytest.mark.parametrize(("answer", "expected"), [("Anna", Verdict.grounded), ("Gustav", Verdict.from_the_model)])
+def test_what_the_model_said_is_no_evidence_as_a_memory_either(
+    answer: str, expected: Verdict, share: float | None
+) -> None:
+    (text,) = turn_references([("user", "My sister is\nAnna. Who keeps it?"), ("assistant", "It is\nGustav.")], len)
+    turn = MemoryRead(0, turn_key(1), turn_key(1), 0, 0.5, text, knowledge_base=NAME)
+    recorded = None
+    if share is not None:
+        shares = AttentionShares(np.full((3, 1), share, np.float32), np.zeros((3, 1, 8), np.float32))
+        recorded = AnswerAttention((((turn,), shares),))
+    asked = [{"role": "user", "content": "Who?"}]
+    found = verdict_of(answer, False, asked, [Recalled(0, False, Recall("Who?", read=(turn,)))], recorded, MEASURED)
+    assert found is expected
 
 
 def test_an_answer_without_memory_is_the_models_own(model: EdgeModel) -> None:
