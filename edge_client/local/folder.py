@@ -147,8 +147,20 @@ class LocalKnowledgeBases:
         return [pulled[name] for name in names_of(names) if name in pulled]
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> RetrievalResult:
-        """The k best of the device's own, as `LocalKnowledgeBase.retrieve`."""
-        answers = [base.retrieve(vectors, k=k, words=words) for base in self._own()]
+        """The k best of the device's own, as `LocalKnowledgeBase.retrieve`; raises what it raises if none answers.
+
+        One that fails is logged, and the others are read on.
+        """
+        answers, failed = list[RetrievalResult](), None
+        for base in self._own():
+            try:
+                answers.append(base.retrieve(vectors, k=k, words=words))
+            except (StorageError, CorruptFile) as error:
+                failed = error
+                with self._lock:
+                    self._note(base.path, error)
+        if failed is not None and not answers:
+            raise failed
         return merged(answers, k, words) if answers else RetrievalResult(((),) * len(vectors))
 
     def close(self) -> None:
@@ -195,10 +207,10 @@ class LocalKnowledgeBases:
                 self._unusable[path] = file
                 log.warning("a new knowledge base is not read: %s", error)
 
-    def _note(self, path: Path, error: StorageError) -> None:
+    def _note(self, path: Path, error: StorageError | CorruptFile) -> None:
         if path not in self._unavailable:
             self._unavailable.add(path)
-            log.warning("a knowledge base is not read until the disk is well: %s", error)
+            log.warning("a knowledge base is not read until that is mended: %s", error)
 
     def _take_in(self, path: Path) -> None:
         file, identity = _file_of(path), self._bundle.identity

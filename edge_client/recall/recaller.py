@@ -26,7 +26,7 @@ from edge_client.recall.policy import Breaker
 from edge_client.retrieval import Hit, RetrievalResult, merged, words_of
 from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
-from memory3.errors import CorruptFile, IdentityMismatch
+from memory3.errors import CorruptFile, IdentityMismatch, Memory3Error
 from memory3.runtime.embedder import Embedder
 from memory3.text.words import DEFAULT_RANKING, Ranking
 
@@ -184,7 +184,13 @@ class Recaller:
         times = RecallTimes(embed_ms=1e3 * (embedded - turn), queue_ms=1e3 * (turn - begun))
         # The request names these ids, so their bytes are kept until the answer is there, whatever the cache evicts.
         held = {} if failed else self.cache.held(HELD_IDS)
-        answers = [source.retrieve(vectors, k=k, words=words) for source in local]
+        answers, broken = list[RetrievalResult](), None
+        for source in local:
+            try:
+                answers.append(source.retrieve(vectors, k=k, words=words))
+            except Memory3Error as error:  # of a file or a disk: the others are read
+                error.__traceback__ = error.__cause__ = error.__context__ = None
+                broken = error
         private = {hit.memory_id for answer in answers for hits in answer.hits for hit in hits}
         if not failed:
             try:
@@ -201,6 +207,8 @@ class Recaller:
         # Where this device has nothing near, memories from before are read on, as without knowledge bases of its own.
         elsewhere = self.client is not None and not stand_ins
         nothing = not any(hits for answer in answers for hits in answer.hits)
+        if broken and nothing:
+            raise broken
         if failed and (not answers or failed.reason == "CANCELLED" or (elsewhere and nothing)):
             times = replace(times, call_ms=1e3 * (time.perf_counter() - embedded)).shared(len(queries))
             state: RecallState = "skipped" if failed.reason == "CANCELLED" else "failed"

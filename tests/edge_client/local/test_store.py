@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.local.database import connected
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.store import LocalStore
@@ -160,3 +161,15 @@ def test_a_folder_that_was_named_is_of_one_model(tmp_path: Path, monkeypatch: py
     assert EdgeSettings().store == LocalStore(user_folder(), by_model=True)
     with pytest.raises(InvalidInput, match="cannot be called"):
         LocalStore(tmp_path).path("../x", None)
+
+
+def test_a_damaged_knowledge_base_hides_no_other(
+    tiny: Bundle, store: Path, remember: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    remember(tiny, "safe", "The safe is open.", "--kb", "one")
+    remember(tiny, "key", "The key is below the mat.", "--kb", "two")
+    (damaged,) = LocalStore(store, by_model=True).named("one")
+    with closing(connected(damaged)) as file:
+        file.execute("UPDATE refs SET text = text || '!'")
+    assert read(tiny) == {"key": "The key is below the mat."}
+    assert "is damaged" in caplog.text

@@ -22,6 +22,7 @@ from edge_client.wire.client import MemoryClient
 from memory3.channel import ChannelSettings
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory3.errors import CorruptFile
 from memory3.files.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.fake_service import FakeService
@@ -267,6 +268,25 @@ def test_a_text_that_both_have_is_named_with_the_knowledge_base_that_was_request
     recaller = recaller_of(tiny, service.address, local=[OfThisDevice(client_of(tiny, service.address))])
     (found,) = recaller.recall([QUERY])
     assert {memory.knowledge_base for memory in found.read} == {"default"}
+
+
+class Damaged:
+    """A knowledge base of this device whose file is damaged."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def retrieve(self, *_: object, **__: object) -> RetrievalResult:
+        raise CorruptFile("mine is damaged")
+
+
+def test_a_damaged_file_of_this_device_hides_nothing_of_the_service(tiny: Bundle, service: FakeService) -> None:
+    recaller = recaller_of(tiny, service.address, local=[Damaged()])
+    (found,) = recaller.recall([QUERY])
+    assert (len(found.memories), found.error) == (5, "")
+    service.spoil = lambda response: [result.ClearField("hits") for result in response.results]
+    (found,) = recaller.recall([QUERY])
+    assert found.error == "CORRUPT_FILE: mine is damaged", "not that nothing was found"
 
 
 def test_memories_of_this_device_are_not_called_fetched(tiny: Bundle, service: FakeService) -> None:
