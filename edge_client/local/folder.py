@@ -69,8 +69,8 @@ class LocalKnowledgeBases:
         self.store = LocalStore(store) if isinstance(store, Path) else store
         self._bundle, self._minimum_score, self._only = bundle, minimum_score, only
         self._lock = threading.Lock()
-        self._open: dict[Path, tuple[_File, LocalKnowledgeBase]] = {}
-        self._unusable: dict[Path, _File] = {}  # reported once
+        self._open: dict[Path, tuple[tuple[int, ...], LocalKnowledgeBase]] = {}  # with device and inode
+        self._unusable: dict[Path, tuple[int, ...]] = {}  # reported once, as `_seen` returns them
         self._unavailable: set[Path] = set()  # reported once, and tried again
         for path in self._paths():
             with contextlib.suppress(EmptyKnowledgeBase):  # as if it were not there; `base` fills it
@@ -115,7 +115,7 @@ class LocalKnowledgeBases:
                     self.store.make()
                     head = Head.of(name, self._bundle.identity, self._bundle.manifest.embedder_id, dimension)
                     made = LocalKnowledgeBase.create(path, head, minimum_score=self._minimum_score)
-                    self._open[path] = _file_of(path), made
+                    self._open[path] = _seen(path)[:2], made
             return self._open[path][1]
 
     def forget(self, name: str, document: str, *, folders: bool = False) -> list[str]:
@@ -187,15 +187,15 @@ class LocalKnowledgeBases:
         tried again the next time.
         """
         try:
-            there = {path: file for path in self._paths() if any(file := _file_of(path))}
+            there = {path: seen for path in self._paths() if any(seen := _seen(path))}
         except StorageError as error:  # those that are open are read on
             self._note(self.store.folder, error)
             return
         self._unavailable.discard(self.store.folder)
-        for path in [path for path, (file, _) in self._open.items() if there.get(path) != file]:
+        for path in [path for path, (file, _) in self._open.items() if there.get(path, ())[:2] != file]:
             del self._open[path]  # its last search closes it
-        for path, file in there.items():
-            if path in self._open or self._unusable.get(path) == file:
+        for path, seen in there.items():
+            if path in self._open or self._unusable.get(path) == seen:
                 continue
             try:
                 self._take_in(path)
@@ -204,7 +204,7 @@ class LocalKnowledgeBases:
             except StorageError as error:
                 self._note(path, error)
             except Memory3Error as error:
-                self._unusable[path] = file
+                self._unusable[path] = seen
                 log.warning("a new knowledge base is not read: %s", error)
 
     def _note(self, path: Path, error: StorageError | CorruptFile) -> None:
@@ -213,7 +213,7 @@ class LocalKnowledgeBases:
             log.warning("a knowledge base is not read until that is mended: %s", error)
 
     def _take_in(self, path: Path) -> None:
-        file, identity = _file_of(path), self._bundle.identity
+        seen, identity = _seen(path), self._bundle.identity
         try:
             base = LocalKnowledgeBase.open(
                 path, identity, self._bundle.manifest.embedder_id, minimum_score=self._minimum_score
@@ -221,26 +221,26 @@ class LocalKnowledgeBases:
         except IdentityMismatch:
             if not self.store.by_model or path.parent != self.store.folder:
                 raise
-            self._unusable[path] = file  # another model's, from an earlier release
+            self._unusable[path] = seen  # another model's, from an earlier release
         else:
-            self._open[path] = file, base
+            self._open[path] = seen[:2], base
             self._unavailable.discard(path)
 
 
-_File = tuple[int, int]
-"""Device and inode: a file that replaced another one has only its name."""
+def _seen(path: Path) -> tuple[int, ...]:
+    """Device and inode of a file, and when it was written: what replaced another one has only its name.
 
-
-def _file_of(path: Path) -> _File:
-    """Zeros for a file that is gone; raises StorageError."""
+    An inode is not given again while its file is open, but may be to a file that takes the place of a damaged one.
+    Nothing for a file that is gone; raises StorageError.
+    """
     try:
         with disk_errors(path):
             found = path.stat()
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return (0, 0)
+            return ()
         raise
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def remember(

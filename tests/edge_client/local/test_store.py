@@ -173,3 +173,18 @@ def test_a_damaged_knowledge_base_hides_no_other(
         file.execute("UPDATE refs SET text = text || '!'")
     assert read(tiny) == {"key": "The key is below the mat."}
     assert "is damaged" in caplog.text
+
+
+def test_a_damaged_knowledge_base_is_read_once_it_is_replaced(
+    tiny: Bundle, store: Path, remember: Callable[..., str]
+) -> None:
+    remember(tiny, "safe", "The safe is open.", "--kb", "one")
+    (kept,) = LocalStore(store, by_model=True).named("one")
+    with closing(LocalKnowledgeBase.any(kept)) as base:
+        whole = base.content()
+    copy = kept.with_name("copy.memories")
+    with closing(LocalKnowledgeBases(LocalStore(store, by_model=True), tiny)) as bases:
+        copy.write_bytes(b"damaged" * 1000)
+        assert [*bases.documents()] == ["one"]
+        copy.write_bytes(whole)  # the same inode
+        assert sorted(bases.documents()) == ["copy", "one"]
