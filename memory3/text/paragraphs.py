@@ -45,7 +45,7 @@ _FULL = 2
 """Full lines of a wrapped paragraph; of two lines, such as notes, the longer one is always full."""
 _RAGGED = 0.75
 """Share of the width that a line has at least before a small letter, in a paragraph that is wrapped."""
-_LONGEST_HEADING = 60
+_LONGEST_HEADING, _LONGEST_QUESTION = 60, 150
 """Characters."""
 
 
@@ -74,6 +74,11 @@ def unwrapped(text: str) -> str:
             divided = _DIVIDED.search(lines[n]) and line.lstrip()[:1].islower()
             parts.append(line.lstrip() if divided else f" {line.lstrip()}")
     return "".join(parts)
+
+
+def is_question(line: str) -> bool:
+    """Whether a line asks what the one below it answers; it may have a label or a number."""
+    return line.rstrip()[-1:] in ("?", "？", "؟") and len(line) <= _LONGEST_QUESTION
 
 
 def is_heading(line: str, below: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from memory3.errors import InvalidInput
-from memory3.text.paragraphs import CLOSING, END, END_UNSPACED, NUMBER, is_heading, unwrapped
+from memory3.text.paragraphs import CLOSING, END, END_UNSPACED, NUMBER, is_heading, is_question, unwrapped
 
 _OPENING = "「『（《“‘"
 """Of a quotation, or an aside, in scripts without spaces."""
@@ -40,14 +40,20 @@ class Sentence(NamedTuple):
 
 
 def sentences(text: str) -> Iterator[Sentence]:
-    """Lines of wrapped paragraphs run on; a line break stays a line break, other white space becomes one space."""
+    """Lines of wrapped paragraphs run on; a line break stays a line break, other white space becomes one space.
+
+    A question is the heading of the line below it, and a line below a question is no heading.
+    """
+    asked = False
     lines = [line for line in unwrapped(text).split("\n") if line.strip()]
     for line, below in zip(lines, [*lines, ""][1:], strict=True):
-        ranges = list(sentence_ranges(line))
+        ranges, asks = list(sentence_ranges(line)), is_question(line)
+        heading = bool(below) and (asks or (is_heading(" ".join(line.split()), below) and not asked))
+        asked = asks
         for n, (start, end) in enumerate(ranges):
             body = " ".join(line[start:end].split())
             separator = "\n" if n == 0 else " " if start > ranges[n - 1][1] else ""
-            yield Sentence(body, separator, len(ranges) == 1 and is_heading(body, below))
+            yield Sentence(body, separator, len(ranges) == 1 and heading)
 
 
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:

@@ -124,3 +124,16 @@ def test_sentences_of_every_script_stay_whole(text: str, expected: list[str]) ->
 
 def test_a_long_sentence_without_spaces_is_cut_at_its_pauses() -> None:
     assert split("塔高三十二米，由花岗岩砌成，窗朝南", "", len, limit=10) == ["塔高三十二米，", "由花岗岩砌成，窗朝南"]
+
+
+@pytest.mark.parametrize(
+    "question", ["Q: Is the boat free?", "- Is the boat to the lighthouse free?", "船は本当に無料ですか？"]
+)
+def test_a_question_goes_with_its_answer(question: str) -> None:
+    asked = f"{question}\nA: No."
+    assert split(f"{asked}\n\n{asked}", "", len, limit=len(asked) + len(question) + 1) == [asked, asked]
+
+
+def test_a_short_answer_is_no_heading_of_the_next_question() -> None:
+    asked = "Is the boat to the lighthouse free of charge?\nNo."
+    assert split("\n".join([asked] * 3), "", len, limit=2 * len(asked) + 5) == [f"{asked}\n{asked}", asked]
