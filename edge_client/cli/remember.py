@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edge_client.cli.options import PARTIAL, err, out, say, with_options
 from edge_client.decoder.threads import physical_cores
+from edge_client.errors import StorageError
 from edge_client.local.folder import (
     DEFAULT_NAME,
     DocumentOutcome,
@@ -36,8 +37,8 @@ from memory3.formats import Report, count_documents
 from memory3.formats.naming import Naming, below
 from memory3.printable import counted, printable
 
-EVERY_S = 1.0
-"""Seconds between two checks of the watched folders."""
+EVERY_S, AGAIN_S = 1.0, 30.0
+"""Seconds between two checks of the watched folders, and to the next one after an error of the disk."""
 POLITENESS = 10
 """How far `remember --watch`, which runs for days on every core, steps back behind other programs."""
 NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="Local knowledge base.")]
@@ -108,13 +109,24 @@ def remember(
 
 
 def _watch(folders: FileSync) -> None:
+    failed = ""
     while True:
-        time.sleep(EVERY_S)
-        for one in folders.bring(folders.look()):
-            if one.outcome == "failed":
-                say(f"failed {one.where}: {one.reason}: {one.message}", "red")
-            elif one.outcome != "writing":
-                say(f"{one.outcome} {one.key}: {counted(one.references, 'memory')}")
+        time.sleep(AGAIN_S if failed else EVERY_S)
+        try:
+            _follow(folders)
+            failed = ""
+        except StorageError as error:
+            if str(error) != failed:
+                say(f"{error.reason}: {error}; tried again every {AGAIN_S:g} s", "red")
+            failed = str(error)
+
+
+def _follow(folders: FileSync) -> None:
+    for one in folders.bring(folders.look()):
+        if one.outcome == "failed":
+            say(f"failed {one.where}: {one.reason}: {one.message}", "red")
+        elif one.outcome != "writing":
+            say(f"{one.outcome} {one.key}: {counted(one.references, 'memory')}")
 
 
 def _require_paths(files: list[Path], bases: LocalKnowledgeBases, kb: str) -> None:

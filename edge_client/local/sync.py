@@ -14,13 +14,14 @@ from memory3.formats import FileDocument, Report, find_sources, read_documents
 from memory3.formats.document import NO_TEXT
 from memory3.formats.naming import Naming
 
-_Version = tuple[int, int]
-"""Of a file: time of its last change in nanoseconds, and size."""
+_Version = tuple[int, int, int]
+"""Of a file: times when it was last written and last changed, its permissions too, in nanoseconds, and size."""
 
 
 class FileSync:
     """Writes what is new or changed, and drops what is gone. One thread at a time.
 
+    What `bring` did not finish, because the disk failed, is found again by the next `look`.
     base: opens the knowledge base, and makes it if it is called with True; raises MissingFile otherwise. keep: what is
     gone stays.
     """
@@ -54,9 +55,9 @@ class FileSync:
                     status = source.stat()
                 except FileNotFoundError:  # gone since it was found
                     continue
-                there[source] = status.st_mtime_ns, status.st_size
+                there[source] = status.st_mtime_ns, status.st_ctime_ns, status.st_size
         changed = [source for source, version in there.items() if self._there.get(source) != version]
-        self._removed = not self._looked or not self._there.keys() <= there.keys()
+        self._removed = self._removed or not self._there.keys() <= there.keys()
         self._there, self._looked = there, True
         return changed
 
@@ -67,6 +68,15 @@ class FileSync:
         """
         if not changed and not self._removed:
             return
+        try:
+            yield from self._brought(changed)
+        except BaseException:
+            for source in changed:
+                self._there.pop(source, None)
+            raise
+        self._removed = False
+
+    def _brought(self, changed: Sequence[Path]) -> Iterator[DocumentOutcome]:
         try:
             base = self._base(bool(self._there))
         except MissingFile:

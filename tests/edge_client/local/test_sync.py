@@ -3,17 +3,23 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from edge_client.cli.remember import POLITENESS
-from edge_client.local.folder import LocalKnowledgeBases, remember
+from edge_client.cli.remember import POLITENESS, _watch
+from edge_client.errors import StorageError
+from edge_client.local.folder import DocumentOutcome, LocalKnowledgeBases, remember
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.local.sync import FileSync
 from edge_client.local.writer import MemoryWriter
 from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
@@ -247,6 +253,49 @@ def test_a_folder_is_watched_until_it_is_interrupted(tiny: Bundle, notes: Path) 
         assert process.wait(30) == 0
     assert keys(tiny) == [str(notes / "deep" / "key.txt"), str(notes / "new.txt")]
     assert priority == min(19, os.getpriority(os.PRIO_PROCESS, 0) + POLITENESS), "it steps back behind others"
+
+
+def test_what_a_full_disk_left_undone_is_done_once_there_is_room(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("no room", reason="DISK_FULL")
+
+    writer = MemoryWriter(tiny)
+    with closing(LocalKnowledgeBases(Path(os.environ["EDGE_CLIENT_LOCAL"]), tiny)) as bases:
+        sync = FileSync(lambda _: bases.base("mine", writer.embedder.dim), writer, Naming((notes,)))
+        list(sync.bring(sync.look()))
+        for spoiled in ("add", "delete"):
+            (notes / "rent.md").unlink(missing_ok=True)
+            (notes / f"{spoiled}.md").write_text("New.")
+            with monkeypatch.context() as patched:
+                patched.setattr(LocalKnowledgeBase, spoiled, full)
+                with pytest.raises(StorageError):
+                    list(sync.bring(sync.look()))
+        outcomes = [one.outcome for one in sync.bring(sync.look()) if one.outcome != "writing"]
+        assert sorted(outcomes) == ["dropped", "unchanged", "unchanged"]
+    assert keys(tiny) == [str(notes / name) for name in ("add.md", "deep/key.txt", "delete.md")]
+
+
+def test_a_watch_outlives_an_error_of_the_disk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = Mock()
+    folders.look.side_effect = [StorageError("no room", reason="DISK_FULL"), [], KeyboardInterrupt]
+    folders.bring.return_value = [DocumentOutcome("a.md", "a.md", "stored", 1, 1)]
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        _watch(folders)
+    assert re.search(r"DISK_FULL: no room.*stored a\.md", capsys.readouterr().err, re.DOTALL)
+
+
+def test_a_file_of_the_same_size_and_time_is_seen_to_have_changed(notes: Path) -> None:
+    sync = FileSync(Mock(), Mock(), Naming((notes,)))
+    sync.look()
+    before = (notes / "rent.md").stat()
+    (notes / "rent.md").write_text("The rent is 800.")
+    os.utime(notes / "rent.md", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert sync.look() == [notes / "rent.md"]
 
 
 def test_a_running_model_sees_bases_that_others_make_replace_and_remove(tiny: Bundle, notes: Path) -> None:
