@@ -136,6 +136,8 @@ def _key() -> str:
         key = Path(name).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise MissingFile(f"{KEY_FILE} names {name}, which cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{KEY_FILE} names {name}, which is no text: write a long random text into it") from error
     if not key or "\0" in key:
         raise InvalidInput(f"{KEY_FILE} names {name}, which holds no key: write a long random text into it")
     return key

@@ -182,8 +182,8 @@ def test_damaged_vectors_and_payloads_are_not_read(base: LocalKnowledgeBase) -> 
 def test_files_are_encrypted_with_the_key_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, key = tmp_path / "a.db", tmp_path / "key"
     monkeypatch.setenv(KEY_FILE, str(key))
-    for content, error in ((None, MissingFile), (" ", InvalidInput)):
-        key.write_text(content) if content else None
+    for content, error in ((None, MissingFile), (b" ", InvalidInput), (b"\xff\xfe\x80", InvalidInput)):
+        key.write_bytes(content) if content else None
         with pytest.raises(error, match=KEY_FILE):
             LocalKnowledgeBase.create(path, HEAD)
     key.write_text("it's long and random")
