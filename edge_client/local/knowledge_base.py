@@ -148,30 +148,29 @@ class LocalKnowledgeBase:
     ) -> None:
         """Write a document with its references, replacing one of the same key.
 
-        A long one comes in pieces: `texts` are those from number `first` on, of `whole`. Raises InvalidInput for a
-        piece that does not follow what is there.
+        A long one comes in pieces: `texts` are those from number `first` on, of `whole`. What another process wrote of
+        the same document meanwhile stays. Raises InvalidInput for a piece that does not follow what is there.
         """
         if not len(texts) == len(written.payloads) == len(written.vectors):
             raise InvalidInput(f"{len(texts)} references, {len(written.payloads)} memories")
+        whole = whole or first + len(texts)
         with self._writing() as connection:
-            if not first:
+            there, known = self.stored(document)
+            there = there if known == whole else 0
+            if not there and not first:
                 self._delete(connection, document.key)
                 record = DocumentRecord(
-                    document.key,
-                    document.title,
-                    document.metadata,
-                    document.content_hash,
-                    whole or len(texts),
-                    document.text,
+                    document.key, document.title, document.metadata, document.content_hash, whole, document.text
                 )
                 knowledge_file.add_document(connection, record)
-            elif (there := self.stored(document)[0]) != first:
+            elif there < first:
                 raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
             (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
             for chunk, (text, payload, vector) in enumerate(
                 zip(texts, written.payloads, written.vectors, strict=True), first
             ):
-                self._add_reference(connection, row, document.key, chunk, text, payload, vector)
+                if chunk >= there:
+                    self._add_reference(connection, row, document.key, chunk, text, payload, vector)
 
     def begin(self, file: str) -> None:
         """Note that a file of several documents is being written: under its key, a document without its memory."""

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import zip_longest
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -25,7 +26,7 @@ from edge_client.model import EdgeModel
 from edge_client.settings import EdgeSettings
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
-from memory3.formats import Report, find_sources, read_documents
+from memory3.formats import FileDocument, Report, find_sources, read_documents
 from memory3.formats.naming import Naming
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.tiny_bundle import tiny_bundle
@@ -275,6 +276,17 @@ def test_what_a_full_disk_left_undone_is_done_once_there_is_room(
         outcomes = [one.outcome for one in sync.bring(sync.look()) if one.outcome != "writing"]
         assert sorted(outcomes) == ["dropped", "unchanged", "unchanged"]
     assert keys(tiny) == [str(notes / name) for name in ("add.md", "deep/key.txt", "delete.md")]
+
+
+def test_two_processes_may_write_the_same_document(tiny: Bundle, tmp_path: Path) -> None:
+    writer = MemoryWriter(tiny)
+    long = FileDocument("long", "long", "", " ".join(f"Fact {n} is here." for n in range(24)))
+    with closing(LocalKnowledgeBases(tmp_path, tiny)) as bases:
+        base = bases.base("mine", writer.embedder.dim)
+        both = [remember(base, writer, [long]) for _ in range(2)]
+        together = [one for pair in zip_longest(*both) for one in pair if one is not None]
+        assert [one.outcome for one in together if one.outcome != "writing"] == ["stored", "stored"]
+        assert [hit.chunk_number for hit in base.memories_of(["long"])] == [*range(together[-1].references)]
 
 
 def test_a_watch_outlives_an_error_of_the_disk(
