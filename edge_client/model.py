@@ -14,7 +14,7 @@ from edge_client.engine import Engine
 from edge_client.generate.loop import answer_stream, checked
 from edge_client.generate.past import Progress
 from edge_client.generate.whole import document_stream
-from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, readable
+from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, composed, readable
 from edge_client.local.folder import remember as remember_documents
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.session import ChatSession
@@ -286,7 +286,7 @@ class EdgeModel:
             return False
         if not text.strip():
             return base.correct(document, chunk_number)
-        texts = writer.split(readable(FileDocument(key, key, document.title, text)), document.title)
+        texts = writer.split(readable(FileDocument(key, key, document.title, composed(text))), document.title)
         if len(texts) > 1:
             most = self.bundle.config.memory.reference_tokens
             raise InvalidInput(f"one memory holds {most} tokens with its title: shorten the text, or add a document")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -256,7 +257,8 @@ def remember(
     files = FilesRead()
     for file, parts in groupby(documents, key=lambda read: read.source):
         several = False
-        for read in parts:
+        for each in parts:
+            read = replace(each, title=composed(each.title), text=composed(each.text))
             files.add(file, read.key, readable=not read.unreadable)
             document = LocalDocument(read.key, read.title, read.text, with_file(read))
             try:
@@ -305,6 +307,11 @@ def forget(paths: Sequence[Path], document: str, *, folders: bool = False) -> li
         for base in bases:
             base.delete(*keys)
     return keys
+
+
+def composed(text: str) -> str:
+    """The text with ä as one character, as it is asked for, where a file or its name has a and two dots (NFC)."""
+    return unicodedata.normalize("NFC", text)
 
 
 def readable(read: FileDocument) -> str:

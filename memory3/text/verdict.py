@@ -7,6 +7,7 @@ tokens paid to memories, and the share of its words that stand in what was read.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -121,7 +122,7 @@ def _forms(text: str) -> set[str]:
 
 def _words(text: str) -> Iterator[_Word]:
     before = ""
-    for written in _WORD.findall(text):
+    for written in _WORD.findall(unicodedata.normalize("NFC", text)):
         parts = list(written) if _ALONE.match(written) else [written]
         if (measure := _MEASURE.fullmatch(written)) and measure[2].casefold() in _MEASURES:
             parts = [measure[1], measure[2]]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import zip_longest
@@ -276,6 +277,17 @@ def test_what_a_full_disk_left_undone_is_done_once_there_is_room(
         outcomes = [one.outcome for one in sync.bring(sync.look()) if one.outcome != "writing"]
         assert sorted(outcomes) == ["dropped", "unchanged", "unchanged"]
     assert keys(tiny) == [str(notes / name) for name in ("add.md", "deep/key.txt", "delete.md")]
+
+
+def test_decomposed_letters_are_found_as_they_are_typed(tiny: Bundle, tmp_path: Path) -> None:
+    (tmp_path / unicodedata.normalize("NFD", "Büro.txt")).write_text(unicodedata.normalize("NFD", "Der Schlüssel."))
+    remembered(tiny, tmp_path)
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        (document,) = model.local.documents()["mine"]
+        assert document.title == "Büro"
+        assert model.ask("Büro?", max_tokens=1).memories[0].text == "Büro\nDer Schlüssel."
+        assert model.correct(document.key, 0, unicodedata.normalize("NFD", "Die Tür."))
+        assert model.ask("Büro?", max_tokens=1).memories[0].text == "Büro\nDie Tür."
 
 
 def test_two_processes_may_write_the_same_document(tiny: Bundle, tmp_path: Path) -> None:

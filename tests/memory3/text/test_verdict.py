@@ -1,5 +1,7 @@
 """Which of an answer's words stand in what was read."""
 
+import unicodedata
+
 import pytest
 
 from memory3.errors import InvalidInput
@@ -23,6 +25,10 @@ def test_words_of_the_question_are_no_evidence(answer: str, found: float | None)
 def test_a_yes_or_no_is_no_evidence(answer: str, found: float | None) -> None:
     text = f"{NOTE} No visitors, yes?"
     assert words_found(answer, "Is the password of Lyra known?", [text]) == found
+
+
+def test_composed_and_decomposed_letters_are_the_same() -> None:
+    assert words_found("im Büro", "Wo?", [unicodedata.normalize("NFD", "Sie hängen im Büro.")]) == 1.0
 
 
 def test_characters_of_scripts_without_spaces_are_words() -> None:
