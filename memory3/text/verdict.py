@@ -52,6 +52,8 @@ class Grounding:
 _WORD = re.compile(r"\w+|[€$£¥%°]")
 _ALONE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 """Scripts in which every character is a word."""
+_GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)")
+"""A number with separators of thousands, which another text writes otherwise or not at all."""
 _MEASURE = re.compile(r"(\d+)([^\W\d_]+)")
 """A number and its unit in one word."""
 
@@ -107,7 +109,7 @@ def words_found(answer: str, question: str, texts: Sequence[str]) -> float | Non
     same.
     """
     asked = _forms(question) | _AGREEING
-    own = [word for word in _words(answer) if word.forms.isdisjoint(asked)]
+    own = [word for word in _words(_ungrouped(answer)) if word.forms.isdisjoint(asked)]
     if not own:
         return None
     known = {form for text in texts for form in _forms(text)}
@@ -117,7 +119,11 @@ def words_found(answer: str, question: str, texts: Sequence[str]) -> float | Non
 
 
 def _forms(text: str) -> set[str]:
-    return {form for word in _words(text) for form in word.forms}
+    return {form for written in {text, _ungrouped(text)} for word in _words(written) for form in word.forms}
+
+
+def _ungrouped(text: str) -> str:
+    return _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), text)
 
 
 def _words(text: str) -> Iterator[_Word]:

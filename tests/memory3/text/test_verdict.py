@@ -53,6 +53,9 @@ def test_characters_of_scripts_without_spaces_are_words() -> None:
         ("closed, with two keys", "They close it with two boxes and a key"),
         ("euros", "Currency: EUR"),
         ("Anna Berg", "Berg, Anna"),
+        ("1,200,000 people", "1200000 people"),
+        ("1200 crowns", "Price: 1.200 crowns"),
+        ("page 200", "pages 100,200"),
     ],
 )
 def test_abbreviations_and_endings_are_found(answer: str, text: str) -> None:
