@@ -22,11 +22,13 @@ _REFUSAL = re.compile(
     r"(sorry )?i (do not|dont|cannot|cant) (know|say|tell|answer)\b"
     r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
 )
+_ALL_THE_SAME = re.compile(r"\b(but|however)\b")
 
 
 def is_refusal(answer: str) -> bool:
-    """Whether an answer begins with a refusal in one of a few usual wordings."""
-    return _REFUSAL.match(" ".join(answer.lower().translate(PUNCTUATION).split())) is not None
+    """Whether an answer begins with a refusal in one of a few usual wordings, and does not answer all the same."""
+    words = " ".join(answer.lower().translate(PUNCTUATION).split())
+    return _REFUSAL.match(words) is not None and _ALL_THE_SAME.search(words) is None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from tests.edge_client.tiny_bundle import tiny_loaded
         ("Paris", False),
         ("They don't know.", False),
         ("Unknown Soldier Square", False),
+        ("I am not sure, but it is 5 May.", False),
+        ("I don't know. However, the boat costs 120 crowns.", False),
         ("", False),
     ],
 )
