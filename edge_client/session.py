@@ -235,6 +235,7 @@ def _write(path: Path, header: dict[str, Any], past: bytes) -> None:
     text = json.dumps({**header, "past": bool(past)})
     try:
         with disk_errors(path):
+            partial.touch(mode=0o600)  # for its owner alone, as what it was read from
             partial.write_bytes(past)
             with closing(connected(partial, "DELETE")) as file:  # one file alone
                 file.execute("DROP TABLE IF EXISTS session")  # of the file that it was loaded from

@@ -298,3 +298,11 @@ def test_closing_the_model_waits_for_the_step_that_another_thread_is_in(
         through.set()
         closing.result(60)
         assert (finished(reading.result(60)).reason, len(steps)) == ("cancelled", 1)
+
+
+def test_a_saved_conversation_is_its_owners_alone(model: EdgeModel, tmp_path: Path) -> None:
+    session = model.session()
+    for name in ("text", "memories"):
+        session.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        session.remember("The safe opens with 4711.")
