@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory_service.errors import StoreFull
+from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
 from memory_service.stores.local.rows import Transaction
@@ -139,6 +140,32 @@ def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path
         file.write_bytes(content)
         with closing(LocalStore(tmp_path)) as store:
             assert store.retrieve(base, queries).hits == before
+
+
+@pytest.mark.parametrize("name", ["kb-000001-notes.bak", "kb-000002-notes", "kb-000001-notes.tar"])
+def test_a_store_with_a_copy_of_a_knowledge_base_beside_it_is_not_opened(tmp_path: Path, name: str) -> None:
+    """Which of the two is meant nobody knows; writes to the copy would be lost with it."""
+    with closing(LocalStore(tmp_path)) as store:
+        store.create("notes", "", IDENTITY)
+    if name.endswith(".tar"):
+        (tmp_path / name).touch()
+    else:
+        shutil.copytree(tmp_path / "kb-000001-notes", tmp_path / name)
+    with pytest.raises(StoreUnavailable, match=f"{name} has the number or the name of kb-000001-notes"):
+        LocalStore(tmp_path)
+
+
+def test_a_copied_folder_of_its_own_number_and_name_is_a_knowledge_base_of_its_own(tmp_path: Path) -> None:
+    with closing(LocalStore(tmp_path)) as store:
+        store.write(store.create("notes", "", IDENTITY), [document("a", "one")])
+    shutil.copytree(tmp_path / "kb-000001-notes", tmp_path / "kb-000002-old")
+    with closing(LocalStore(tmp_path)) as store:
+        notes, old = store.knowledge_bases()
+        assert [(one.number, one.name) for one in (notes, old)] == [(1, "notes"), (2, "old")]
+        store.write(old, [document("b", "two")])
+        assert keys_near(store, notes, "two") == ["a"]
+        store.drop(old)
+    assert [path.name for path in tmp_path.glob("kb-*")] == ["kb-000001-notes"]
 
 
 def test_a_failed_batch_leaves_nothing_and_the_store_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -44,7 +45,7 @@ from memory_service.stores.store import (
 )
 from memory_service.telemetry.logs import logger
 
-_FOLDER = re.compile(r"kb-(\d+)-(.+)")
+_FOLDER = re.compile(r"kb-(\d{6,})-(.+)")
 
 
 class LocalStore(Store):
@@ -82,6 +83,7 @@ class LocalStore(Store):
     def _begin(self) -> None:
         for left in self.path.glob(".kb-*"):  # of a creation or deletion that a process did not end
             shutil.rmtree(left, ignore_errors=True)
+        found: dict[int, tuple[str, Path]] = {}
         for folder in sorted(self.path.glob("kb-*")):
             if (named := _FOLDER.fullmatch(folder.name)) is None:
                 raise StoreUnavailable(
@@ -89,16 +91,24 @@ class LocalStore(Store):
                     " by that one, or name an empty folder and ingest again"
                 )
             number, name = int(named[1]), unquote(named[2])
+            if twin := [one for n, (other, one) in found.items() if n == number or other == name]:
+                raise StoreUnavailable(
+                    f"{folder.name} has the number or the name of {twin[0].name}, as a copy of it would: move one of"
+                    f" them out of {self.path}"
+                )
+            found[number] = name, folder
+        for number, (name, folder) in sorted(found.items()):
             self._bases[name], self._last_number = self._opened(number, name, folder), number
 
     def _opened(self, number: int, name: str, folder: Path) -> KnowledgeBase:
-        """Opens a knowledge base; one that cannot be is damaged or unavailable."""
+        """Opens a knowledge base of this number and name; one that cannot be is damaged or unavailable."""
         try:
             opened = LocalKnowledgeBase(folder)
         except Memory3Error as error:
             damaged, unknown = isinstance(error, KnowledgeBaseDamaged), WriterIdentity("", "", "", "", 0)
             problem = damage_text([str(error)]) if damaged else f"{error}; it is opened again by itself"
             return KnowledgeBase(number, name, "", unknown, datetime.fromtimestamp(0, timezone.utc), problem, damaged)
+        opened.base = replace(opened.base, number=number, name=name)  # a copied folder is a knowledge base of its own
         self._open[number] = opened
         return opened.base
 
