@@ -127,6 +127,18 @@ class Archive:
             raise CorruptFile(f"{_record_of(file)} at {self._location} is not what was written: take another backup")
         return record.backup
 
+    def require_of(self, name: str) -> None:
+        """Raises InvalidInput where the newest backup that can be read is another knowledge base's."""
+        for file in reversed(self.files()):
+            with contextlib.suppress(CorruptFile):
+                found = self.read(file).knowledge_base
+                if found not in ("", name):  # earlier releases noted none
+                    raise InvalidInput(
+                        f"{self._location} has backups of {found!r}, which those of {name!r} would replace: name"
+                        " another folder or prefix"
+                    )
+                return
+
     def _names(self) -> set[str]:
         """Of files of backups, complete or not."""
         found = self._store.list_with_delimiter()["objects"]

@@ -45,8 +45,9 @@ def back_up(
 ) -> Backup:
     """Saves a knowledge base as it is at this moment; of the archive's backups the newest `keep` stay.
 
-    Raises RemoteError and the archive's errors.
+    Raises RemoteError and the archive's errors, InvalidInput for an archive of another knowledge base.
     """
+    archive.require_of(name)
     with archive.staging() as folder:
         attempt = 1
         while True:

@@ -213,6 +213,19 @@ def test_the_newest_backups_are_kept_and_listed(service: tuple[Client, str], tmp
     assert restored.exit_code == 0, restored.output
 
 
+def test_a_backup_replaces_none_of_another_knowledge_base(service: tuple[Client, str], tmp_path: Path) -> None:
+    client, address = service
+    client.ingest("other", document("a", "Text."))
+    archive = Archive(str(tmp_path))
+    back_up(address, "facts", archive)
+    newest = back_up(address, "facts", archive, keep=2)
+    (tmp_path / newest.file.replace("memories", "json")).write_text("harmed")
+    before = names(tmp_path)
+    with pytest.raises(InvalidInput, match="has backups of 'facts'"):
+        back_up(address, "other", archive)
+    assert names(tmp_path) == before
+
+
 def test_every_knowledge_base_is_saved_although_one_fails(
     service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
