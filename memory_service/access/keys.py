@@ -201,7 +201,8 @@ class KeyRing:
     def __init__(self, path: Path) -> None:
         """Raises MissingFile, CorruptFile: a service that is to check keys does not start without them."""
         self._path = path
-        self._state = self._stat()
+        self._state = self._stat()  # of the file as it was read
+        self._unread: object = None  # what was logged of a file that cannot be read
         self._use(KeyFile.read(path))
 
     def access_of(self, authorization: str | None) -> Access:
@@ -256,15 +257,19 @@ class KeyRing:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read_again(self) -> None:
-        before, self._state = self._state, self._stat()  # a few microseconds
-        if self._state == before:
+        """Reads a file that changed; one that cannot be read, at every call until it can."""
+        state = self._stat()  # a few microseconds
+        if state == self._state:
             return
         try:
             self._use(KeyFile.read(self._path))
         except (MissingFile, CorruptFile) as error:
             # Half a rotation must neither lock everybody out nor let anybody in.
-            logger().error("keys_not_read_again", problem=str(error), keys=len(self._keys))
+            if self._unread != (state, str(error)):
+                self._unread = state, str(error)
+                logger().error("keys_not_read_again", problem=str(error), keys=len(self._keys))
             return
+        self._state = state
         logger().info("keys_read_again", keys=len(self._keys), certificates=len(self._certificates))
 
 

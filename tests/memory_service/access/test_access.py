@@ -1,6 +1,7 @@
 """API keys: scopes, tenants that cannot name each other, revocation while the service runs; quotas."""
 
 import contextlib
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import generate_latest
 from typer.testing import CliRunner
@@ -22,7 +24,7 @@ from memory_service.access.quotas import Quota, WriteGuard
 from memory_service.access.tls import Security
 from memory_service.cli import app
 from memory_service.client.connection import Connection
-from memory_service.errors import QuotaExceeded
+from memory_service.errors import QuotaExceeded, Unauthenticated
 from memory_service.settings import Settings
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import KnowledgeBase, Store
@@ -149,6 +151,26 @@ def test_a_damaged_key_file_changes_nothing_until_it_is_whole(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(MissingFile, match="keys create"):
         KeyRing(path)
+
+
+def test_a_key_file_that_cannot_be_read_counts_once_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rights and descriptors that are missing for a while change neither the time nor the size of the file."""
+    path = tmp_path / "keys.json"
+    secret = new_key(path, {"kb": "read"}, "t")
+    ring, header, read_bytes = KeyRing(path), f"Bearer {secret}", Path.read_bytes
+    with changing(path) as file:
+        file.with_revoked(secret.split("_")[1]).write(path)
+
+    def denied(of: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(of))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with structlog.testing.capture_logs() as logs:
+        assert [ring.access_of(header).tenant for _ in range(3)] == ["t"] * 3
+    assert [log["event"] for log in logs] == ["keys_not_read_again"]
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(Unauthenticated):
+        ring.access_of(header)
 
 
 def test_a_change_keeps_the_owner_and_the_mode_of_the_file(tmp_path: Path) -> None:
