@@ -67,7 +67,12 @@ class Upload:
         upload = cls(read.key, source=read.source, position=read.position, notes=read.notes)
         if read.unreadable:
             return upload.failed("UNREADABLE", read.unreadable)
-        document = pb.Document(key=read.key, title=read.title, text=read.text, metadata=read.metadata)
+        try:
+            document = pb.Document(key=read.key, title=read.title, text=read.text, metadata=read.metadata)
+        except UnicodeEncodeError as error:  # file systems take any bytes for a name, JSON any escape
+            of_name = "its name is not UTF-8: rename it"
+            of_text = "it holds half of a surrogate pair, which is no character"
+            return upload.failed("UNREADABLE", of_name if error.object == read.key else of_text)
         return replace(upload, item=pb.IngestItem(document=document))
 
     @property

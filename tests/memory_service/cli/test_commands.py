@@ -72,6 +72,16 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     assert "created" not in again.stderr
 
 
+def test_a_file_whose_name_or_text_is_not_unicode_fails_alone(running: Service, tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xe9.txt")).write_text("A letter of 1998.")
+    (tmp_path / "b.json").write_text('{"letter": "cut in half: \\ud83d"}')
+    (tmp_path / "c.txt").write_text("A letter of today.")
+    done = command(running, "ingest", tmp_path, "--kb", "names")
+    assert (done.exit_code, done.stdout) == (1, "3 documents: 2 failed, 1 stored; 1 reference\n"), done.output
+    for why in ("its name is not UTF-8: rename it", "b.json: UNREADABLE: it holds half of a surrogate pair"):
+        assert why in done.stderr
+
+
 def test_a_page_without_text_is_reported_and_not_counted(running: Service, tmp_path: Path) -> None:
     canvas = Canvas(str(tmp_path / "scan.pdf"))
     canvas.drawString(72, 700, "The pump is red.")
