@@ -123,16 +123,21 @@ class Destination:
         """Raises where there is no such knowledge base; creates it, and returns True, where `create` is set."""
         with connected(self.address) as channel:
             bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
+            wanted = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=self.knowledge_base)
+            new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=self.knowledge_base)
             try:
-                request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=self.knowledge_base)
-                bases.GetKnowledgeBase(request, timeout=30)
+                bases.GetKnowledgeBase(wanted, timeout=30)
+                return False
             except grpc.RpcError as error:
                 if error.code() != grpc.StatusCode.NOT_FOUND or not create:
                     raise
-                new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=self.knowledge_base)
+            try:
                 bases.CreateKnowledgeBase(new, timeout=30)
                 return True
-            return False
+            except grpc.RpcError as error:
+                if error.code() != grpc.StatusCode.ALREADY_EXISTS:  # by another share of the same ingestion
+                    raise
+                return False
 
     def without_unchanged(self, uploads: Sequence[Upload]) -> list[Upload]:
         """The uploads, at most 1000; documents that the knowledge base has, with their memories, are done."""

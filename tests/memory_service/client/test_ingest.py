@@ -49,6 +49,23 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monk
         assert counted(to, 320) == {"unchanged": 300, "stored": 20}
 
 
+def test_a_knowledge_base_that_another_share_creates_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, HashEncoder()) as (client, server):
+        to, store = Destination(f"127.0.0.1:{server.port}", "shared"), server.store
+        assert store is not None
+        create = store.create
+
+        def after_another(*arguments: object) -> object:
+            create(*arguments)  # type: ignore[arg-type]
+            return create(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store, "create", after_another)
+        assert (to.require(create=True), client.names()) == (False, ["default", "shared"])
+        assert counted(to, 3) == {"stored": 3}
+
+
 def test_a_document_that_fits_into_no_message_fails_alone(tmp_path: Path) -> None:
     with running(tmp_path, HashEncoder(), message_limit_bytes=1 << 20) as (_, server):
         large = Upload("large", pb.IngestItem(document=document("large", "x " * (1 << 19))), "facts", "line 9")
