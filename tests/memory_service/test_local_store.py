@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -212,6 +213,28 @@ def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch
     assert not list(store.path.rglob("*index.faiss*"))
     store.write(base, [document("b", "two")])
     assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
+
+
+def test_a_file_that_goes_while_it_is_counted_disturbs_no_statistics(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, stat = store.create("kb", "", IDENTITY), Path.stat
+    folder = store.path / "kb-000001-kb"
+    before, after = folder / ".before", folder / ".after"
+    before.touch()
+    after.touch()
+
+    def going(path: Path, **options: Any) -> os.stat_result:
+        if path == before:
+            before.unlink()
+        found = stat(path, **options)
+        if path == after:
+            after.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "stat", going)
+    assert store.statistics(base).stored_bytes > 0
+    assert not any(path.exists() for path in (before, after))
 
 
 def test_vectors_of_replaced_documents_leave_memory_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,8 +261,10 @@ class LocalStore(Store):
         with self._of(base) as opened, opened.reading() as (data, _):
             documents, references, payload_bytes, text_bytes, unwritten, unwritten_references = data.sums()
             reindexed, left = opened.reindexing(references)
-            files = [path.stat() for path in self._folder(base).iterdir() if path.is_file()]
-        stored_bytes = sum(file.st_blocks * 512 for file in files)
+            stored_bytes = 0
+            for path in self._folder(base).iterdir():
+                with contextlib.suppress(FileNotFoundError):  # an index that is being saved gets its name meanwhile
+                    stored_bytes += path.stat().st_blocks * 512
         return Statistics(
             documents,
             references,
