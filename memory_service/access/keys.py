@@ -188,10 +188,17 @@ def _made(kind: type[Record], **values: Any) -> Record:
 
 @contextlib.contextmanager
 def changing(path: Path) -> Iterator[KeyFile]:
-    """The file's content for a change, while no other command changes it; an empty one where there is none."""
+    """The file's content for a change, while no other command changes it; an empty one where there is none.
+
+    Raises InvalidInput on a file system without locks.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            advice = "keep it on a file system that has locks"
+            raise InvalidInput(f"{path} cannot be locked ({error.strerror}): {advice}") from error
         yield KeyFile.read(path) if path.exists() else KeyFile()
 
 

@@ -117,11 +117,15 @@ class FolderLock:
             raise StoreUnavailable(f"the store cannot use {path}: {error.strerror}; name another folder") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except OSError as error:
             self._file.close()
-            raise StoreUnavailable(
-                f"the store at {path} is in use by another process: stop it, or send your command to it with --address"
-            ) from error
+            message = f"the store cannot lock {path} ({error.strerror}): name a folder of a file system that has locks"
+            if isinstance(error, BlockingIOError):
+                message = (
+                    f"the store at {path} is in use by another process: stop it, or send your command to it with"
+                    " --address"
+                )
+            raise StoreUnavailable(message) from error
 
     def require(self) -> None:
         """Raises StoreUnavailable when the folder is no longer there, or was replaced by another one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -14,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from memory3.errors import InvalidInput
+from memory_service.access.keys import changing
 from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
@@ -141,6 +145,17 @@ def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path
         file.write_bytes(content)
         with closing(LocalStore(tmp_path)) as store:
             assert store.retrieve(base, queries).hits == before
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with pytest.raises(StoreUnavailable, match=r"cannot lock .* \(No locks available\)"):
+        LocalStore(tmp_path)
+    with pytest.raises(InvalidInput, match=r"cannot be locked \(No locks available\)"), changing(tmp_path / "keys.json"):
+        pass
 
 
 @pytest.mark.parametrize("name", ["kb-000001-notes.bak", "kb-000002-notes", "kb-000001-notes.tar"])
