@@ -154,7 +154,8 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(fcntl, "flock", without)
     with pytest.raises(StoreUnavailable, match=r"cannot lock .* \(No locks available\)"):
         LocalStore(tmp_path)
-    with pytest.raises(InvalidInput, match=r"cannot be locked \(No locks available\)"), changing(tmp_path / "keys.json"):
+    keys = tmp_path / "keys.json"
+    with pytest.raises(InvalidInput, match=r"cannot be locked \(No locks available\)"), changing(keys):
         pass
 
 
