@@ -139,8 +139,11 @@ class Destination:
                     raise
                 return False
 
-    def without_unchanged(self, uploads: Sequence[Upload]) -> list[Upload]:
-        """The uploads, at most 1000; documents that the knowledge base has, with their memories, are done."""
+    def without_unchanged(self, uploads: Sequence[Upload], on_the_way: Iterable[str] = ()) -> list[Upload]:
+        """The uploads, at most 1000; documents that the knowledge base has, with their memories, are done.
+
+        on_the_way: keys of which another text will be stored before these; what is stored now says nothing of them.
+        """
         keys = sorted({upload.key for upload in uploads if upload.item is not None and upload.key})
         stored: dict[str, pb.DocumentVersion] = {}
         if keys:
@@ -157,7 +160,12 @@ class Destination:
             same = self.content_hash(upload.item.document) == version.content_hash
             return upload.done("unchanged", version.reference_count) if same else upload
 
-        return [checked(upload) for upload in uploads]
+        changing, found = set(on_the_way), list[Upload]()
+        for upload in uploads:
+            found.append(upload if upload.key in changing else checked(upload))
+            if found[-1].item is not None:
+                changing.add(upload.key)
+        return found
 
     def content_hash(self, text: pb.Document) -> bytes:
         """That of a document which goes there."""

@@ -13,7 +13,7 @@ import itertools
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -62,9 +62,12 @@ class Write:
         ours = self._encoder.description.identity
         require_same(to.identity(), ours, "give the workers the service's model, codec and bundle")
 
-    def __call__(self, uploads: Sequence[Upload]) -> list[Upload]:
-        """One batch, its references together; where that fails, document by document."""
-        return self._written([self._prepared(upload) for upload in self._to.without_unchanged(uploads)])
+    def __call__(self, uploads: Sequence[Upload], on_the_way: Iterable[str] = ()) -> list[Upload]:
+        """One batch, its references together; where that fails, document by document.
+
+        on_the_way: keys of documents that are written and not stored yet.
+        """
+        return self._written([self._prepared(upload) for upload in self._to.without_unchanged(uploads, on_the_way)])
 
     def _prepared(self, upload: Upload) -> Upload:
         if upload.item is None:
@@ -195,15 +198,15 @@ class Work:
         documents = itertools.islice(self.share.documents(self.sources), self.skip, None)
         uploads = map(Upload.of, documents)
         with ThreadPoolExecutor(1) as sending:
-            written: list[Upload] = []
+            written, before = list[Upload](), list[Upload]()  # before: those that `sent` is of
             sent: Future[list[Upload]] | None = None
             while batch := list(itertools.islice(uploads, ROWS)):
-                written += write(batch)
+                written += write(batch, {one.key for one in (*before, *written) if one.item is not None})
                 if len(written) < together:
                     continue
                 if sent is not None:
                     yield sent.result()
-                sent, written = sending.submit(last, written), []
+                sent, before, written = sending.submit(last, written), written, []
             if sent is not None:
                 yield sent.result()
             if written:

@@ -14,7 +14,7 @@ from memory3.formats import read_documents
 from memory_service.client.connection import RemoteError
 from memory_service.client.ingest import Destination, Upload
 from memory_service.client.share import Share
-from memory_service.client.workers import IngestionStopped, Send, Store, Write, ingest_with_workers
+from memory_service.client.workers import ROWS, IngestionStopped, Send, Store, Work, Write, ingest_with_workers
 from memory_service.encoder import EncodedReferences
 from memory_service.settings import Settings
 from memory_service.stores.opening import open_store
@@ -92,6 +92,21 @@ def test_another_text_or_cut_replaces_and_a_cold_document_gets_its_memories(serv
     request = pb.GetVersionsRequest(knowledge_base="changes", document_keys=["none", "k0"])
     (version,) = served.client.ingestion.GetVersions(request, timeout=60).versions
     assert (version.document_key, version.memories_written) == ("k0", True)
+
+
+@pytest.mark.parametrize("apart", [0, ROWS])
+def test_of_a_key_that_occurs_twice_the_last_text_is_stored_however_often(
+    served: Served, tmp_path: Path, apart: int
+) -> None:
+    to, file = served.base(f"twice-{apart}"), tmp_path / "facts.jsonl"
+    others = [{"key": f"o{n}", "text": f"Other {n}."} for n in range(apart)]
+    lines = [{"key": "k", "text": "First."}, *others, {"key": "k", "text": "Last."}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    work = Work({str(file): file}, to, HashModel(tmp_path), Share(), 0, 1, None)
+    for _ in range(3):
+        outcomes = [upload.outcome for done in work.outcomes() for upload in done]
+        assert len(outcomes) == len(lines)
+        assert [one.text for one in served.client.document(to.knowledge_base, "k").references] == ["Last."]
 
 
 def test_a_document_larger_than_one_message_is_sent_in_pieces(served: Served, tmp_path: Path) -> None:
