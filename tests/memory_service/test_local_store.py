@@ -7,7 +7,10 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +23,7 @@ from memory3.errors import InvalidInput
 from memory_service.access.keys import changing
 from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.stores.filters import Filter, In, Not, Or, Range
-from memory_service.stores.local import index, knowledge_base
+from memory_service.stores.local import database, index, knowledge_base
 from memory_service.stores.local.rows import Transaction
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query
@@ -204,6 +207,33 @@ def test_a_failed_batch_leaves_nothing_and_the_store_goes_on(tmp_path: Path, mon
         assert keys_near(store, base, "two") == ["c", "a"]
     with closing(LocalStore(tmp_path)) as store:
         require_whole(store, base)
+
+
+def test_the_journal_stays_short_although_there_is_always_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_JOURNAL_BYTES", 512 << 10)
+    ending, sizes = threading.Event(), list[int]()
+    with closing(LocalStore(tmp_path)) as store, ThreadPoolExecutor(3) as readers:
+        base = store.create("kb", "", IDENTITY)
+        opened = store._open[base.number]
+
+        def read() -> None:
+            while not ending.is_set():
+                with opened._database.reading() as data:
+                    data.revision()
+                    time.sleep(0.005)
+
+        reading = [readers.submit(read) for _ in range(3)]
+        try:
+            for n in range(40):
+                store.write(base, [document("a", *(f"{n} {chunk} {'long ' * 1000}" for chunk in range(20)))])
+                sizes.append(next(tmp_path.rglob("*-wal")).stat().st_size)
+        finally:
+            ending.set()
+        assert [one.result() for one in reading] == [None] * 3
+        assert max(sizes) < 4 << 20, "10 MB were written"
+        assert store.document(base, "a").references[0][1].startswith("39 0 ")
 
 
 def test_the_filters_of_late_are_kept(store: LocalStore) -> None:

@@ -19,12 +19,14 @@ from memory_service.stores.local.rows import Transaction
 from memory_service.stores.local.tables import checksum_of, create, migrate
 from memory_service.stores.store import KnowledgeBase
 
+_JOURNAL_BYTES = 64 << 20
+_WAIT_FOR_READERS_MS = 250
 _PRAGMAS = (
     "page_size = 8192",
     "journal_mode = WAL",
     "synchronous = FULL",
     "cache_size = -16384",
-    "journal_size_limit = 67108864",
+    f"journal_size_limit = {_JOURNAL_BYTES}",
 )
 _PATIENCE_S = 30
 _STATEMENTS = 32  # compiled ones that a connection keeps: a filter is one of its own, of up to half a megabyte
@@ -43,6 +45,7 @@ class Database:
         self._noted = path.with_name("committed")
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._closed = False
+        self._journal_to_come = _JOURNAL_BYTES
         self.migrated: list[str] = []
         if new is not None:
             path.touch()
@@ -121,6 +124,23 @@ class Database:
             self._writer = None
             self._require_damage(error)
             raise
+
+    def shorten_journal(self) -> None:
+        """To be called after commits: moves a long journal into the file, once readers of older states have ended.
+
+        SQLite does so by itself only at a moment without such readers, which may never come: the journal would grow
+        until the disk is full. Where one reads for long, as a backup does, it is tried again after as much again.
+        """
+        journal = self._path.with_name(f"{self._path.name}-wal")
+        with contextlib.suppress(OSError, sqlite3.Error):  # what is committed stays so
+            if self._writer is None or journal.stat().st_size < self._journal_to_come:
+                return
+            self._writer.execute(f"PRAGMA busy_timeout = {_WAIT_FOR_READERS_MS}")
+            try:
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._writer.execute(f"PRAGMA busy_timeout = {1000 * _PATIENCE_S}")
+            self._journal_to_come = journal.stat().st_size + _JOURNAL_BYTES
 
     def _require_damage(self, error: BaseException) -> None:
         """Raises StoreUnavailable for what SQLite calls damage where the file is whole: so it reports failed reads."""

@@ -341,6 +341,7 @@ class LocalKnowledgeBase:
             view = View.of(data.count_batch(added, gone), index, living)
         self._view = view
         self._database.note_commit(view.revision)
+        self._database.shorten_journal()
         if self._under_way:  # an index with half a batch is neither saved nor taken for worn
             return
         if index.count - self._saved_rows > max(SAVE_ROWS, SAVE_SHARE * self._saved_rows):
