@@ -62,6 +62,12 @@ def test_every_table_that_is_inserted_into_again_remembers_its_inserts() -> None
     assert said == statements(Dialect("chdb"))
 
 
+def test_numbers_in_texts_are_read_exactly_where_the_engine_can() -> None:
+    """Older servers do not by default; MyScale refuses settings that it does not know."""
+    found = [Dialect(engine).settings().get("precise_float_parsing") for engine in ("chdb", "clickhouse", "myscale")]
+    assert found == [1, 1, None]
+
+
 def test_a_cluster_has_replicated_tables_and_distributed_ones_over_them() -> None:
     said = statements(Dialect("clickhouse", cluster="prod"))
     assert all("ON CLUSTER 'prod'" in s for s in said)
