@@ -36,6 +36,8 @@ KEYS_AT_ONCE = 1000
 """Documents of one call."""
 _DELETE_TIMEOUT_S = 600
 _OVERHEAD_BYTES = 1 << 16
+_GO_ON = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""After which a new stream goes on. The last: reading a file took longer than the service waits for a message."""
 _OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED: "unchanged"}
 
 
@@ -216,7 +218,7 @@ class Ingestion:
                 if problem is None and (self._stop.is_set() or not refused):
                     return
                 lost += 1
-                if problem is not None and (not problem.retryable or lost >= self._attempts):
+                if problem is not None and (problem.code not in _GO_ON or lost >= self._attempts):
                     raise problem
                 if lost >= self._attempts:  # nothing but refusals: they are final now
                     yield from (self._unanswered.pop(n).answered(response) for n, response in refused.items())

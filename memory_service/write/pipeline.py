@@ -170,19 +170,22 @@ class IngestStream:
         return len(document.missing()) * (4 * description.identity.dimension + payload_bytes + _MEMORY_OF_A_REFERENCE)
 
     async def _next(self) -> pb.IngestRequest | None:
-        """The client's next message, None at its end.
+        """The client's next message, None at its end. A client that waits for answers is not silent.
 
         Raises MalformedRequest, DeadlineExceeded for a silent client, and ShuttingDown.
         """
         coming = asyncio.ensure_future(_next_or_none(self._requests))
         drained = asyncio.ensure_future(self._runtime.draining.wait())
+        timeout_s, progress = self._runtime.settings.ingest_idle_timeout_s, self.progress
         try:
-            timeout_s = self._runtime.settings.ingest_idle_timeout_s
-            await asyncio.wait({coming, drained}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done():
+            while True:
+                answered = progress.items_answered
+                await asyncio.wait({coming, drained}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if coming.done():
+                    return coming.result()
                 self._require_running()
-                raise DeadlineExceeded(f"no message for {timeout_s:.0f} s; open a new stream and go on")
-            return coming.result()
+                if answered == progress.items_answered == progress.items_received:
+                    raise DeadlineExceeded(f"no message for {timeout_s:.0f} s; open a new stream and go on")
         finally:
             coming.cancel()
             drained.cancel()

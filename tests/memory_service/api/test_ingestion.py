@@ -1,10 +1,12 @@
 """Ingest and Upsert: what becomes of documents, as text and prepared, and what is refused by name."""
 
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from google.rpc import error_details_pb2
@@ -14,8 +16,8 @@ from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, Written
 from memory_service.write.document import DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
-from testing.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import Client, document, ingest_requests, outcome, refused, running
+from testing.encoders import DIMENSION, HashEncoder, SlowEncoder, identity_of, payload_of, vector_of
+from tests.memory_service.running import Client, document, ingest_requests, outcome, refusal, refused, running
 
 MODEL_ID = identity_of("test").model_id
 STORED, REPLACED = pb.INGEST_OUTCOME_STORED, pb.INGEST_OUTCOME_REPLACED
@@ -203,6 +205,33 @@ def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
 )
 def test_streams_that_begin_badly_are_refused(client: Client, requests: list[pb.IngestRequest], reason: str) -> None:
     assert refused(lambda: list(client.ingestion.Ingest(iter(requests), timeout=60))).reason == reason
+
+
+def test_a_client_that_waits_for_an_answer_is_not_silent(tmp_path: Path) -> None:
+    start, *items = ingest_requests("default", [document(f"d{n}", f"Text {n}.") for n in range(3)])
+    answered, over = threading.Semaphore(0), threading.Event()
+
+    def requests() -> Iterator[pb.IngestRequest]:
+        yield start
+        for item in items[:2]:
+            yield item
+            answered.acquire()
+        over.wait()
+
+    keys = list[str]()
+    with running(tmp_path, SlowEncoder(1.5), ingest_idle_timeout_s=0.6, warm_up=False) as (client, _):
+        call = client.ingestion.Ingest(requests(), timeout=60)
+
+        def read() -> None:
+            for response in call:
+                if response.HasField("acknowledged"):
+                    keys.append(response.acknowledged.document_key)
+                    answered.release()
+
+        with pytest.raises(grpc.RpcError) as ended:
+            read()
+        over.set()
+    assert (keys, refusal(ended.value).reason) == (["d0", "d1"], "DEADLINE_EXCEEDED")
 
 
 def test_what_came_before_a_broken_message_is_answered(client: Client) -> None:

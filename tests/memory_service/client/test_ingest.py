@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,18 @@ def test_a_knowledge_base_that_another_share_creates_meanwhile_is_used(
         monkeypatch.setattr(store, "create", after_another)
         assert (to.require(create=True), client.names()) == (False, ["default", "shared"])
         assert counted(to, 3) == {"stored": 3}
+
+
+def test_a_file_that_takes_longer_to_read_than_the_service_waits_ends_nothing(tmp_path: Path) -> None:
+    def slowly() -> Iterator[Upload]:
+        for upload in uploads(3):
+            yield upload
+            time.sleep(0.6)
+
+    with running(tmp_path, HashEncoder(), ingest_idle_timeout_s=0.2) as (client, server):
+        done = list(Ingestion(Destination(f"127.0.0.1:{server.port}", "default")).run(slowly()))
+        assert [(upload.key, upload.outcome) for upload in done] == [(f"k{n}", "stored") for n in range(3)]
+        assert client.counts("default") == (3, 3)
 
 
 def test_a_document_that_fits_into_no_message_fails_alone(tmp_path: Path) -> None:
