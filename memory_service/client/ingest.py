@@ -205,7 +205,7 @@ class Ingestion:
         lost = 0
         with Connection().channel(self._to.address) as channel:
             while True:
-                refused: dict[int, pb.IngestResponse] = {}  # retryable failures, to be sent again
+                refused: dict[int, pb.IngestResponse] = {}  # answers to what is to be sent again
                 problem: RemoteError | None = None
                 try:
                     for upload in self._stream(channel, refused):
@@ -239,12 +239,16 @@ class Ingestion:
         try:
             for response in call:
                 kind = response.WhichOneof("message")
-                if kind == "failed" and response.failed.retryable:
-                    refused[response.failed.sequence] = response
-                    over.set()  # sends no more: the next stream begins with these
-                elif kind in ("acknowledged", "failed"):
-                    upload = self._unanswered.pop(getattr(response, kind).sequence, None)
-                    if upload is not None:
+                if kind in ("acknowledged", "failed"):
+                    sequence = getattr(response, kind).sequence
+                    upload = self._unanswered.get(sequence)
+                    again = kind == "failed" and response.failed.retryable
+                    # What came after another text of its key goes after it again, too.
+                    if again or (upload is not None and upload.key in {self._unanswered[n].key for n in refused}):
+                        refused[sequence] = response
+                        over.set()  # sends no more: the next stream begins with these
+                    elif upload is not None:
+                        del self._unanswered[sequence]
                         yield upload.answered(response)
                 opened.set()
                 while self._unsent:

@@ -50,6 +50,27 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monk
         assert counted(to, 320) == {"unchanged": 300, "stored": 20}
 
 
+def test_of_a_key_that_occurs_twice_the_last_text_stays_although_the_first_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, HashEncoder(), ingest_batch_references=1) as (client, server):
+        monkeypatch.setattr(StoreUnavailable, "retry_after_s", 0.05)
+        store, away = server.store, [True]
+        assert store is not None
+        write = store.write
+
+        def once_away(*arguments: object) -> object:
+            if away.pop() if away else False:
+                raise StoreUnavailable("the server restarts")
+            return write(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store, "write", once_away)
+        texts = [Upload("k", pb.IngestItem(document=document("k", text)), "facts") for text in ("First.", "Last.")]
+        done = list(Ingestion(Destination(f"127.0.0.1:{server.port}", "default")).run([*texts, *uploads(1)]))
+        assert [upload.outcome for upload in done] == ["stored", "replaced", "replaced"]
+        assert [one.text for one in client.document("default", "k").references] == ["Last."]
+
+
 def test_a_knowledge_base_that_another_share_creates_meanwhile_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
