@@ -16,6 +16,7 @@ raised for it. A `Report` has what was read, skipped and assumed. Some kinds nee
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from memory3.formats.document import FileDocument as FileDocument  # what the re
 from memory3.formats.encoding import looks_like_text
 from memory3.formats.readers import books, calendars, code, mail, markup, pages, records, structured
 from memory3.formats.readers.office.documents import read_office
-from memory3.formats.report import EMPTY, HIDDEN, NO_FILE, NOT_OPENED, TOO_LARGE, UNSUPPORTED
+from memory3.formats.report import EMPTY, HIDDEN, LEFT, NO_FILE, NOT_OPENED, TOO_LARGE, UNSUPPORTED
 from memory3.formats.report import Report as Report  # what became of the files
 
 Reader = Callable[[Path], Iterator[FileDocument]]
@@ -133,6 +134,8 @@ _SOFT_HYPHEN = "\u00ad"
 """Where a word may be divided at the end of a line; no reader of a text sees it."""
 _RECORDS = (records.read_jsonl, records.read_csv, records.read_parquet)
 _IN_PARTS = ("JSON lines", "Parquet")
+_LEFT = re.compile(r"~\$.*|#.*#|.*(~|\.(bak|old|orig|tmp|temp|swp|part|partial|crdownload|download))", re.IGNORECASE)
+"""Names of older versions, locks and unfinished downloads: read beside their file, they would contradict it."""
 
 
 def kind_of(source: Path) -> Kind | None:
@@ -158,8 +161,9 @@ def reads(source: Path) -> bool:
 
 
 def find_sources(paths: Sequence[Path], report: Report | None = None) -> list[Path]:
-    """The files of `paths`: files, folders (all that can be read in them, but nothing hidden) and patterns (`**/*.md`).
+    """The files of `paths`: files, folders (all that can be read in them, nothing hidden) and patterns (`**/*.md`).
 
+    Of a folder, what programs leave beside a file is not read either.
     report: gets what is skipped. Raises MissingFile and InvalidInput where nothing of a path can be read.
     """
     report = report if report is not None else Report()
@@ -189,7 +193,7 @@ def find_sources(paths: Sequence[Path], report: Report | None = None) -> list[Pa
 
 
 def _shown(folder: Path, report: Report) -> list[Path]:
-    """The files below a folder in order, without what is hidden, of which the outermost folder is reported."""
+    """The files below a folder in order, without what is hidden or left by programs; its outermost is reported."""
     found: list[Path] = []
     try:
         for entry in sorted(folder.iterdir()):
@@ -198,7 +202,10 @@ def _shown(folder: Path, report: Report) -> list[Path]:
             elif entry.is_dir() and not entry.is_symlink():
                 found += _shown(entry, report)
             elif not entry.is_dir():
-                found.append(entry)
+                if _LEFT.fullmatch(entry.name):
+                    report.skip(entry, LEFT)
+                else:
+                    found.append(entry)
             else:
                 report.skip(entry, NO_FILE, "a link to a folder")
     except OSError as error:

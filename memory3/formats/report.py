@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from memory3.formats.document import FileDocument
 
 HIDDEN = "hidden"
+LEFT = "a program's own copy"
+"""Of a file: what an editor, an office program or a download leaves beside it."""
 UNSUPPORTED = "of an unsupported kind"
 EMPTY = "empty"
 TOO_LARGE = "too large"

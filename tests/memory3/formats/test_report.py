@@ -7,6 +7,7 @@ import pytest
 
 from memory3 import formats
 from memory3.formats import KINDS, Report, find_sources, libraries, read_documents
+from memory3.formats.report import LEFT
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -80,3 +81,16 @@ def supported_formats() -> str:
 
 def test_the_guide_has_the_table_of_the_readers() -> None:
     assert supported_formats() in (ROOT / "docs" / "ingestion-guide.md").read_text()
+
+
+def test_what_programs_leave_beside_a_file_is_read_only_if_it_is_named(tmp_path: Path) -> None:
+    left = ["note.md~", "note.md.bak", "#note.md#", "plan.TMP", "list.csv.crdownload", "~$plan.docx"]
+    for name in ("note.md", *left):
+        (tmp_path / name).write_text("The stove is green.\n")
+    (tmp_path / "talks.old").mkdir()
+    (tmp_path / "talks.old" / "first.md").write_text("The boat is red.\n")
+    report = Report()
+    found = find_sources([tmp_path], report)
+    assert [source.name for source in found] == ["note.md", "first.md"]
+    assert {(one.name, one.reason) for one in report.skipped} == {(str(tmp_path / name), LEFT) for name in left}
+    assert find_sources([tmp_path / "note.md~"]) == [tmp_path / "note.md~"]
