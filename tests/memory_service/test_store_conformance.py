@@ -635,6 +635,9 @@ def test_a_large_write_is_inserted_in_parts_and_is_one_commit(store: Store, monk
     assert [count for name, count in inserted if name == "documents"] == [100]
     require_whole(store, base)
     assert keys_near(store, base, "text 77", k=1) == ["d77"]
+    inserted.clear()
+    store.write(base, [document(f"e{n}", f"long {n}", metadata={"about": "x" * 4_000}) for n in range(6)])
+    assert [count for name, count in inserted if name.startswith("references")] == [3, 3], "metadata is in every row"
 
 
 def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:

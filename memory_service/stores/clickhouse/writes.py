@@ -26,7 +26,14 @@ from memory_service.errors import StoreUnavailable
 from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.dialect import quoted
 from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.store import KnowledgeBase, NewDocument, Written, deleted_meanwhile, require_sound
+from memory_service.stores.store import (
+    KnowledgeBase,
+    NewDocument,
+    NewReference,
+    Written,
+    deleted_meanwhile,
+    require_sound,
+)
 
 # A version: milliseconds of the server's clock and below them random bits.
 _RANDOM_BITS = 22
@@ -156,7 +163,12 @@ class Writes:
     ) -> None:
         """In parts; payloads behind their references: what a sweep finds of a write that broke off leads to them."""
         rows = [(one, chunk, reference) for one in documents for chunk, reference in enumerate(one.references)]
-        for index, part in enumerate(_pieces(rows, lambda row: 4 * row[2].vector.size + len(row[2].text))):
+        repeated = {one.key: _repeated_bytes(one) for one in documents}
+
+        def row_bytes(row: tuple[NewDocument, int, NewReference]) -> int:
+            return repeated[row[0].key] + 4 * row[2].vector.size + len(row[2].text)
+
+        for index, part in enumerate(_pieces(rows, row_bytes)):
             heads = [
                 {"kb": base.number, "id": reference.memory_id, "version": versions[one.key]}
                 for one, _, reference in part
@@ -215,6 +227,11 @@ def _version_after(there: Committed | None, now_ms: int) -> int:
     """A new version: by the server's clock, and above the one that is there, should its clock have gone faster."""
     ms = max(now_ms, (there.version >> _RANDOM_BITS) + 1 if there is not None else 0)
     return ms << _RANDOM_BITS | random.getrandbits(_RANDOM_BITS)
+
+
+def _repeated_bytes(document: NewDocument) -> int:
+    """What every reference's row has of its document: it may be more than the reference itself."""
+    return len(document.key) + len(document.title) + sum(len(k) + len(v) for k, v in document.metadata.items())
 
 
 def _pieces(rows: Sequence[Any], size_of: Any) -> Iterator[list[Any]]:
