@@ -4,8 +4,8 @@ Before its first token of an answer, a model has compared the question with its 
 heads at the last token of the prompt show what it found better than its logits do; this is a linear readout of them
 (a linear probe), which moves the logit of the refusal's first token. `memory_model.eval.probe_fit` fits one.
 
-Where nothing is read, a tuned model tends to refuse whatever it is told, "Hello!" too. There another readout tells
-requests, which need no knowledge, from questions, and makes the refusal of a request less likely. It never refuses.
+A tuned model also tends to refuse what needs no memory, "Hello!" too, the more so where it reads none. Another readout
+of the same queries tells such requests from questions and makes their refusal less likely. It never refuses.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class AnswerabilityProbe:
     `QueryRecord` keeps them, of all heads with memory. numbers: int32 [m], rising, of memories that are read, and
     offsets: float32 [m], what is added to the weights' product there; between two numbers it is interpolated.
     leans: by the label of a precision, what is taken off the last offset there, because weights that are rounded to it
-    lean to a refusal. of_requests: float32 [width + 1], the weights and the offset where nothing is read, of which only
-    what is below 0 counts; None: no bias there.
+    lean to a refusal. of_requests: float32 [width + 1], weights and offset of the other readout, of which only what is
+    below 0 counts; None: there is none.
     """
 
     model_id: str
@@ -55,14 +55,13 @@ class AnswerabilityProbe:
     def biases(self, queries: np.ndarray, memories: ArrayLike) -> np.ndarray:
         """Logits [n] that the refusal's first token gets after prompts with these queries [n, width].
 
-        memories: how many each reads, or all.
+        memories: how many each reads, or all; the readout of answers does not count where there are none.
         """
         offsets = np.interp(np.asarray(memories, np.float64), self.numbers, self.offsets).astype(np.float32)
         queries = queries.astype(np.float32, copy=False)
-        found, without = queries @ self.weights + offsets, np.float32(0)
+        found = np.where(np.asarray(memories) > 0, queries @ self.weights + offsets, np.float32(0))
         if self.of_requests is not None:
-            without = np.minimum(0, queries @ self.of_requests[:-1] + self.of_requests[-1])
-        found = np.where(np.asarray(memories) > 0, found, without)
+            found += np.minimum(0, queries @ self.of_requests[:-1] + self.of_requests[-1])
         return np.asarray(np.clip(found, -LARGEST_BIAS, LARGEST_BIAS))
 
     @property

@@ -160,12 +160,12 @@ def fit_requests(
     device: terminal.DeviceOption = "cpu",
     threads: terminal.ThreadsOption = 0,
 ) -> None:
-    """Fit what keeps a model that reads nothing from refusing "Hello!".
+    """Fit what keeps a model from refusing "Hello!".
 
-    A tuned model without a memory refuses much of what needs none. A second readout of the same queries tells requests
-    from questions and makes the refusal of a request less likely; other answers stay as they are. It goes into the file
-    that `fit-refusal` wrote. Give some hundred questions, which are asked without their texts and with the right one in
-    the prompt, and some hundred requests: greetings, thanks, "Write a poem".
+    A tuned model refuses much of what needs no memory. A second readout of the same queries tells requests from
+    questions and makes the refusal of a request less likely, whether memories are read or not; other answers stay as
+    they are. It goes into the file that `fit-refusal` wrote. Give some hundred questions, which are asked without their
+    texts and with the right one in the prompt, and some hundred requests: greetings, thanks, "Write a poem".
     """
     import numpy as np
 

@@ -4,7 +4,7 @@ The refusal's margin and the queries of all memory heads are the inputs; the que
 there are more of them than questions. The margin's weight turns the odds of having no answer into logits that are added
 to the refusal's: an answer is refused where they are even, up to the constants of `limited`.
 
-The readout of a prompt that reads nothing is fitted alike, with requests in place of questions that have an answer.
+The readout of requests is fitted alike, with them in place of questions that have an answer, and no memories.
 """
 
 from __future__ import annotations

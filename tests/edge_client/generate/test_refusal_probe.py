@@ -80,7 +80,7 @@ def test_a_device_refuses_as_its_probe_says(
 
 
 @pytest.mark.parametrize("offset", [-90.0, 90.0])
-def test_a_device_that_reads_nothing_refuses_a_request_less_and_nothing_more(offset: float, tmp_path: Path) -> None:
+def test_a_device_refuses_a_request_less_and_nothing_more(offset: float, tmp_path: Path) -> None:
     readout = np.zeros(query_width(tiny_config()) + 1, np.float32)
     readout[-1] = offset
     bundle = tiny_bundle(tmp_path, loaded=probed(0, of_requests=readout))

@@ -55,7 +55,7 @@ def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
         AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "cd")
 
 
-def test_a_prompt_that_reads_nothing_is_never_made_a_refusal_only_less_of_one(tmp_path: Path) -> None:
+def test_a_request_is_never_made_a_refusal_only_less_of_one(tmp_path: Path) -> None:
     config = tiny_config()
     weights = np.zeros(query_width(config) + 1, np.float32)
     weights[0], weights[-1] = 1, -2
@@ -66,7 +66,7 @@ def test_a_prompt_that_reads_nothing_is_never_made_a_refusal_only_less_of_one(tm
     with_requests.save(tmp_path / PROBE_FILE)
     found = AnswerabilityProbe.load(tmp_path / PROBE_FILE, config, "ab")
     assert found.biases(queries, 0).tolist() == [0, 0, -6]
-    assert found.biases(queries, [0, 5, 1]).tolist() == [0, 7, 1]
+    assert found.biases(queries, [0, 5, 1]).tolist() == [0, 7, 1 - 6]
     assert found.digest == with_requests.digest != probe.digest
     replace(probe, of_requests=weights[1:]).save(tmp_path / PROBE_FILE)
     with pytest.raises(CorruptFile, match="weights of requests"):
