@@ -35,12 +35,12 @@ def test_ask_answers_and_shows_memories_and_statistics(places: list[object], ser
         assert shown in result.stderr
 
 
-def test_ask_says_in_one_line_what_an_answer_rests_on(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGE_CLIENT_DEADLINE_S", "60")  # however busy the machine is
-    result = run("ask", QUESTION, *places, "--max-tokens", 5, "--memory", "exact")
+def test_ask_says_what_an_answer_rests_on_and_no_details(places: list[object]) -> None:
+    result = run("ask", QUESTION, *places, "--max-tokens", 5)
     assert result.stdout.strip()
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert "your documents" in result.stderr
+    assert result.stderr.strip(), "the verdict, whichever it is of so small a model"
+    for detail in ("Memories read", "tokens/s", "embed ms"):
+        assert detail not in result.stderr
 
 
 def test_a_document_of_the_service_and_one_of_this_device_that_are_called_alike_are_told_apart(
