@@ -161,6 +161,7 @@ def test_a_note_with_a_reckoned_answer_keeps_all_its_values() -> None:
     assert redrawn(told, random.Random(0)) != told
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_rows(made: tuple[Rows, Rows], folder: Path, tmp_path: Path) -> None:
     assert rows_of(folder, tmp_path) == made
 

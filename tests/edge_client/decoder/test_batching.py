@@ -160,7 +160,9 @@ def test_a_request_that_the_decoder_has_taken_is_read_before_the_next_piece_of_a
     assert set(slots) == {0, 1}
 
 
-@pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize(
+    ("parallel", "seed"), [(8, 0), (3, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 2), (1, 3)))]
+)
 def test_eight_threads_answer_as_each_would_alone(graph: DecoderBackend, parallel: int, seed: int) -> None:
     """With pauses, cancellations, later turns, fewer places than conversations, and some in the background."""
     rng = random.Random(seed)

@@ -219,7 +219,7 @@ def test_a_client_that_waits_for_an_answer_is_not_silent(tmp_path: Path) -> None
         over.wait()
 
     keys = list[str]()
-    with running(tmp_path, SlowEncoder(1.5), ingest_idle_timeout_s=0.6, warm_up=False) as (client, _):
+    with running(tmp_path, SlowEncoder(0.9), ingest_idle_timeout_s=0.4, warm_up=False) as (client, _):
         call = client.ingestion.Ingest(requests(), timeout=60)
 
         def read() -> None:
