@@ -49,6 +49,7 @@ def test_what_a_gpu_decompresses_reads_as_what_a_processor_does() -> None:
     np.testing.assert_allclose(*logits, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     sizes = {"batch": 2, "prompt-tokens": 65, "answer-tokens": 66, "references": 20, "rounds": 5}

@@ -55,6 +55,7 @@ PASSAGES = [
 ]
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     bundle, out = tiny_bundle(tmp_path), tmp_path / "out.jsonl"
     kept = [d for d in DOCUMENTS if not factbook.held_out(d["key"])]

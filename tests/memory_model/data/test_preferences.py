@@ -124,6 +124,7 @@ def test_loss_and_gradient_are_those_of_the_formula() -> None:
     assert float((gradients(parameters) - expected).norm() / expected.norm()) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_model_learns_to_prefer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = TuningPlan(steps=8, learning_rate=3e-2, warmup=2, rank=4, first_layer=1, beta=0.1, cosine=True)
     start = collect(tuned()[0], tiny_loaded().config.memory, "base", {})
