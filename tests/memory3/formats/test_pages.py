@@ -104,14 +104,14 @@ def test_a_page_that_cannot_be_read_with_its_layout_is_read_without_or_fails_alo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paper = write(tmp_path / "a.pdf", "First page.", "Second page.", "Third page.")
-    page_text = pages._page_text
+    page_text = pages.page_text
 
     def broken(page: Any) -> str:
         if page.page_number == 2:
             raise TypeError("a colour without a number")
         return page_text(page)
 
-    monkeypatch.setattr(pages, "_page_text", broken)
+    monkeypatch.setattr(pages, "page_text", broken)
     first, second, third = read(paper)
     assert [page.text for page in (first, second, third)] == ["First page.", "Second page.", "Third page."]
     assert first.notes == ("page 2 of 3 read without columns and tables, because of a fault in the file",)
