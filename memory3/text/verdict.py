@@ -49,7 +49,8 @@ class Grounding:
                 raise InvalidInput(f"{name} of a verdict must be a number from 0 to 1, not {value!r}")
 
 
-_WORD = re.compile(r"\w+|[€$£¥%°]")
+_WORD = re.compile(r"[^\W_]+|[€$£¥%°]")
+"""Columns of tables are named with `_` between words: `price_eur`."""
 _ALONE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 """Scripts in which every character is a word."""
 _GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)")

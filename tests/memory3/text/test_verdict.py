@@ -89,3 +89,10 @@ def test_inventions_are_not_found(answer: str, text: str, found: float) -> None:
 def test_thresholds_are_shares(values: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(values))):
         Grounding(**values)
+
+
+def test_words_of_a_columns_name_are_found_one_by_one() -> None:
+    row = "Tarn Tour\nmodel: Tarn Tour; price_eur: 820; weight_kg: 11; in_stock: 4"
+    assert words_found("820 euros", "What does the Tarn Tour cost?", [row]) == 1
+    assert words_found("11 kg", "How heavy is the Tarn Tour?", [row]) == 1
+    assert words_found("order_id 7", "What is it?", ["order id: 7"]) == 1
