@@ -145,10 +145,12 @@ class Sampler:
         self._random = np.random.default_rng(sampling.seed)
         self._biased = np.fromiter(sampling.logit_bias, np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
-        self._there = np.zeros(vocabulary, bool)
-        self._there[np.asarray(text, np.int64)] = True
+        counted = vocabulary if self._penalises else 0
+        self._there = np.zeros(counted, bool)
         # Of the answer alone: every turn of a prompt ends with the token that is to end the answer.
-        self._counts = np.zeros(vocabulary, np.int64)
+        self._counts = np.zeros(counted, np.int64)
+        if self._penalises:
+            self._there[np.asarray(text, np.int64)] = True
 
     def pick(self, logits: np.ndarray, bias: tuple[int, float] | None = None) -> Picked:
         """A token from logits float32 [vocabulary], which are not changed. bias: of one token, this once."""
@@ -163,8 +165,9 @@ class Sampler:
             reached = np.cumsum(weights)
             index = int(np.searchsorted(reached, self._random.random() * reached[-1], side="right"))
             token = int(tokens[min(index, len(weights) - 1)])
-        self._there[token] = True
-        self._counts[token] += 1
+        if self._penalises:
+            self._there[token] = True
+            self._counts[token] += 1
         if self.sampling.constraint is not None:
             self.sampling.constraint.took(token)
         if self.sampling.logprobs is None:
