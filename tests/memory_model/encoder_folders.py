@@ -1,12 +1,14 @@
 """Hugging Face folders of tiny random encoders, saved by transformers itself, with a tokenizer of their kind."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 
 import numpy as np
 import torch
+import transformers as tf  # not its classes by name, which would take seconds wherever tests are collected
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
 
 from tests.memory3.runtime.test_embedder import TEXTS
 
@@ -31,10 +33,10 @@ def unigram_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def xlm_r() -> PreTrainedModel:
+def xlm_r() -> tf.PreTrainedModel:
     """BGE-M3's architecture, tiny."""
     torch.manual_seed(0)
-    config = XLMRobertaConfig(
+    config = tf.XLMRobertaConfig(
         vocab_size=VOCABULARY,
         hidden_size=32,
         num_hidden_layers=2,
@@ -46,13 +48,13 @@ def xlm_r() -> PreTrainedModel:
         layer_norm_eps=1e-5,
         initializer_range=0.3,
     )
-    return XLMRobertaModel(config).eval()
+    return tf.XLMRobertaModel(config).eval()
 
 
-def bert() -> PreTrainedModel:
+def bert() -> tf.PreTrainedModel:
     """all-MiniLM's architecture, tiny."""
     torch.manual_seed(1)
-    config = BertConfig(
+    config = tf.BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=24,
         num_hidden_layers=2,
@@ -61,10 +63,10 @@ def bert() -> PreTrainedModel:
         max_position_embeddings=64,
         initializer_range=0.3,
     )
-    return BertModel(config).eval()
+    return tf.BertModel(config).eval()
 
 
-def save(model: PreTrainedModel, folder: Path, layout: str = "safetensors", pooling: str = "") -> Path:
+def save(model: tf.PreTrainedModel, folder: Path, layout: str = "safetensors", pooling: str = "") -> Path:
     """Save the model as safetensors, sharded, bin or sharded-bin; pooling: cls, mean or nothing said."""
     if layout in ("safetensors", "sharded"):
         model.save_pretrained(folder, max_shard_size="20KB" if layout == "sharded" else "1GB")
@@ -92,7 +94,7 @@ def say_pooling(folder: Path, **config: object) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags | config))
 
 
-def expected(model: PreTrainedModel, pooling: str, max_tokens: int = 64) -> np.ndarray:
+def expected(model: tf.PreTrainedModel, pooling: str, max_tokens: int = 64) -> np.ndarray:
     """Vectors of TEXTS, one text at a time without padding: what transformers and the pooling's definition give."""
     tokenizer = unigram_tokenizer()
     tokenizer.enable_truncation(max_tokens)

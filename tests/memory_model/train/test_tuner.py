@@ -143,9 +143,8 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 STOPPED = ["--minutes", "0.000001"]
 
 
-@pytest.mark.parametrize(
-    "runs", [[[]], pytest.param([STOPPED, []], marks=pytest.mark.slow)], ids=["at once", "begun, stopped, to the end"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [[[]], [STOPPED, []]], ids=["at once", "begun, stopped, to the end"])
 def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Path, runs: list[list[str]]) -> None:
     folder = model_with_facts(tmp_path)
 
