@@ -1,6 +1,7 @@
 """Documents for tests of stores, and stores to try them on."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -48,6 +49,21 @@ def require_whole(store: Store, base: KnowledgeBase) -> None:
     assert (revision.memories, revision.digest) == (len(ids), digest(ids))
     (hits,) = store.retrieve(base, Query(vector_of("any")[None], len(ids) + 1)).hits
     assert sorted(hit.memory_id for hit in hits) == ids
+
+
+def rows_of(store: Store, base: KnowledgeBase) -> list[int]:
+    """ClickHouse's rows of references and payloads, whatever their version."""
+    tables = (f"references_{IDENTITY.dimension}", "payloads")
+    engine = store._engine  # type: ignore[attr-defined]
+    return [int(engine.rows(f"SELECT count() FROM {table} WHERE kb = {base.number}")[0][0]) for table in tables]
+
+
+def wait_for_rows(store: Store, base: KnowledgeBase, count: int) -> None:
+    """The engine removes rows in the background."""
+    deadline = time.monotonic() + 60
+    while rows_of(store, base) != [count, count] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert rows_of(store, base) == [count, count]
 
 
 class OpenedStore:

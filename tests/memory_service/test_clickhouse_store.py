@@ -15,7 +15,7 @@ from memory_service.stores.clickhouse.store import ClickHouseStore
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import Store
 from testing.clickhouse import PASSWORD, clickhouse_server, stall
-from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
+from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole, wait_for_rows
 
 Two = tuple[ClickHouseStore, ClickHouseStore]
 OPTIONS = StoreOptions(read_connections=1, password=PASSWORD, timeout_s=20)
@@ -71,6 +71,7 @@ def test_a_snapshot_keeps_what_is_replaced_from_the_sweep_for_its_age_and_reads_
         two.sweep(3600.0)
         assert [memory.text for memory in next(snapshot.pages).memories][:2] == ["text 1 0", "text 1 1"]
         two.sweep(0.0)
+        wait_for_rows(two, base, 2 * 60 + 2)
         found = {page.document.key: len(page.memories) for page in snapshot.pages}
     assert found == {"d2": 60, "d3": 1}
 

@@ -21,10 +21,19 @@ from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.clickhouse.search import _Candidate, _Searching
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
 from memory_service.stores.opening import open_store
-from memory_service.stores.store import KnowledgeBase, NewDocument, Query, Revision, Store, StoredMemory, digest
+from memory_service.stores.store import NewDocument, Query, Revision, Store, StoredMemory, digest
 from testing.encoders import DIMENSION, vector_of
 from tests.memory_service.ops.test_translation import Later
-from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
+from tests.memory_service.stored import (
+    IDENTITY,
+    OpenedStore,
+    document,
+    keys_near,
+    opened,
+    require_whole,
+    rows_of,
+    wait_for_rows,
+)
 
 # Behind HTTP it takes seconds: what HTTP can make a difference to is tested always, the rest by `make test-slow`.
 SLOWLY = pytest.param("clickhouse", marks=pytest.mark.slow)
@@ -505,21 +514,6 @@ def test_a_write_that_died_half_way_is_whole_or_absent_and_swept(
         outcome = again.write(found, [document("old", "four"), document("new", "five")])
         assert [one.unchanged for one in outcome] == [committed, committed]
         assert sorted(keys_near(again, found, "one")) == ["kept", "new", "old"]
-
-
-def rows_of(store: Store, base: KnowledgeBase) -> list[int]:
-    """Rows of references and payloads, whatever their version."""
-    tables = (f"references_{DIMENSION}", "payloads")
-    engine = store._engine  # type: ignore[attr-defined]
-    return [int(engine.rows(f"SELECT count() FROM {table} WHERE kb = {base.number}")[0][0]) for table in tables]
-
-
-def wait_for_rows(store: Store, base: KnowledgeBase, count: int) -> None:
-    """The engine removes rows in the background."""
-    deadline = time.monotonic() + 60
-    while rows_of(store, base) != [count, count] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert rows_of(store, base) == [count, count]
 
 
 def test_what_is_replaced_and_deleted_is_swept_and_nothing_else(store: Store) -> None:
