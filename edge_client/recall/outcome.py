@@ -9,10 +9,10 @@ from typing import Literal
 from memory3.codec.payload import ExplicitMemory
 from memory3.formats.naming import file_of, page_of, source_of
 
-RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
+RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline"]
 """fetched: the service answered, with at least one new memory or with nothing near. held: all were on this device
 already, in its own knowledge bases or kept from earlier answers. late: they came, or will, after their chunk began.
-failed: requested in vain. skipped: not requested. offline: from what this device holds. off: recall is off."""
+failed: requested in vain. skipped: not requested. offline: from what this device holds."""
 
 
 @dataclass(frozen=True)

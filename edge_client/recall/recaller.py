@@ -27,7 +27,6 @@ from edge_client.retrieval import Hit, RetrievalResult, merged, words_of
 from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import CorruptFile, IdentityMismatch, Memory3Error
-from memory3.runtime.embedder import Embedder
 from memory3.text.words import DEFAULT_RANKING, Ranking
 
 DEADLINE_S = 2.0
@@ -56,28 +55,27 @@ class Recaller:
     """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
     client: the service, if it is to be called. local: searched at every recall, and merged with the service's answer by
-    score; recallers may share the list. stand_ins: what is searched where the service does not answer, looked up
-    whenever it does not. sends_text: where embedding here is too slow, send the service texts, which it embeds.
-    ranking: of the embedder. clock: seconds, replaced in tests.
+    score. stand_ins: what is searched where the service does not answer, looked up whenever it does not. sends_text:
+    where embedding here is too slow, send the service texts, which it embeds. ranking: of the embedder. clock: seconds,
+    replaced in tests.
     """
 
     def __init__(
         self,
-        embedder: Embedder | QueryEmbedder,
+        queries: QueryEmbedder,
         client: MemoryClient | None,
         memory_format: MemoryFormat,
         *,
         sends_text: bool = False,
         ranking: Ranking = DEFAULT_RANKING,
-        local: list[LocalSource] | None = None,
+        local: Sequence[LocalSource] = (),
         stand_ins: Callable[[], Sequence[LocalSource]] = tuple,
         cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.queries = embedder if isinstance(embedder, QueryEmbedder) else QueryEmbedder(embedder)
-        self.embedder, self.client, self.memory_format = self.queries.embedder, client, memory_format
+        self.queries, self.embedder, self.client, self.memory_format = queries, queries.embedder, client, memory_format
         self.sends_text, self._ranking = sends_text, ranking
-        self.local, self._stand_ins = [] if local is None else local, stand_ins
+        self.local, self._stand_ins = local, stand_ins
         self.cache = cache or MemoryCache()
         self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
         self._breaker = Breaker(clock)

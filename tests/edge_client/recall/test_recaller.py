@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from edge_client.errors import Cancellation, RetrievalError
 from edge_client.recall.cache import CachedMemory, MemoryCache
+from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.outcome import MemoryRead, Recall, named_apart
 from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
 from edge_client.recall.recaller import Recaller
@@ -38,7 +39,7 @@ def client_of(bundle: Bundle, address: str) -> MemoryClient:
 
 def recaller_of(bundle: Bundle, address: str | None, **options: object) -> Recaller:
     client = client_of(bundle, address) if address else None
-    return Recaller(bundle.embedder(), client, bundle.memory_format, **options)  # type: ignore[arg-type]
+    return Recaller(QueryEmbedder(bundle.embedder()), client, bundle.memory_format, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
