@@ -42,11 +42,11 @@ import torch
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from edge_client.local.knowledge_base import LocalKnowledgeBase
-from edge_client.local.records import Head, Reference
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory3.codec.tables import ProductTables
 from memory3.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
+from memory3.files.knowledge_file import Head, Reference
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.decompression import TorchCodec
 from memory_model.nn.serving import BatchedDecoder

@@ -13,10 +13,11 @@ from tempfile import mkdtemp
 from edge_client.local.database import disk_errors
 from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
-from edge_client.local.records import Head, LocalDocument
+from edge_client.local.records import LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from edge_client.recall.outcome import MemoryRead
 from memory3.errors import InvalidInput
+from memory3.files.knowledge_file import Head
 from memory3.formats import FileDocument
 from memory3.text.chat import Message
 from memory3.text.references import turn_references

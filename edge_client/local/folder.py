@@ -23,12 +23,13 @@ from edge_client.local.knowledge_base import (
     read_head,
     unfinished_files,
 )
-from edge_client.local.records import Head, LocalDocument
+from edge_client.local.records import LocalDocument
 from edge_client.local.store import JOURNALS, SUFFIX, LocalStore, files_of
 from edge_client.local.writer import MemoryWriter
 from edge_client.retrieval import RetrievalResult, merged, names_of
 from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 from memory3.files.bundle import Bundle, Manifest
+from memory3.files.knowledge_file import Head
 from memory3.formats import FileDocument
 from memory3.formats.naming import MOST_NAMED, FilesRead, called, with_file
 from memory3.text.tokenizer import well_formed

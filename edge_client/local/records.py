@@ -7,10 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memory3.files.knowledge_file import Head, Reference
 from memory3.formats.naming import FILE, file_of, source_of
-
-__all__ = ["Head", "LocalDocument", "Reference"]
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ import numpy as np
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import install, remove
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
-from edge_client.local.records import Head, Reference
 from edge_client.local.store import LocalStore
 from edge_client.pull.transfer import Progress, ended, require_room, resumed, staged, stream
 from memory3.channel import ChannelSettings, open_channel
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.files.knowledge_file import Head, Reference
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 from protos.memory.v1 import knowledge_bases_pb2_grpc
 

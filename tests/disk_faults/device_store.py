@@ -20,7 +20,7 @@ import numpy as np
 from edge_client.errors import StorageError
 from edge_client.local.folder import LocalKnowledgeBases, install
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
-from edge_client.local.records import Head, LocalDocument
+from edge_client.local.records import LocalDocument
 from edge_client.local.writer import Written
 from edge_client.pull.bundle import pull_bundle
 from edge_client.pull.pack import pull_pack
@@ -28,6 +28,7 @@ from memory3.channel import ChannelSettings
 from memory3.codec.payload import Identity
 from memory3.config import ModelConfig
 from memory3.files.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest
+from memory3.files.knowledge_file import Head
 from protos.memory.v1 import knowledge_bases_pb2 as bases
 from protos.memory.v1 import models_pb2
 from testing.encoders import DIMENSION, identity_of, payload_of, vector_of

@@ -20,9 +20,10 @@ from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure
 from edge_client import EdgeModel, Token
 from edge_client.local.folder import remember
 from edge_client.local.knowledge_base import LocalKnowledgeBase
-from edge_client.local.records import Head, LocalDocument
+from edge_client.local.records import LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory3.files.bundle import Bundle
+from memory3.files.knowledge_file import Head
 from memory3.text.words import query_words
 
 TITLE_WORDS = "What is the capital of Norway?"

@@ -12,7 +12,7 @@ import pytest
 from edge_client.errors import StorageError
 from edge_client.local.database import KEY_FILE
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
-from edge_client.local.records import Head, LocalDocument
+from edge_client.local.records import LocalDocument
 from edge_client.local.writer import Written
 from memory3.codec.payload import Identity
 from memory3.errors import (
@@ -24,6 +24,7 @@ from memory3.errors import (
     MissingFile,
     ModelMismatch,
 )
+from memory3.files.knowledge_file import Head
 from memory3.text.words import DEFAULT_RANKING, query_words, ranked, text_words
 
 DIMENSION = 16

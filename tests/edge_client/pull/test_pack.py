@@ -12,7 +12,6 @@ import pytest
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
-from edge_client.local.records import Head
 from edge_client.pull import transfer
 from edge_client.pull.pack import pull_pack
 from edge_client.retrieval import Hit
@@ -21,6 +20,7 @@ from memory3.channel import ChannelSettings
 from memory3.codec.payload import Identity
 from memory3.errors import InvalidInput, ModelMismatch
 from memory3.files.bundle import Bundle
+from memory3.files.knowledge_file import Head
 from memory3.text.words import query_words
 from testing.encoders import DIMENSION, HashEncoder, vector_of
 from testing.tcp_proxy import TcpProxy

@@ -15,10 +15,10 @@ import dataclasses, sys
 from pathlib import Path
 from edge_client.local.folder import install
 from edge_client.local.knowledge_base import LocalKnowledgeBase
-from edge_client.local.records import Head, Reference
 from edge_client.local.writer import MemoryWriter
 from google_crc32c import value
 from memory3.files.bundle import Bundle
+from memory3.files.knowledge_file import Head, Reference
 
 folder, text = Path(sys.argv[2]), sys.argv[3]
 bundle = Bundle.open(sys.argv[1])
