@@ -112,13 +112,10 @@ class _Reading:
         """The documents of the files, one at a time."""
         for source in sources:
             file = self._naming.key(source)
-
-            def earlier(read: FileDocument, source: Path = source) -> LocalDocument:
-                return LocalDocument(str(source), read.title, read.text, read.metadata)
-
             for read in read_documents(source, Path(file), self._report):
+                by_source = LocalDocument(str(source), read.title, read.text, read.metadata)
                 if read.unreadable == NO_TEXT:
                     self.empty.add(file)
-                elif read.key == file and not read.unreadable and self._base.has(earlier(read)):
-                    self.renamed[file] = str(source)
+                elif read.key == file and not read.unreadable and self._base.has(by_source):
+                    self.renamed[file] = by_source.key
                 yield read
