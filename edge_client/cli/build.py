@@ -14,7 +14,6 @@ from edge_client.decoder.runtime import cache_folder
 from edge_client.decoder.threads import step_ms
 from edge_client.errors import ProviderError, described
 from edge_client.pull.bundle import pull_bundle
-from edge_client.pull.transfer import CALL_S
 from edge_client.pull.variants import ladder, offered
 from edge_client.settings import EdgeSettings
 from memory3.channel import open_channel
@@ -71,7 +70,7 @@ def _other_rung(
     """
     place, refusals = bundle.folder.absolute(), {bundle.manifest.precision: error}
     with open_channel(settings.channel) as channel:
-        found = offered(models_pb2_grpc.ModelsStub(channel), settings.channel, CALL_S)
+        found = offered(models_pb2_grpc.ModelsStub(channel), settings.channel)
     for variant in ladder(found, provider, refusals):
         say(f"{provider} refuses the last one ({described(error)}); fetching {variant.precision}", "yellow")
         beside = place.with_name(f"{place.name}-{variant.precision}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.decoder.providers import AUTO
-from edge_client.pull.transfer import CALL_S, Progress, ended, require_room, resumed, staged, stream
+from edge_client.pull.transfer import Progress, ended, require_room, resumed, staged, stream
 from edge_client.pull.variants import chosen, offered
 from memory3.channel import ChannelSettings, open_channel
 from memory3.digest import file_sha256
@@ -47,7 +47,7 @@ def pull_bundle(
     check_place(target)
     with staged(target) as folder, open_channel(channel) as opened:
         stub = models_pb2_grpc.ModelsStub(opened)
-        variant = chosen(resumed(lambda: offered(stub, channel, CALL_S), lambda: 0), provider, precision)
+        variant = chosen(resumed(lambda: offered(stub, channel), lambda: 0), provider, precision)
         if variant is not None and (there := _installed(target, variant.id)):
             return there
         return _BundlePull(channel, stub.FetchBundle, variant.id if variant else "", progress).run(folder, target)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from edge_client.decoder.providers import AUTO, PROVIDERS, check_name
 from edge_client.errors import RetrievalError
+from edge_client.pull.transfer import CALL_S
 from edge_client.wire.channel import named_errors
 from memory3.channel import ChannelSettings
 from memory3.errors import InvalidInput
@@ -40,11 +41,11 @@ class Variant:
         return int(found[1]) if found else 0
 
 
-def offered(stub: models_pb2_grpc.ModelsStub, channel: ChannelSettings, timeout_s: float) -> list[Variant]:
+def offered(stub: models_pb2_grpc.ModelsStub, channel: ChannelSettings) -> list[Variant]:
     """The bundles that a service offers, its default first; none of a service that is too old to list them."""
     try:
-        with named_errors(channel.address, timeout_s):
-            found = stub.Describe(models_pb2.DescribeRequest(), timeout=timeout_s, metadata=channel.metadata)
+        with named_errors(channel.address, CALL_S):
+            found = stub.Describe(models_pb2.DescribeRequest(), timeout=CALL_S, metadata=channel.metadata)
     except RetrievalError as error:
         if error.reason != "INCOMPATIBLE":
             raise
