@@ -79,6 +79,6 @@ def open_decoder(
             reasons.append(str(error))
     backend = automatic[-1].open(Path(decoder), replace(options, automatic=False))
     if nvidia.gpu() is not None:
-        backend.warning = f"provider_inactive active={backend.provider} reason={'; '.join(reasons)!r}"
+        backend.warning = f"the GPU is not used, provider {backend.provider} runs the decoder: {'; '.join(reasons)}"
         log.warning(backend.warning)
     return backend

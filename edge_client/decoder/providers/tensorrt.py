@@ -73,7 +73,7 @@ class TensorrtProvider(OnnxProvider):
         except ProviderError as error:
             if not built or error.reason in ("OUT_OF_MEMORY", "NOT_INSTALLED"):
                 raise
-            log.warning(f"engine_rebuilt folder={engines.folder} reason={str(error)!r}")
+            log.warning("the engine in %s does not load and is built anew: %s", engines.folder, error)
         engines.clear()
         return self._with_engine(decoder, chain, threads, engines)
 
