@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from protos.memory.v1 import ingestion_pb2_grpc
 documents_app = typer.Typer(no_args_is_help=True, help="Documents of a knowledge base: list, show, delete.")
 
 BaseName = Annotated[str, typer.Argument(metavar="KB", help="knowledge base")]
-Prefix = Annotated[Optional[str], typer.Option("--prefix", help="all keys with this prefix")]  # noqa: UP045
+Prefix = Annotated[str | None, typer.Option("--prefix", help="all keys with this prefix")]
 
 _CALL_TIMEOUT_S = 60
 
@@ -52,7 +52,7 @@ def show(
 @documents_app.command("delete")
 def delete(
     kb: BaseName,
-    keys: Annotated[Optional[list[str]], typer.Argument(metavar="KEY…", help="keys of documents")] = None,  # noqa: UP045
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY…", help="keys of documents")] = None,
     prefix: Prefix = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
     address: Address = DEFAULT_ADDRESS,

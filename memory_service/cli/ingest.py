@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -44,9 +44,9 @@ def ingest(
     overlap: Annotated[int, typer.Option(min=0, help="tokens repeated from the preceding reference")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="processes here that write the memories; 0: the service")] = 0,
     share: Annotated[str, typer.Option(metavar="INDEX/COUNT", help="ingest this part: 0/8 is the first of 8")] = "0/1",
-    model: Annotated[Optional[Path], typer.Option(help="with --workers: the service's model")] = None,  # noqa: UP045
-    bundle: Annotated[Optional[Path], typer.Option(help="with --workers: the service's bundle")] = None,  # noqa: UP045
-    store: Annotated[Optional[str], typer.Option(help="with --workers: server to write to")] = None,  # noqa: UP045
+    model: Annotated[Path | None, typer.Option(help="with --workers: the service's model")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="with --workers: the service's bundle")] = None,
+    store: Annotated[str | None, typer.Option(help="with --workers: server to write to")] = None,
 ) -> None:
     """Ingest documents into a knowledge base. After Ctrl-C, run the same command again to resume.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Optional, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -62,8 +62,7 @@ def certificate(
     identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="subject alternative name or common name")],
     keys: File,
     grant: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(metavar="BASE:SCOPE", help="as in `create`; without it, all grants are removed"),
+        list[str] | None, typer.Option(metavar="BASE:SCOPE", help="as in `create`; without it, all grants are removed")
     ] = None,
     tenant: Tenant = "",
 ) -> None:

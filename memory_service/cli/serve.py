@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -12,10 +12,9 @@ from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_setti
 from memory_service.stores.address import parse_address
 
 Store = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(help="file:///path, chdb:///path, clickhouse[s]://user@host/database or myscale[s]://…"),
+    str | None, typer.Option(help="file:///path, chdb:///path, clickhouse[s]://user@host/database or myscale[s]://…")
 ]
-Config = Annotated[Optional[Path], typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")]  # noqa: UP045
+Config = Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")]
 
 
 def serve(
