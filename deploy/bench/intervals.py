@@ -28,7 +28,7 @@ class Interval:
     high: float | None = None
 
 
-def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
+def median_interval(samples: Sequence[float]) -> Interval:
     """The median and its percentile-bootstrap interval, with a fixed seed; raises ValueError for no samples."""
     if not len(samples):
         raise ValueError("a median needs at least one sample")
@@ -36,7 +36,7 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
     middle = float(np.median(values))
     if len(values) < LEAST_ROUNDS:
         return Interval(middle)
-    drawn = np.random.default_rng(seed).choice(values, (RESAMPLES, len(values)))
+    drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
     low, high = np.quantile(np.median(drawn, axis=1), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Interval(middle, float(low), float(high))
 

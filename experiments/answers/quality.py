@@ -235,18 +235,16 @@ def is_kept(path: Path, label: str, key: dict[str, Any]) -> bool:
     return found is not None and found.key == key
 
 
-def windows(
-    texts: Sequence[str], encode: Callable[[str], list[int]], count: int, window: int = WINDOW_TOKENS
-) -> list[list[int]]:
-    """The first `count` full token windows of the texts, one after the other, two line breaks between them.
+def windows(texts: Sequence[str], encode: Callable[[str], list[int]], count: int) -> list[list[int]]:
+    """The first `count` full windows of WINDOW_TOKENS tokens of the texts, which follow with two line breaks between.
 
     Raises InvalidInput when the texts do not fill one window.
     """
     tokens = encode("\n\n".join(texts))
-    whole = min(count, len(tokens) // window)
+    whole = min(count, len(tokens) // WINDOW_TOKENS)
     if not whole:
-        raise InvalidInput(f"the prose has {len(tokens)} tokens, one window needs {window}: give more text")
-    return [tokens[n * window : (n + 1) * window] for n in range(whole)]
+        raise InvalidInput(f"the prose has {len(tokens)} tokens, one window needs {WINDOW_TOKENS}: give more text")
+    return [tokens[n * WINDOW_TOKENS : (n + 1) * WINDOW_TOKENS] for n in range(whole)]
 
 
 @torch.inference_mode()

@@ -240,9 +240,9 @@ def _plain(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
 
-def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
+def hard_rows(references: Sequence[Holder], count: int) -> list[RowData]:
     """Rows whose distractors hold the requested field of other countries, with other values."""
-    rng = random.Random(f"hard {seed}")
+    rng = random.Random("hard 0")
     drawn = (
         (holder, question, _others(references, holder, name, rng)) for holder, name, question in _drawn(references, rng)
     )
@@ -254,12 +254,12 @@ def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[R
     return list(islice(rows, count))
 
 
-def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
+def unanswerable_rows(references: Sequence[Holder], count: int) -> list[RowData]:
     """Rows that nothing answers.
 
     Two references of the country without the field, two of others with it, and one with neither.
     """
-    rng = random.Random(f"unanswerable {seed}")
+    rng = random.Random("unanswerable 0")
     rows = []
     for holder, field, question in _drawn(references, rng):
         own = [
@@ -279,13 +279,13 @@ def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -
     return rows
 
 
-def twin_rows(rows: Sequence[RowData], references: Sequence[Holder], seed: int = 0) -> list[RowData]:
+def twin_rows(rows: Sequence[RowData], references: Sequence[Holder]) -> list[RowData]:
     """For each unanswerable row the same five references with a question that one of them answers.
 
     The twin asks about the same country wherever two of the five are of one, which is where refusing is learnt
     by the country's name alone.
     """
-    rng = random.Random(f"twins {seed}")
+    rng = random.Random("twins 0")
     by_text = {r.text: r for r in references}
     found = []
     for row in rows:

@@ -39,9 +39,9 @@ def filled(template: str, pools: Mapping[str, str], rng: random.Random) -> str:
     return re.sub(r"{([^}]*)}", one, rng.choice(_ALTERNATIVE.split(template)))
 
 
-def invented_records(part: str, kinds: Path = KINDS, count: int = 24) -> list[dict[str, Any]]:
+def invented_records(part: str, count: int = 24) -> list[dict[str, Any]]:
     """Up to `count` documents of each kind of a part, in the form of `data/factbook.jsonl`."""
-    found, rng, made = read_json(kinds), random.Random(f"records {part}"), []
+    found, rng, made = read_json(KINDS), random.Random(f"records {part}"), []
     for kind, of in found["kinds"].items():
         titles = {filled(of["titles"], found["pools"], rng) for _ in range(count)} if of["part"] == part else set()
         for title in sorted(titles):
@@ -55,9 +55,9 @@ def invented_records(part: str, kinds: Path = KINDS, count: int = 24) -> list[di
     return made
 
 
-def record_rows(part: str, kinds: Path = KINDS, count: int = 150) -> list[RowData]:
+def record_rows(part: str, count: int = 150) -> list[RowData]:
     """Rows about the records of a part: four others of the kind hold the requested field; a third does not answer."""
-    records, rng = invented_records(part, kinds, 40), random.Random(f"record rows {part}")
+    records, rng = invented_records(part, 40), random.Random(f"record rows {part}")
     rows: list[RowData] = []
     while len(rows) < count:
         record = rng.choice(records)

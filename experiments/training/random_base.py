@@ -25,11 +25,11 @@ from testing.shapes import SHAPES
 SHARD_BYTES = 1 << 30
 
 
-def random_weight(name: str, shape: tuple[int, ...], seed: int = 0, exponent: float = -0.5) -> np.ndarray:
-    """A weight (float32) by name and seed: normal, deviation inputs ** exponent; norms are ones, biases zeros."""
+def random_weight(name: str, shape: tuple[int, ...], exponent: float = -0.5) -> np.ndarray:
+    """A weight (float32) by its name: normal, deviation inputs ** exponent; norms are ones, biases zeros."""
     if len(shape) == 1:
         return np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
-    weight = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
+    weight = np.random.default_rng([0, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
     weight *= np.float32(shape[1] ** exponent)
     return weight
 
@@ -59,7 +59,6 @@ def write_random_folder(
     out: str | Path,
     like: Checkpoint,
     *,
-    seed: int = 0,
     exponent: float = -0.5,
     progress: Callable[[], None] = lambda: None,
 ) -> Path:
@@ -80,7 +79,7 @@ def write_random_folder(
     shard: dict[str, torch.Tensor] = {}
     for number, (name, shape) in enumerate(shapes.items(), 1):
         stored = name if name.startswith("lm_head") else f"model.{name}"
-        shard[stored] = torch.from_numpy(random_weight(name, shape, seed, exponent)).bfloat16()
+        shard[stored] = torch.from_numpy(random_weight(name, shape, exponent)).bfloat16()
         if sum(tensor.nbytes for tensor in shard.values()) >= SHARD_BYTES or number == len(shapes):
             file = f"model-{len(set(files.values())) + 1:05}.safetensors"
             save_file(shard, out / file)

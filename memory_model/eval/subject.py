@@ -34,10 +34,9 @@ class MemoryBank:
     were before the codec too, for `read(…, exact=True)`. written: memories as they were written, of earlier runs too.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, memory_format: MemoryFormat, written: WrittenMemories | None = None
-    ) -> None:
-        self.loaded, self.format, self.keeps_exact, self.written = loaded, memory_format, False, written
+    def __init__(self, loaded: LoadedModel, memory_format: MemoryFormat) -> None:
+        self.loaded, self.format, self.keeps_exact = loaded, memory_format, False
+        self.written: WrittenMemories | None = None
         self._payloads: dict[str, bytes] = {}
         self._exact: dict[str, ExplicitMemory] = {}
 

@@ -65,10 +65,10 @@ def has_scalar_codec(memory: MemoryConfig) -> bool:
     return len({head.tokens for head in memory.heads}) == 1
 
 
-def scalar_codec(writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str], bits: int = 4) -> ScalarCodec:
-    """A scalar codec with the steps that suit the memories of these texts; a dozen of them are enough."""
+def scalar_codec(writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str]) -> ScalarCodec:
+    """A scalar codec of 4 bits with the steps that suit the memories of these texts; a dozen of them are enough."""
     together = 2 * len(memory.heads)
-    return ScalarCodec(ScalarTables.of(written_vectors(writer, memory, texts, together), bits, together), installed())
+    return ScalarCodec(ScalarTables.of(written_vectors(writer, memory, texts, together), 4, together), installed())
 
 
 def default_factory(config: ModelConfig) -> str:

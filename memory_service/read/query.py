@@ -89,14 +89,14 @@ async def read_query(
     )
 
 
-def read_filter(message: filter_pb2.Filter, field: str = "filter") -> Filter:
-    """The filter of a message; raises BadRequest, which names the part that is wrong below `field`."""
-    _require_at_most(_MAX_FILTER_BYTES, message.ByteSize(), "bytes of a filter", field)
-    found = _condition(message, field, 1)
+def read_filter(message: filter_pb2.Filter) -> Filter:
+    """The filter of a request's field `filter`; raises BadRequest, which names the part of it that is wrong."""
+    _require_at_most(_MAX_FILTER_BYTES, message.ByteSize(), "bytes of a filter", "filter")
+    found = _condition(message, "filter", 1)
     parts = list(conditions(found))
-    _require_at_most(MAX_CONDITIONS, len(parts), "conditions of a filter", field)
+    _require_at_most(MAX_CONDITIONS, len(parts), "conditions of a filter", "filter")
     values = sum(len(part.values) for part in parts if isinstance(part, In))
-    _require_at_most(_MAX_FILTER_VALUES, values, "values of a filter", field)
+    _require_at_most(_MAX_FILTER_VALUES, values, "values of a filter", "filter")
     return found
 
 
