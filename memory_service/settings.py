@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+import platformdirs
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -26,9 +27,8 @@ _SECRET = ("password", "key", "store")
 
 
 def default_store() -> str:
-    """A store among the user's data: `$XDG_DATA_HOME/memory-service`, by default under ~/.local/share."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return f"file://{Path(base).resolve() / 'memory-service' / 'files'}"
+    """A store among the user's data: ~/.local/share/memory-service, or as the system has it."""
+    return f"file://{platformdirs.user_data_path('memory-service', appauthor=False).resolve() / 'files'}"
 
 
 class Settings(BaseSettings):

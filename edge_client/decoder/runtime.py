@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import platformdirs
+
 from edge_client.errors import ProviderError
 from memory3.errors import CorruptFile, Memory3Error
 from memory3.runtime.embedder import ExecutionProviders
@@ -66,11 +68,11 @@ def open_session(
 
 
 def cache_folder(decoder: Path) -> Path:
-    """Where what is made for this device is kept: `cache` in the bundle; XDG_CACHE_HOME if that is read-only."""
+    """Where what is made for this device is kept: `cache` in the bundle; the user's cache if that is read-only."""
     if os.access(decoder.parent, os.W_OK):
         return decoder.parent / "cache"
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "memory3-edge" / hashlib.sha256(str(decoder.resolve()).encode()).hexdigest()[:16]
+    base = platformdirs.user_cache_path("memory3-edge", appauthor=False)
+    return base / hashlib.sha256(str(decoder.resolve()).encode()).hexdigest()[:16]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+import platformdirs
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -133,8 +134,8 @@ def fingerprint(certificate: Path) -> str:
 
 
 def state_folder() -> Path:
-    """`memory3-edge` in the user's state folder (XDG_STATE_HOME)."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "memory3-edge"
+    """`memory3-edge` in the user's state folder: ~/.local/state, or as the system has it."""
+    return platformdirs.user_state_path("memory3-edge", appauthor=False)
 
 
 def _kept(name: str, new: str) -> str:
