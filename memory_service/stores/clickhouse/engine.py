@@ -130,9 +130,10 @@ class Engine:
             self._readers.put(client)
 
     def _renewed(self, client: Any) -> Any:
-        """A handle that replaces a failed one: the embedded engine would put what is left of that answer before the
-        next one.
-        """  # noqa: D205
+        """A handle that replaces a failed one, whose next answer would begin with what is left of the last one.
+
+        Of the embedded engine alone: a server's answers are apart.
+        """
         if self.dialect.shared:
             return client
         with contextlib.suppress(ClickHouseError):
