@@ -21,6 +21,7 @@ from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.local.writer import MemoryWriter
 from edge_client.model import EdgeModel
+from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.recall.policy import RecallMode
 from edge_client.recall.recaller import Recaller
@@ -44,7 +45,7 @@ class FiveGiven(Recaller):
 
     def __init__(self, bundle: Bundle, texts: Sequence[str]) -> None:
         """texts: all references of the run, which are written here."""
-        super().__init__(bundle.embedder(), None, bundle.memory_format)
+        super().__init__(QueryEmbedder(bundle.embedder()), None, bundle.memory_format)
         self._payloads: dict[str, bytes] = {}
         writer, distinct = MemoryWriter(bundle), list(dict.fromkeys(texts))
         with progress_bar("writing memories", len(distinct)) as advance:
