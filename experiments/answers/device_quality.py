@@ -17,6 +17,7 @@ import typer
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
 from edge_client.model import EdgeModel
+from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.outcome import Recall
 from edge_client.recall.policy import RecallMode
 from edge_client.recall.recaller import Recaller
@@ -89,7 +90,7 @@ class GivenMemories(Recaller):
 
 def with_given_memories(bundle: Bundle, plan: Evaluation) -> list[str]:
     """Every question's answer from the bundle's decoder."""
-    given = GivenMemories(bundle.embedder(), None, bundle.memory_format)
+    given = GivenMemories(QueryEmbedder(bundle.embedder()), None, bundle.memory_format)
     settings = EdgeSettings(memory=RecallMode.exact, local=bundle.folder / "none")
     model = EdgeModel(Engine(bundle, BatchingDecoder.open(bundle), given, settings))
     answers = []
