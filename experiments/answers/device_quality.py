@@ -25,7 +25,7 @@ from edge_client.settings import EdgeSettings
 from experiments.answers.quality import MEASURED, Measured, file_key, keep
 from experiments.corpus.preparing import write_rows
 from memory3.codec.payload import ExplicitMemory
-from memory3.files.bundle import Bundle
+from memory3.files.bundle import MANIFEST, Bundle
 from memory_model import terminal
 from memory_model.data import factbook
 from memory_model.data.factbook import FACTBOOK
@@ -62,7 +62,7 @@ def device_quality(
     scores = {}
     for precision in PRECISIONS:
         bundle = folder / precision
-        there = (bundle / "manifest.json").is_file()
+        there = (bundle / MANIFEST).is_file()
         opened = Bundle.open(bundle) if there else export_bundle(subject.loaded, bundle, Precision.parse(precision))
         scores[precision] = Scores.of(rows, with_given_memories(opened, plan))
         console.print(precision, scores[precision].summary())

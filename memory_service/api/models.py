@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memory3.files.bundle import CPU_DECODER, Bundle
+from memory3.files.bundle import CPU_DECODER, MANIFEST, Bundle
 from memory_service import __version__
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
@@ -17,7 +17,6 @@ from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Setting
 from memory_service.stores.store import WriterIdentity, require_same
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
-_MANIFEST = "manifest.json"
 _PIECE_BYTES = 1 << 20
 _HIT_BYTES = 8 << 10
 """Of a hit besides payload and metadata: a key and a title of 1 KiB each, the text of a reference, numbers."""
@@ -97,7 +96,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         self, request: models_pb2.FetchBundleRequest, call: Call
     ) -> AsyncIterator[models_pb2.FetchBundleResponse]:
         """See models.proto."""
-        path = await self._runtime.run("read", self._file, request.file or _MANIFEST, request.variant)
+        path = await self._runtime.run("read", self._file, request.file or MANIFEST, request.variant)
         size = path.stat().st_size
         if request.offset > size:
             raise BadRequest(f"offset {request.offset} is behind the end of {path.name} ({size} bytes)", field="offset")
@@ -115,7 +114,7 @@ class Models(models_pb2_grpc.ModelsServicer):
 
     def _offers(self) -> list[_Offer]:
         """The bundles as they are now: an operator may replace one while the service runs."""
-        raw = [(folder, (folder / _MANIFEST).read_bytes()) for folder in self._folders]
+        raw = [(folder, (folder / MANIFEST).read_bytes()) for folder in self._folders]
         return [_Offer(hashlib.sha256(text).hexdigest(), folder, json.loads(text)) for folder, text in raw]
 
     def _file(self, name: str, variant: str) -> Path:
@@ -126,7 +125,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         offer = next((one for one in offers if variant in ("", one.id)), None)
         if offer is None:
             raise BundleFileNotFound(f"there is no bundle {variant[:80]!r} (any more): Describe lists what there is")
-        names = {_MANIFEST, *offer.manifest["files"]}
+        names = {MANIFEST, *offer.manifest["files"]}
         if name not in names:
             raise BundleFileNotFound(f"the bundle has no file {name[:200]!r}; it has {', '.join(sorted(names))}")
         return offer.folder / name

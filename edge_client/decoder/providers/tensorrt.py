@@ -19,6 +19,7 @@ from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
 from edge_client.decoder.runtime import cache_folder
 from edge_client.errors import ProviderError
 from memory3.config import ModelConfig
+from memory3.files.bundle import MANIFEST
 from memory3.runtime.cache_layout import TEXT, cache_layout, mask_name, rows_name
 from memory3.runtime.embedder import ExecutionProviders
 from memory3.runtime.onnx_runtime import ort
@@ -104,7 +105,7 @@ class EngineCache:
     @classmethod
     def of(cls, decoder: Path, cache: Path, context: int = CONTEXT, parallel: int = PARALLEL) -> EngineCache | None:
         """The folder of a bundle's decoder; None outside of a bundle. context: text rows; parallel: sequences."""
-        manifest = decoder.with_name("manifest.json")
+        manifest = decoder.with_name(MANIFEST)
         if not manifest.is_file():
             return None
         config = ModelConfig.from_dict(json.loads(manifest.read_text(encoding="utf-8"))["config"])
