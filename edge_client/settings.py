@@ -15,10 +15,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from edge_client.decoder.providers import AUTO, provider_names
 from edge_client.local.store import LocalStore
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from memory3.channel import ChannelSettings
+from memory3.channel import PORT, ChannelSettings
 from memory3.errors import InvalidInput
 from memory3.files.bundle import DEFAULT_FOLDER
-from memory3.printable import PORT
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"

@@ -30,6 +30,8 @@ RECEIVE_LIMIT_BYTES = 64 << 20
 FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 200, 5_000
 CONNECT_TIMEOUT_MS = 2_000
 """Of an attempt to connect: three round trips with TLS, on a slow link or from a busy device."""
+PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"
+"""A port as people write it: a regular expression, for gRPC takes a larger one modulo 65,536."""
 DETAILS_KEY = "grpc-status-details-bin"
 
 Metadata = tuple[tuple[str, str], ...]

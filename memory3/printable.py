@@ -17,8 +17,6 @@ from typer.core import TyperGroup
 from memory3 import __version__
 from memory3.errors import Memory3Error
 
-PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"
-"""A port as people write it: a regular expression, for gRPC takes a larger one modulo 65,536."""
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
 _PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
 

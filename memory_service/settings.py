@@ -11,8 +11,8 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from memory3.channel import PORT
 from memory3.errors import InvalidInput, MissingFile
-from memory3.printable import PORT
 from memory_service.stores.address import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
