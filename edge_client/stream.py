@@ -266,7 +266,7 @@ class Result(Finished):
 
 
 class EventSource(Protocol):
-    """What computes the events of an answer: `edge_client.generate.loop.Answer`."""
+    """What computes the events of an answer: `generate.loop.Answer` or `generate.whole.DocumentAnswer`."""
 
     @property
     def recalled(self) -> tuple[Recalled, ...]:

@@ -1,7 +1,7 @@
 """gRPC channels to a memory service: address, TLS, API key, keepalive, limits, retries; and the details of errors.
 
 ChannelSettings --open_channel--> grpc.Channel     every call adds `metadata` and a timeout
-grpc.RpcError   --call_details--> ErrorDetails     reason, help and delay of its google.rpc.Status
+grpc.RpcError   --call_details--> ErrorDetails     reason and delay of its google.rpc.Status
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ Memory3Error                 root of everything this project raises on purpose
     CodecMismatch            ... by another codec
     FormatMismatch           ... with another memory budget or format version
     EmbedderMismatch         ... with another embedder
+    BaseMismatch             an adapter was tuned from other base weights
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _Work:
-    """What a thread waits for. failed: by what."""
+    """What a thread waits for. error: by which it failed. abandoned: nobody waits for it any more."""
 
     def __init__(self) -> None:
         self._done = threading.Lock()

@@ -3,7 +3,7 @@
 The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 63. A query is made of
 what people and the model wrote up to the chunk's end, never of the template's scaffolding; a turn with less than 64
 such tokens looks further back, and a chunk without any reads what the chunk before it read. So a chunk's memories
-follow from the text up to its end, by which `Sequence` decides what need not be read again.
+follow from the text up to its end, by which `CachedSequence` decides what need not be read again.
 
 A question may be about something else than those before it, or need them ("And how high is it?"). So a query's vector
 lies between that of the question alone and that of all; its words are its own, and those of earlier questions only tell
