@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import re
@@ -15,6 +16,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -66,6 +68,21 @@ class Call:
         self.access: Access = NOBODY
         self.knowledge_base = ""
         self.outcomes: Counter[str] = Counter()
+
+
+@dataclass(frozen=True)
+class _Admitted:
+    """A call that is let in. access: None where the client's certificate decides. behaviour: the servicer's method.
+
+    decode: bytes to a request. many: whether the client sends a stream of them.
+    """
+
+    method: str
+    request_id: str
+    access: Access | None
+    behaviour: Callable[[Any, Call], Any]
+    decode: Callable[[bytes], Any]
+    many: bool
 
 
 class Calls(grpc.aio.ServerInterceptor):
@@ -123,51 +140,53 @@ class Calls(grpc.aio.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(refuse)  # which does not read the request
         streams = (handler.request_streaming, handler.response_streaming)
         kind = "_".join("stream" if one else "unary" for one in streams)
-        behaviour, decode = getattr(handler, kind), _decoder(handler.request_deserializer, method)
-
-        async def unary(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
-            async with self._accounted(method, request_id, context) as call:
-                self._enter(call, access)
-                request = _named(decode(raw), call)
-                remaining_s = context.time_remaining()
-                async with asyncio.timeout(self._default_deadline_s if remaining_s is None else max(remaining_s, 0.0)):
-                    return await behaviour(request, call)
-
-        async def streaming(raw: Any, context: grpc.aio.ServicerContext) -> None:
-            async with self._accounted(method, request_id, context) as call:
-                self._enter(call, access)
-                many, admitted = handler.request_streaming, contextlib.nullcontext()
-                request = (decode(one) async for one in raw) if many else _named(decode(raw), call)
-                with self._budget.call(call.access.tenant) if method in _INGESTING else admitted:
-                    async with contextlib.aclosing(behaviour(request, call)) as responses:
-                        async for response in responses:
-                            if self._keys is not None:
-                                self._keys.check(call.access)  # a key may be revoked meanwhile
-                            await self._write(response, context)
-
+        decode = _decoder(handler.request_deserializer, method)
+        admitted = _Admitted(method, request_id, access, getattr(handler, kind), decode, handler.request_streaming)
         if method in _INGESTING and not handler.request_streaming:
-
-            async def read_when_admitted(raw: Any, context: grpc.aio.ServicerContext) -> None:
-                """Leaves a large request with the client until the call is admitted; on the wire it is unary."""
-                async with self._accounted(method, request_id, context) as call:
-                    self._enter(call, access)
-                    with self._budget.call(call.access.tenant):
-                        remaining_s = context.time_remaining()
-                        timeout_s = self._default_deadline_s if remaining_s is None else max(remaining_s, 0.0)
-                        async with asyncio.timeout(timeout_s):
-                            request = _named(decode(await anext(aiter(raw))), call)
-                            response = await behaviour(request, call)
-                        await self._write(response, context)
-
             return handler._replace(
                 request_streaming=True,
                 response_streaming=True,
                 unary_unary=None,
-                stream_stream=read_when_admitted,
+                stream_stream=functools.partial(self._read_when_admitted, admitted),
                 request_deserializer=None,
             )
-        made = streaming if handler.response_streaming else unary
+        made = functools.partial(self._streaming if handler.response_streaming else self._unary, admitted)
         return handler._replace(**{kind: made, "request_deserializer": None})
+
+    async def _unary(self, admitted: _Admitted, raw: bytes, context: grpc.aio.ServicerContext) -> Any:
+        async with self._accounted(admitted.method, admitted.request_id, context) as call:
+            self._enter(call, admitted.access)
+            request = _named(admitted.decode(raw), call)
+            async with asyncio.timeout(self._left_s(context)):
+                return await admitted.behaviour(request, call)
+
+    async def _streaming(self, admitted: _Admitted, raw: Any, context: grpc.aio.ServicerContext) -> None:
+        decode = admitted.decode
+        async with self._accounted(admitted.method, admitted.request_id, context) as call:
+            self._enter(call, admitted.access)
+            request = (decode(one) async for one in raw) if admitted.many else _named(decode(raw), call)
+            ingests = admitted.method in _INGESTING
+            with self._budget.call(call.access.tenant) if ingests else contextlib.nullcontext():
+                async with contextlib.aclosing(admitted.behaviour(request, call)) as responses:
+                    async for response in responses:
+                        if self._keys is not None:
+                            self._keys.check(call.access)  # a key may be revoked meanwhile
+                        await self._write(response, context)
+
+    async def _read_when_admitted(self, admitted: _Admitted, raw: Any, context: grpc.aio.ServicerContext) -> None:
+        """Leaves a large request with the client until the call is admitted; on the wire it is unary."""
+        async with self._accounted(admitted.method, admitted.request_id, context) as call:
+            self._enter(call, admitted.access)
+            with self._budget.call(call.access.tenant):
+                async with asyncio.timeout(self._left_s(context)):
+                    request = _named(admitted.decode(await anext(aiter(raw))), call)
+                    response = await admitted.behaviour(request, call)
+                await self._write(response, context)
+
+    def _left_s(self, context: grpc.aio.ServicerContext) -> float:
+        """Until the deadline of a unary call; ours where it has none."""
+        remaining_s = context.time_remaining()
+        return self._default_deadline_s if remaining_s is None else max(remaining_s, 0.0)
 
     def _admitted(self, details: grpc.HandlerCallDetails) -> tuple[Access | None, ServiceError | None]:
         """Who calls, None where the client's certificate decides, and why the call is refused, None where it is not."""
