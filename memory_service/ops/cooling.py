@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from memory_service.ops.reads import reads_by_document
 from memory_service.stores.store import KnowledgeBase, NewDocument, NewReference, SnapshotPage, Store
 from memory_service.write.document import memory_id_of
 
@@ -27,9 +28,7 @@ def documents_to_keep(store: Store, base: KnowledgeBase, share: float) -> set[st
     A document counts by the reads of a reference on average.
     """
     references = store.statistics(base).references
-    reads: dict[str, int] = {}
-    for one in store.most_read(base, _MOST_READ):
-        reads[one.document_key] = reads.get(one.document_key, 0) + one.reads
+    reads = reads_by_document(store, base, _MOST_READ)
     sizes: dict[str, int] = {}
     keys = list(reads)
     for start in range(0, len(keys), 1000):

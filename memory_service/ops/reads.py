@@ -12,11 +12,19 @@ from random import Random
 
 from memory_service.errors import KnowledgeBaseNotFound
 from memory_service.service import Runtime
-from memory_service.stores.store import KnowledgeBase, Retrieved
+from memory_service.stores.store import KnowledgeBase, Retrieved, Store
 from memory_service.telemetry.logs import logger
 
 _MOST = 1 << 16
 """References of a knowledge base that are counted between two visits to the store; others have to wait."""
+
+
+def reads_by_document(store: Store, base: KnowledgeBase, references: int) -> Counter[str]:
+    """Reads of documents, by key, of so many of the most read references."""
+    reads = Counter[str]()
+    for one in store.most_read(base, references):
+        reads[one.document_key] += one.reads
+    return reads
 
 
 class ReadCounter:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from memory3.errors import Memory3Error
 from memory_service.encoder import checked
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound, retryable
+from memory_service.ops.reads import reads_by_document
 from memory_service.ops.translating import TranslatingStore
 from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase
@@ -138,10 +139,8 @@ class Rewriter:
                     found[page.document.key] = first.memory_id
                 if self._runtime.draining.is_set():
                     return None
-        reads: dict[str, int] = {}
-        for one in stored.most_read(base, _MOST_READ):
-            reads[one.document_key] = reads.get(one.document_key, 0) + one.reads
-        ordered, shuffled = sorted(found, key=lambda key: -reads.get(key, 0)), list[str]()
+        reads = reads_by_document(stored, base, _MOST_READ)
+        ordered, shuffled = sorted(found, key=lambda key: -reads[key]), list[str]()
         for start in range(0, len(ordered), _SHUFFLED_KEYS):  # other pods rewrite too: seldom the same at once
             part = ordered[start : start + _SHUFFLED_KEYS]
             random.shuffle(part)
