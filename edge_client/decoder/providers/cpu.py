@@ -8,8 +8,6 @@ from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
 from edge_client.decoder.runtime import cache_folder
 from edge_client.decoder.threads import THREADS, fastest
-from memory3.errors import MissingFile
-from memory3.runtime.backend import DecoderBackend
 from memory3.runtime.cache_layout import fused_path
 from memory3.runtime.embedder import ExecutionProviders
 
@@ -30,12 +28,8 @@ class CpuProvider(OnnxProvider):
         """The CPU alone."""
         return CHAIN
 
-    def open(self, decoder: Path, options: OpenOptions) -> DecoderBackend:
-        """See `Provider.open`; "auto" threads are measured at the first load of a file."""
-        if options.threads != "auto":
-            return super().open(decoder, options)
-        if not decoder.is_file():
-            raise MissingFile(f"no decoder at {decoder}: make it with `memory-model export`")
+    def load_measured(self, decoder: Path, options: OpenOptions) -> DecoderGraph:
+        """See `OnnxProvider.load_measured`; measured at the first load of a file."""
         file = cache_folder(decoder) / THREADS
         return fastest(lambda threads: self.load(decoder, options, threads), graph_path(decoder), file)
 

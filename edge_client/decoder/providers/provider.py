@@ -87,7 +87,13 @@ class OnnxProvider(Provider):
             raise ProviderError(f"provider {self.name}: {reason}", reason="NOT_INSTALLED")
         if not decoder.is_file():
             raise MissingFile(f"no decoder at {decoder}: make it with `memory-model export`")
-        return self.load(decoder, options, 1 if options.threads == "auto" else options.threads)
+        if options.threads == "auto":
+            return self.load_measured(decoder, options)
+        return self.load(decoder, options, options.threads)
+
+    def load_measured(self, decoder: Path, options: OpenOptions) -> DecoderGraph:
+        """See `load`, with as many threads as are fastest: one, where the products are a GPU's."""
+        return self.load(decoder, options, 1)
 
     def load(self, decoder: Path, options: OpenOptions, threads: int) -> DecoderGraph:
         """The graph on this provider with so many threads; `decoder` exists, and nothing is missing."""
