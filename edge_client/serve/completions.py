@@ -287,10 +287,11 @@ class _Text:
 
 class _Chat(_Text):
     prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    body: ChatRequest
 
     def __init__(self, body: ChatRequest, bundle: Bundle) -> None:
         super().__init__(body, bundle)
-        self._body, self._calls, self._with_logprobs = body, bool(body.callable_tools()), body.logprobs
+        self._calls = bool(body.callable_tools())
         self.opening = {"delta": {"role": "assistant", "content": None if self._calls else ""}}
 
     def piece(self, text: str | None) -> dict[str, Any]:
@@ -315,7 +316,7 @@ class _Chat(_Text):
 
     def _called(self, finished: Finished) -> list[dict[str, Any]]:
         """The call in the answer; empty if the answer is text or was cut off."""
-        call = self._body.called(finished.text) if finished.reason == "end" else None
+        call = self.body.called(finished.text) if finished.reason == "end" else None
         if call is None:
             return []
         kind = "custom" if isinstance(call, Custom) else "function"
@@ -333,7 +334,7 @@ class _Chat(_Text):
             for t in tokens
             if t.id not in ends
         ]
-        return {"content": entries, "refusal": None} if entries and self._with_logprobs else None
+        return {"content": entries, "refusal": None} if entries and self.body.logprobs else None
 
 
 def file_citation(text: str, span: Span, texts: bool) -> dict[str, Any]:
