@@ -134,7 +134,7 @@ def _documents(model: EdgeModel) -> tuple[tuple[str, str, int], ...]:
         if found:
             return tuple((one.key, one.title, one.references) for one in found)
     local = (one for documents in model.local.documents().values() for one in documents)
-    return tuple((one.key, one.title, one.references) for one, _ in zip(local, range(DOCUMENTS), strict=False))
+    return tuple((one.key, one.title, one.references) for one in islice(local, DOCUMENTS))
 
 
 def _suggestions(model: EdgeModel, key: str, title: str) -> list[Suggestion]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from memory3.errors import InvalidInput
@@ -116,10 +117,14 @@ def turn_references(
 
     A reference holds as many whole turns as fit. A longer turn is split at sentences, its speaker before each part.
     """
+
+    def tokens_said(speaker: str, text: str) -> int:
+        return count_tokens(speaker + text)
+
     references: list[str] = []
     for role, content in turns:
         speaker = f"{role.capitalize()}: "
-        for part in split(content, "", lambda text, speaker=speaker: count_tokens(speaker + text), limit):  # type: ignore[misc]
+        for part in split(content, "", partial(tokens_said, speaker), limit):
             together = f"{references[-1]}\n{speaker}{part}" if references else ""
             if together and count_tokens(together) <= limit:
                 references[-1] = together

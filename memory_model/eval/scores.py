@@ -75,11 +75,11 @@ class Paired:
     high: float | None = None
 
     @classmethod
-    def of(cls, first: Sequence[float], second: Sequence[float], seed: int = 0) -> Paired:
+    def of(cls, first: Sequence[float], second: Sequence[float]) -> Paired:
         """Of one value a row each, in the same order."""
         gap = Mean.of([a - b for a, b in zip(first, second, strict=True)])
         pairs = np.array([first, second], np.float64)
-        rows = np.random.default_rng(seed).integers(0, gap.n, (_DRAWS, gap.n))
+        rows = np.random.default_rng(0).integers(0, gap.n, (_DRAWS, gap.n))
         tops, bottoms = pairs[0][rows].mean(1), pairs[1][rows].mean(1)
         if bottoms.min() <= 0:
             return cls(gap.mean, gap.error, gap.n)
