@@ -213,8 +213,9 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
                 document_count=snapshot.documents,
             )
             yield pb.ExportKnowledgeBaseResponse(head=head)
+            memories = _each_memory(snapshot.pages)
             while True:
-                working = asyncio.ensure_future(run("read", _page_of, snapshot.pages))
+                working = asyncio.ensure_future(run("read", _page_of, memories))
                 page = await asyncio.shield(working)
                 if not page.memories:
                     return
@@ -305,13 +306,20 @@ def _changed(base: KnowledgeBase) -> KnowledgeBaseChanged:
     )
 
 
-def _page_of(pages: Iterator[SnapshotPage]) -> pb.ExportPage:
-    """The next pages of a snapshot as one of the wire; empty at the end."""
+def _each_memory(pages: Iterator[SnapshotPage]) -> Iterator[tuple[SnapshotPage, StoredMemory]]:
+    """The memories of a snapshot, each with its page: so many as a page has may be more than a message takes."""
+    for page in pages:
+        for memory in page.memories:
+            yield page, memory
+
+
+def _page_of(memories: Iterator[tuple[SnapshotPage, StoredMemory]]) -> pb.ExportPage:
+    """The next memories of a snapshot as a page of the wire, with their documents; empty at the end."""
     page, page_bytes = pb.ExportPage(), 0
-    while page_bytes < _PAGE_BYTES and (following := next(pages, None)) is not None:
-        document, references, memories = following
-        if memories[0].chunk_number == 0:
-            page.documents.add(
+    while page_bytes < _PAGE_BYTES and (following := next(memories, None)) is not None:
+        (document, references, _), memory = following
+        if memory.chunk_number == 0:
+            added = page.documents.add(
                 document_key=document.key,
                 title=document.title,
                 metadata=document.metadata,
@@ -319,9 +327,9 @@ def _page_of(pages: Iterator[SnapshotPage]) -> pb.ExportPage:
                 memories_written=document.written,
                 reference_count=references,
             )
-        for memory in memories:
-            page.memories.append(_exported(memory))
-            page_bytes += len(memory.payload) + len(memory.text) + 4 * len(memory.vector)
+            page_bytes += added.ByteSize()
+        page.memories.append(_exported(memory))
+        page_bytes += page.memories[-1].ByteSize()
     return page
 
 

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from memory_service.archive import Archive, Backup
 from memory_service.cli import app
 from memory_service.client.backup import back_up, restore
 from memory_service.client.connection import RemoteError
+from memory_service.encoder import EncodedReferences
 from memory_service.errors import StoreUnavailable
 from testing.encoders import HashEncoder
 from tests.memory_service.running import Client, document, eventually, ingest_requests, running
@@ -338,6 +339,25 @@ def test_a_backup_of_the_format_before_is_restored_listed_and_replaced(
     assert Archive(str(tmp_path)).files() == ["backup.sqlite3"]
     newer = back_up(address, "facts", Archive(str(tmp_path)))
     assert names(tmp_path) == [newer.file.replace("memories", "json"), newer.file]
+
+
+class LargeMemories(HashEncoder):
+    """Payloads of 64 KiB: those of a large model that was not tuned have megabytes."""
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        made = super().encode(references)
+        return EncodedReferences(made.vectors, [payload.ljust(1 << 16, b"0") for payload in made.payloads])
+
+
+def test_a_page_of_a_snapshot_is_about_a_mebibyte_however_large_memories_and_metadata_are(tmp_path: Path) -> None:
+    notes = {f"note{n}": "x" * 4000 for n in range(60)}
+    with running(tmp_path, LargeMemories()) as (client, _):
+        client.ingest("kb", document("a", "One two three four five. " * 2000), *(document(f"b{n}", ".") for n in range(9)))
+        responses = list(client.export("kb", snapshot=True))
+        assert sum(len(one.page.memories) for one in responses) == client.counts("kb")[1] > 64
+        assert max(one.ByteSize() for one in responses) < 5 << 18
+        client.ingest("text", *(document(f"b{n}", ".", **notes) for n in range(9)))
+        assert max(one.ByteSize() for one in client.export("text", snapshot=True)) < 6 << 18
 
 
 def test_a_document_larger_than_a_message_is_saved_and_restored(service: tuple[Client, str], tmp_path: Path) -> None:
