@@ -108,8 +108,10 @@ class KeyFile(_Record):
     def write(self, path: Path) -> None:
         """Whole or not at all, durable; owner and mode stay as they are, a new file is readable by its owner only.
 
-        Raises PermissionError where this user cannot give the file to its owner.
+        Of a symbolic link the file that it names is written, which a service may read by its own path. Raises
+        PermissionError where this user cannot give the file to its owner.
         """
+        path = path.resolve()
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -192,6 +194,7 @@ def changing(path: Path) -> Iterator[KeyFile]:
 
     Raises InvalidInput on a file system without locks.
     """
+    path = path.resolve()  # one lock for all links to the file
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         try:

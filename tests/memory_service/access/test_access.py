@@ -184,6 +184,18 @@ def test_a_change_keeps_the_owner_and_the_mode_of_the_file(tmp_path: Path) -> No
     assert len(KeyFile.read(path).keys) == 2
 
 
+def test_a_key_that_is_revoked_by_a_link_to_the_file_opens_nothing_more(tmp_path: Path) -> None:
+    path, link = tmp_path / "etc" / "keys.json", tmp_path / "keys.json"
+    secret = new_key(path, {"*": "read"})
+    link.symlink_to(path)
+    ring = KeyRing(path)
+    key = ring.access_of(f"Bearer {secret}").key_id
+    assert CliRunner().invoke(app, ["keys", "revoke", key, "--keys", str(link)]).exit_code == 0
+    assert (link.is_symlink(), [one.name for one in tmp_path.iterdir() if one.is_file()]) == (True, ["keys.json"])
+    with pytest.raises(Unauthenticated):
+        ring.access_of(f"Bearer {secret}")
+
+
 def test_a_limit_that_is_not_named_stays_as_it_is(tmp_path: Path) -> None:
     path, default = tmp_path / "keys.json", Quota(references=5, bytes=6, requests_per_s=7.0)
     new_key(path, {"*": "read"})
