@@ -39,6 +39,7 @@ class ReadCounter:
         self._random = random or Random()
         self._interval_s, self._share = runtime.settings.usage_interval_s, runtime.settings.usage_share
         self._counts: dict[KnowledgeBase, Counter[tuple[str, int]]] = {}
+        self._storing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def count(self, base: KnowledgeBase, retrieved: Retrieved) -> None:
@@ -65,18 +66,22 @@ class ReadCounter:
             await self.store_all()
 
     async def store_all(self) -> None:
-        """Adds the counts to the store; those that it does not take now are kept."""
-        for base in list(self._counts):
-            if counts := self._counts.pop(base):
-                try:
-                    await self._runtime.run("write", self._runtime.store.add_reads, base, counts)
-                except KnowledgeBaseNotFound:
-                    continue
-                except Exception as error:
-                    logger().warning("reads_not_stored", knowledge_base=base.name, problem=str(error))
-                    self._counts[base] = counts + self._counts.get(base, Counter())
+        """Adds the counts to the store; those that it does not take now are kept, also where the caller leaves."""
+        await asyncio.shield(self._store_all())
+
+    async def _store_all(self) -> None:
+        async with self._storing:  # who comes meanwhile waits until what was counted before is stored
+            for base in list(self._counts):
+                if counts := self._counts.pop(base):
+                    try:
+                        await self._runtime.run("write", self._runtime.store.add_reads, base, counts)
+                    except KnowledgeBaseNotFound:
+                        continue
+                    except Exception as error:
+                        logger().warning("reads_not_stored", knowledge_base=base.name, problem=str(error))
+                        self._counts[base] = counts + self._counts.get(base, Counter())
 
     async def _run(self) -> None:
         while True:  # at random times, so that the pods of a service seldom come at once
             await asyncio.sleep(self._interval_s * self._random.uniform(0.5, 1.0))
-            await asyncio.shield(self.store_all())
+            await self.store_all()

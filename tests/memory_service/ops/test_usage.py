@@ -1,5 +1,7 @@
 """Reads are counted, shown by form, and decide which memories stay."""
 
+import asyncio
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -90,6 +92,31 @@ def test_counts_that_the_store_does_not_take_are_added_later(tmp_path: Path, mon
             assert usage(client) == {(True, pb.KNOWLEDGE_FORM_TEXT): (1, 0)}
         client.hits("kb", "Text.", 1)
         assert usage(client) == {(True, pb.KNOWLEDGE_FORM_MEMORY): (1, 2)}
+
+
+def test_who_asks_while_reads_are_stored_or_leaves_meanwhile_loses_none() -> None:
+    stored: Counter[str] = Counter()
+
+    async def slow(work: str, add: object, base: KnowledgeBase, counts: Counter[tuple[str, int]]) -> None:
+        await asyncio.sleep(0.01)
+        stored[base.name] += counts.total()
+
+    async def store() -> None:
+        settings = SimpleNamespace(usage_interval_s=3600.0, usage_share=1.0)
+        runtime = SimpleNamespace(settings=settings, store=SimpleNamespace(add_reads=None), run=slow)
+        counter = ReadCounter(runtime)  # type: ignore[arg-type]
+        retrieved = Retrieved([[Found(1, 0.5, "d", "", 0, 0, None)]], {}, 0, 0)
+        for number in range(4):
+            identity = HashEncoder().description.identity
+            base = KnowledgeBase(number, f"kb{number}", "", identity, datetime.now(timezone.utc))
+            counter.count(base, retrieved)
+        leaving = asyncio.create_task(counter.store_all())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(counter.store_all(), counter.store_all())
+
+    asyncio.run(store())
+    assert stored == {f"kb{number}": 1 for number in range(4)}
 
 
 def test_late_memories_are_written_only_when_read_where_the_background_writes_none(tmp_path: Path) -> None:
