@@ -5,16 +5,21 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
+from urllib.parse import unquote_plus
 
 import pytest
+from urllib3 import PoolManager
 
 from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.stores.address import StoreOptions
 from memory_service.stores.clickhouse import migrations
 from memory_service.stores.clickhouse.store import ClickHouseStore
+from memory_service.stores.filters import And, Exists, In, Not, Range
 from memory_service.stores.opening import open_store
-from memory_service.stores.store import Store
+from memory_service.stores.store import Query, Store
 from testing.clickhouse import PASSWORD, clickhouse_server, stall
+from testing.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole, wait_for_rows
 
 Two = tuple[ClickHouseStore, ClickHouseStore]
@@ -138,6 +143,34 @@ def test_a_late_commit_does_no_harm(url: str, stores: Two, when: str) -> None:
     assert store.document(base, "a").content_hash == document("a", "two").content_hash
     assert keys_near(store, base, "two") == ["a"]
     require_whole(store, base)
+
+
+def test_what_names_and_describes_documents_is_in_no_address_of_a_request(
+    stores: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, addresses, urlopen = stores[0], list[str](), PoolManager.urlopen
+
+    def noting(pool: PoolManager, method: str, address: str, *arguments: Any, **more: Any) -> Any:
+        addresses.append(unquote_plus(address))
+        return urlopen(pool, method, address, *arguments, **more)
+
+    monkeypatch.setattr(PoolManager, "urlopen", noting)
+    key, value = "secret/$vector0$ {f0:String} %s 'a\\n'", "secret $vector0$ {vector0:String} \\' ü\0"
+    base = store.create("addresses", "", IDENTITY)
+    store.write(base, [document(key, "one", metadata={"who": value}), document("other", "two")])
+    many = In("who", (*(f"secret {number:060}" for number in range(999)), value))
+    assert store.document(base, key).metadata == {"who": value}
+    assert store.keys(base, "secret/$", after_key="secret", count=9, filter=many) == [key]
+    for condition in (many, Range("who", at_least=value), And((Exists("who"), Not(Range("who", above=1.5))))):
+        found = store.retrieve(base, Query(vector_of("two")[None], 5, filter=condition, return_metadata=True))
+        assert [(hit.document_key, hit.metadata) for hit in found.hits[0]] == [(key, {"who": value})]
+    with store.snapshot(base) as snapshot:
+        store.write(base, [document(key, "three", metadata={"who": value})])
+        store.sweep(0)
+        assert {page.document.key for page in snapshot.pages} == {key, "other"}
+    assert store.delete(base, [key]) == (1, 1)
+    assert len(addresses) > 9
+    assert not [address for address in addresses if "secret" in address]
 
 
 def test_one_process_migrates_while_others_serve(url: str, stores: Two, monkeypatch: pytest.MonkeyPatch) -> None:

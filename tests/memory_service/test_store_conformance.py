@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -452,11 +451,12 @@ def test_the_vector_index_answers_queries(store: Store) -> None:
     base = store.create("kb", "", IDENTITY)
     store.write(base, [document("a", "one")])
     vector = {"$vector$": vector_of("one").tobytes()}
-    plan = store._engine.rows(  # type: ignore[attr-defined]
-        f"EXPLAIN indexes = 1 SELECT id FROM references_{DIMENSION} WHERE kb = {base.number}"
-        " ORDER BY cosineDistance(embedding, reinterpret($vector$, 'Array(Float32)')) LIMIT 5",
-        vector,
-    )
+    with store._engine.reader() as client:  # type: ignore[attr-defined]
+        plan = client.query(
+            f"EXPLAIN indexes = 1 SELECT id FROM references_{DIMENSION} WHERE kb = {base.number}"
+            " ORDER BY cosineDistance(embedding, reinterpret($vector$, 'Array(Float32)')) LIMIT 5",
+            vector,
+        ).result_rows
     assert any("vector_similarity" in row[0] for row in plan)
 
 
@@ -469,10 +469,10 @@ def test_the_vector_index_answers_queries(store: Store) -> None:
     ],
 )
 def test_a_filter_reads_only_what_its_index_leaves(store: Store, condition: Filter, index: str) -> None:
-    base, parameters = store.create("kb", "", IDENTITY), dict[str, Any]()
+    base = store.create("kb", "", IDENTITY)
     store.write(base, [document(f"d{n}", f"text {n}", metadata={"n": str(n)}) for n in range(600)])
-    sql = f"SELECT id FROM references_{DIMENSION} WHERE kb = {base.number} AND {filter_sql(condition, parameters)}"
-    rows = store._engine.rows(f"EXPLAIN indexes = 1 {sql}", parameters)  # type: ignore[attr-defined]
+    sql = f"SELECT id FROM references_{DIMENSION} WHERE kb = {base.number} AND {filter_sql(condition)}"
+    rows = store._engine.rows(f"EXPLAIN indexes = 1 {sql}")  # type: ignore[attr-defined]
     plan = [row[0].strip() for row in rows]
     granules = plan[plan.index(f"Name: {index}") :][3]
     left, before = map(int, granules.removeprefix("Granules: ").split("/"))

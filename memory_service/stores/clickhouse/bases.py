@@ -122,8 +122,7 @@ class Bases:
         """What all its tables take on disk, compressed."""
         rows = self._engine.rows(
             f"SELECT sum(bytes_on_disk) FROM {self._engine.dialect.system('parts')}"
-            " WHERE active AND database = currentDatabase() AND partition_id = {kb:String}",
-            {"kb": str(base.number)},
+            f" WHERE active AND database = currentDatabase() AND partition_id = '{base.number}'"
         )
         return int(rows[0][0])
 

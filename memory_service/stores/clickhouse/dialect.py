@@ -174,29 +174,27 @@ class Dialect:
 
 
 def quoted(text: str) -> str:
-    """A text as a literal in a statement: values in the address of a request are limited to 128 KiB."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A text as a literal in a statement, not a parameter: those are in the address, which proxies limit and log.
+
+    The client takes `$` for the beginning of a vector's name.
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\x24") + "'"
 
 
-def filter_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
-    """A filter (`stores.filters.matches`) as SQL over the column `metadata`; its values are added to `parameters`."""
-
-    def bound(value: Any, kind: str) -> str:
-        name = f"f{len(parameters)}"
-        parameters[name] = value
-        return f"{{{name}:{kind}}}"
+def filter_sql(condition: Filter | None) -> str:
+    """A filter (`stores.filters.matches`) as SQL over the column `metadata`."""
 
     def of_one(one: In | Exists | Range) -> str:
-        key = bound(one.name, "String")
+        key = quoted(one.name)
         value, checks = f"metadata[{key}]", [f"mapContains(metadata, {key})"]  # an absent name reads as ''
         if isinstance(one, In):
-            checks.append(f"{value} IN {bound(list(one.values), 'Array(String)')}")
+            checks.append(f"{value} IN ({', '.join(map(quoted, one.values))})")
         elif isinstance(one, Range) and one.of_text:
-            checks += [f"{value} {sign} {bound(limit, 'String')}" for sign, limit in one.limits.items()]
+            checks += [f"{value} {sign} {quoted(str(limit))}" for sign, limit in one.limits.items()]
         elif isinstance(one, Range):
             number = f"toFloat64OrZero({value})"
             checks += [f"match({value}, '{_NUMBER}')", f"isFinite({number})"]
-            checks += [f"{number} {sign} {bound(limit, 'Float64')}" for sign, limit in one.limits.items()]
+            checks += [f"{number} {sign} {float(limit)!r}" for sign, limit in one.limits.items()]
         return f"({' AND '.join(checks)})"
 
     return condition_sql(condition, of_one)

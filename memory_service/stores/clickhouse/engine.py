@@ -22,7 +22,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolM
 
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores.address import FolderLock, StoreAddress, StoreOptions
-from memory_service.stores.clickhouse.dialect import Dialect
+from memory_service.stores.clickhouse.dialect import Dialect, quoted
 from memory_service.stores.clickhouse.myscale import BRUTE_FORCE, VectorIndex
 
 ResultRow = Sequence[Any]
@@ -112,8 +112,7 @@ class Engine:
     def _make_database(self) -> None:
         name = self._address.database
         client = self.connect("default")
-        known = "SELECT 1 FROM system.databases WHERE name = {name:String}"
-        if not client.query(known, {"name": name}).result_rows:
+        if not client.query(f"SELECT 1 FROM system.databases WHERE name = {quoted(name)}").result_rows:
             client.command(f"CREATE DATABASE IF NOT EXISTS {name}{self.dialect.on_cluster}")
 
     @contextlib.contextmanager
@@ -158,10 +157,10 @@ class Engine:
             self.rows(f"SELECT count() FROM {mutations} WHERE database = currentDatabase() AND NOT is_done")[0][0]
         )
 
-    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[ResultRow]:
+    def rows(self, sql: str, **options: Any) -> Sequence[ResultRow]:
         """The rows of a query, by a reading handle."""
         with self.reader() as client:
-            return client.query(sql, parameters=dict(parameters or {}), **options).result_rows
+            return client.query(sql, **options).result_rows
 
     def insert(self, table: str, columns: Mapping[str, Sequence[Any]], token: str = "") -> None:
         """Inserts columns as one block; durable when it returns.

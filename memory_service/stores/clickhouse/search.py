@@ -111,9 +111,8 @@ class _Searching:
         self._table = f"references_{base.identity.dimension}"
         by_words = any(query.words)
         self._wanted = max(query.k, query.candidates) if by_words else query.k
-        self._parameters: dict[str, Any] = {}
         self._filter = query.filter
-        self._condition = filter_sql(self._filter, self._parameters)
+        self._condition = filter_sql(self._filter)
         self._columns = "id, version, document_key, title, chunk, crc32c"
         self._columns += ", text" if query.return_text else ", '' AS text"
         self._columns += ", words" if by_words else ", '' AS words"
@@ -182,7 +181,7 @@ class _Searching:
     def _search(self, numbers: Sequence[int], attempt: _Attempt) -> dict[int, tuple[list[_Candidate], bool]]:
         """Visible rows near these vectors, nearest first, and whether there are no others."""
         started = time.monotonic()
-        parameters, parts = dict(self._parameters), []
+        parameters, parts = dict[str, Any](), []
         for number in numbers:
             vector, name = self._query.vectors[number], f"vector{number}"
             distance, bound = self._dialect.distance(vector, name, indexed=attempt.indexed)
@@ -271,7 +270,7 @@ class _Searching:
             f"SELECT {distance} AS dist, {self._columns} FROM {self._table} WHERE kb = {self._base.number}"
             f" AND {self._condition} AND id IN ({', '.join(map(str, memory_ids))})"
             f" SETTINGS {self._dialect.search_settings(indexed=False)}",
-            parameters=self._parameters | bound,
+            parameters=bound,
             column_formats={"words": "bytes"},
         ).result_rows
         return [_Candidate(*columns) for columns in rows]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memory_service.errors import KnowledgeBaseChanged
+from memory_service.stores.clickhouse.dialect import quoted
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.clickhouse.search import payloads_of
 from memory_service.stores.store import (
@@ -57,8 +58,7 @@ def _versions(engine: Engine, base: KnowledgeBase, key: str | None = None) -> li
     rows = engine.rows(
         "SELECT key, title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), written = 1, version, memory_ids"
         f" FROM documents FINAL WHERE kb = {base.number} AND deleted = 0"
-        f"{'' if key is None else ' AND key = {key:String}'} ORDER BY key",
-        {} if key is None else {"key": key},
+        f"{'' if key is None else f' AND key = {quoted(key)}'} ORDER BY key"
     )
     versions = []
     for found, title, metadata, content_hash, ms, written, number, ids in rows:

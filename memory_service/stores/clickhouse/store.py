@@ -21,7 +21,7 @@ import numpy as np
 from memory3.errors import Memory3Error
 from memory_service.stores.address import StoreAddress, StoreOptions
 from memory_service.stores.clickhouse.bases import Bases
-from memory_service.stores.clickhouse.dialect import filter_sql
+from memory_service.stores.clickhouse.dialect import filter_sql, quoted
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
 from memory_service.stores.clickhouse.myscale import failed_sql, failures
@@ -189,8 +189,7 @@ class ClickHouseStore(Store):
             rows = self._documents(
                 base,
                 "title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), memory_ids, written = 1",
-                "key = {key:String}",
-                {"key": key},
+                f"key = {quoted(key)}",
             )
             if not rows:
                 break
@@ -210,16 +209,15 @@ class ClickHouseStore(Store):
     def keys(
         self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
     ) -> list[str]:
-        parameters: dict[str, Any] = {"prefix": prefix, "after": after_key or "", "count": count}
-        where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {filter_sql(filter, parameters)}"
-        rows = self._documents(base, "key", where, parameters, " ORDER BY key LIMIT {count:UInt32}")
+        where = f"startsWith(key, {quoted(prefix)}) AND key > {quoted(after_key or '')} AND {filter_sql(filter)}"
+        rows = self._documents(base, "key", where, f" ORDER BY key LIMIT {int(count)}")
         return [row[0] for row in rows]
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         read = self._uses.unwritten(base, count)
         if len(read) == count:
             return read
-        rows = self._documents(base, "key", "written != 1", {"count": count}, " LIMIT {count:UInt32}")
+        rows = self._documents(base, "key", "written != 1", f" LIMIT {int(count)}")
         return list(dict.fromkeys([*read, *(row[0] for row in rows)]))[:count]
 
     def add_reads(self, base: KnowledgeBase, reads: Mapping[tuple[str, int], int]) -> None:
@@ -271,14 +269,11 @@ class ClickHouseStore(Store):
         require_sound(base)
         yield snapshot(self._engine, base)
 
-    def _documents(
-        self, base: KnowledgeBase, columns: str, where: str, parameters: dict[str, Any], after: str = ""
-    ) -> Sequence[Sequence[Any]]:
+    def _documents(self, base: KnowledgeBase, columns: str, where: str, after: str = "") -> Sequence[Sequence[Any]]:
         """Rows of the documents that are there."""
         require_sound(base)
         return self._engine.rows(
-            f"SELECT {columns} FROM documents FINAL WHERE kb = {base.number} AND deleted = 0 AND {where}{after}",
-            parameters,
+            f"SELECT {columns} FROM documents FINAL WHERE kb = {base.number} AND deleted = 0 AND {where}{after}"
         )
 
     # Counts
@@ -297,7 +292,7 @@ class ClickHouseStore(Store):
             "count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(written != 1),"
             " sumIf(length(memory_ids), written != 1)"
         )
-        documents, references, payload, text, *unwritten = map(int, self._documents(base, columns, "1", {})[0])
+        documents, references, payload, text, *unwritten = map(int, self._documents(base, columns, "1")[0])
         stored = self._bases.bytes_on_disk(base)
         return Statistics(documents, references, payload, text, stored, *unwritten)
 
