@@ -155,8 +155,10 @@ def _bounds(request: retrieval_pb2.RetrieveRequest) -> tuple[float | None, float
 
 
 def _filters(request: retrieval_pb2.RetrieveRequest) -> Filter | None:
-    """`filter` and `metadata_filter`, joined by and."""
+    """`filter` and `metadata_filter`, joined by and. A store keeps the filters of late, so each has a size."""
     _require_at_most(_MAX_EQUAL, len(request.metadata_filter), "values of a filter", "metadata_filter")
+    size = sum(len(text.encode()) for pair in request.metadata_filter.items() for text in pair)
+    _require_at_most(_MAX_FILTER_BYTES, size, "bytes of a filter", "metadata_filter")
     equal = equal_to(request.metadata_filter)
     if not request.HasField("filter"):
         return equal

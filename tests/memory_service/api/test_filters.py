@@ -42,6 +42,13 @@ def test_both_filters_of_a_request_must_pass(client: Client) -> None:
     assert not client.hits("kb", "x", metadata_filter={"colour": "red", "other": ""})
 
 
+def test_a_metadata_filter_is_no_larger_than_any_other(client: Client) -> None:
+    value = "x" * (65536 - len("colour"))
+    assert not client.hits("kb", "x", metadata_filter={"colour": value})
+    too_large = refused(lambda: client.hits("kb", "x", metadata_filter={"colour": f"{value}x"}))
+    assert (too_large.reason, too_large.field) == ("INVALID_ARGUMENT", "metadata_filter")
+
+
 def test_hits_carry_metadata_only_on_request(client: Client) -> None:
     (hit,) = client.hits("kb", "T7\nFact number 7.", 1, return_metadata=True)
     assert dict(hit.metadata) == {"size": "7", "day": "2026-01-08", "colour": "green"}
