@@ -69,9 +69,9 @@ def delete(
         chosen = list(dict.fromkeys([*there, *matching]))
         if chosen and not yes:
             typer.confirm(f"delete {counted(len(chosen), 'document')} from knowledge base {kb}?", abort=True)
-        deleted = delete_all(stub, kb, chosen)
-    typer.echo(f"deleted {counted(deleted, 'document')} from {kb}")
-    if absent or deleted < len(chosen):  # another may have deleted some meanwhile
+        delete_all(stub, kb, chosen)
+    typer.echo(f"deleted {counted(len(chosen), 'document')} from {kb}")
+    if absent:
         raise typer.Exit(1)
 
 

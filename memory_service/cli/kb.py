@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from memory3.printable import counted, printable
+from memory_service.client import bases
 from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
@@ -35,7 +36,7 @@ def create(
 ) -> None:
     """Create an empty knowledge base for the service's model."""
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
-        stub.CreateKnowledgeBase(pb.CreateKnowledgeBaseRequest(name=name, description=description), timeout=30)
+        bases.create(stub, name, description)
     typer.echo(f"created {name}")
 
 
@@ -115,5 +116,5 @@ def delete(
     if not yes:
         typer.confirm(f"delete knowledge base {name} with all its documents?", abort=True)
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
-        stub.DeleteKnowledgeBase(pb.DeleteKnowledgeBaseRequest(name=name), timeout=120)
+        bases.delete(stub, name)
     typer.echo(f"deleted {name}")

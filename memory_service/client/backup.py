@@ -22,6 +22,7 @@ from memory3.files import knowledge_file
 from memory3.files.knowledge_file import DocumentRecord, Head, Reference
 from memory3.printable import counted
 from memory_service.archive import FILE_4, Archive, Backup
+from memory_service.client import bases
 from memory_service.client.connection import RemoteError, connected
 from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.stores.store import WriterIdentity, digest, require_same
@@ -74,8 +75,8 @@ def back_up(
 
 def _saved(channel: grpc.Channel, name: str, path: Path, on_progress: Progress) -> Head:
     """Writes a snapshot into a new file."""
-    bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
-    responses = bases.ExportKnowledgeBase(pb.ExportKnowledgeBaseRequest(name=name, snapshot=True), timeout=_TIMEOUT_S)
+    stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
+    responses = stub.ExportKnowledgeBase(pb.ExportKnowledgeBaseRequest(name=name, snapshot=True), timeout=_TIMEOUT_S)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         for pragma in ("journal_mode = OFF", "synchronous = OFF"):  # a file that is not whole is thrown away
             database.execute(f"PRAGMA {pragma}")
@@ -174,21 +175,19 @@ def restore(
         made_by = WriterIdentity(head.model_id, head.codec_id, head.memory_format_id, head.embedder_id, head.dimension)
         require_same(made_by, to.identity(), "restore it into a service that runs the model of the backup")
         with connected(address) as channel:
-            bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
-            bases.CreateKnowledgeBase(
-                pb.CreateKnowledgeBaseRequest(name=name, description=head.description), timeout=60
-            )
+            stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
+            bases.create(stub, name, head.description)
             refused: list[Upload] = []
             for done, upload in enumerate(Ingestion(to).run(map(_upload, saved.documents())), 1):
                 if upload.outcome == "failed":
                     refused.append(upload)
                 on_progress(done, head.documents)
-            _require_restored(bases, name, head, refused)
+            _require_restored(stub, name, head, refused)
     return head
 
 
 def _require_restored(
-    bases: knowledge_bases_pb2_grpc.KnowledgeBasesStub, name: str, head: Head, refused: list[Upload]
+    stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, name: str, head: Head, refused: list[Upload]
 ) -> None:
     if refused:
         shown = "; ".join(f"document {upload.key!r}: {upload.message}" for upload in refused[:_SHOWN_FAILURES])
@@ -197,11 +196,11 @@ def _require_restored(
             grpc.StatusCode.ABORTED,
             refused[0].reason,
         )
-    counts = bases.GetStatistics(pb.GetStatisticsRequest(name=name), timeout=60)
+    counts = stub.GetStatistics(pb.GetStatisticsRequest(name=name), timeout=60)
     same = (counts.document_count, counts.reference_count) == (head.documents, head.memories)
     if same and not head.unwritten:  # ids of memories that are written meanwhile change
         request = pb.ExportKnowledgeBaseRequest(name=name, limit=1)
-        responses = bases.ExportKnowledgeBase(request, timeout=60)
+        responses = stub.ExportKnowledgeBase(request, timeout=60)
         found = next(one.head for one in responses if one.HasField("head"))
         same = found.id_digest == head.id_digest
     if not same:

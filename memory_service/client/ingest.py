@@ -353,10 +353,8 @@ def listed(
         request.page_token = page.next_page_token
 
 
-def delete_all(stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, keys: Sequence[str]) -> int:
-    """Delete documents, some at a time, so that what is done stays done; how many there were."""
-    deleted = 0
+def delete_all(stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, keys: Sequence[str]) -> None:
+    """Delete documents, some at a time, so that what is done stays done."""
     for start in range(0, len(keys), KEYS_AT_ONCE):
         request = pb.DeleteRequest(knowledge_base=knowledge_base, document_keys=keys[start : start + KEYS_AT_ONCE])
-        deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
-    return deleted
+        stub.Delete(request, timeout=_DELETE_TIMEOUT_S)
