@@ -54,7 +54,7 @@ class BadRequest(ServiceError, code=grpc.StatusCode.INVALID_ARGUMENT, reason="IN
 
 
 class MalformedRequest(BadRequest):
-    """The bytes are no message of the contract, or a string in it is not UTF-8."""
+    """There is no message, its bytes are none of the contract, or a string in it is not UTF-8."""
 
 
 class WrongVectorSize(BadRequest):

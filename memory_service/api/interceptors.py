@@ -179,7 +179,9 @@ class Calls(grpc.aio.ServerInterceptor):
             self._enter(call, admitted.access)
             with self._budget.call(call.access.tenant):
                 async with asyncio.timeout(self._left_s(context)):
-                    request = _named(admitted.decode(await anext(aiter(raw))), call)
+                    if (message := await anext(aiter(raw), None)) is None:
+                        raise MalformedRequest(f"the call of {admitted.method} has no message")
+                    request = _named(admitted.decode(message), call)
                     response = await admitted.behaviour(request, call)
                 await self._write(response, context)
 

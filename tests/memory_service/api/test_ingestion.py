@@ -207,6 +207,11 @@ def test_streams_that_begin_badly_are_refused(client: Client, requests: list[pb.
     assert refused(lambda: list(client.ingestion.Ingest(iter(requests), timeout=60))).reason == reason
 
 
+def test_an_upsert_without_a_message_is_malformed(client: Client) -> None:
+    call = client.channel.stream_unary("/memory.v1.Ingestion/Upsert")
+    assert refused(lambda: call(iter(()), timeout=60)).reason == "MALFORMED_REQUEST"
+
+
 def test_a_client_that_waits_for_an_answer_is_not_silent(tmp_path: Path) -> None:
     start, *items = ingest_requests("default", [document(f"d{n}", f"Text {n}.") for n in range(3)])
     answered, over = threading.Semaphore(0), threading.Event()
