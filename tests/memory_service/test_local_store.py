@@ -21,9 +21,10 @@ import pytest
 
 from memory3.errors import InvalidInput
 from memory_service.access.keys import changing
-from memory_service.errors import StoreFull, StoreUnavailable
+from memory_service.errors import KnowledgeBaseNotFound, StoreFull, StoreUnavailable
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import database, index, knowledge_base
+from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 from memory_service.stores.local.rows import Transaction
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, Query
@@ -281,6 +282,26 @@ def test_a_file_that_goes_while_it_is_counted_disturbs_no_statistics(
     monkeypatch.setattr(Path, "stat", going)
     assert store.statistics(base).stored_bytes > 0
     assert not any(path.exists() for path in (before, after))
+
+
+@pytest.mark.parametrize("failure", ["sqlite", "folder"])
+def test_who_reads_while_the_files_are_deleted_finds_no_knowledge_base(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document("a", "one")])
+
+    def delete_first(opened: LocalKnowledgeBase, references: int) -> tuple[int, int]:
+        deleting = threading.Thread(target=store.drop, args=(base,))
+        deleting.start()
+        deleting.join()
+        if failure == "sqlite":
+            raise sqlite3.OperationalError("disk I/O error")
+        return 0, 0
+
+    monkeypatch.setattr(LocalKnowledgeBase, "reindexing", delete_first)
+    with pytest.raises(KnowledgeBaseNotFound, match="was deleted meanwhile"):
+        store.statistics(base)
 
 
 def test_vectors_of_replaced_documents_leave_memory_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

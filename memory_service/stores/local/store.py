@@ -173,7 +173,10 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _of(self, base: KnowledgeBase) -> Iterator[LocalKnowledgeBase]:
-        """The open knowledge base; damage that is found meanwhile says whose it is."""
+        """The open knowledge base; damage that is found meanwhile says whose it is.
+
+        What fails because its files were deleted meanwhile is no fault of the disk.
+        """
         current, opened = self._bases.get(base.name), self._open.get(base.number)
         if current is not None and current.number == base.number:
             require_sound(current)
@@ -182,7 +185,13 @@ class LocalStore(Store):
         try:
             with disk_errors("reading"):
                 yield opened
-        except KnowledgeBaseDamaged as error:
+        except (KnowledgeBaseDamaged, StoreUnavailable) as error:
+            with self._change:  # the files go first, then the name
+                numbers = [one.number for one in self._bases.values()]
+            if base.number not in numbers:
+                raise deleted_meanwhile(base) from error
+            if not isinstance(error, KnowledgeBaseDamaged):
+                raise
             message = f"knowledge base {base.name!r} is damaged: {error}"
             raise KnowledgeBaseDamaged(message, knowledge_base=base.name) from error
 
