@@ -189,6 +189,24 @@ def test_a_copied_folder_of_its_own_number_and_name_is_a_knowledge_base_of_its_o
     assert [path.name for path in tmp_path.glob("kb-*")] == ["kb-000001-notes"]
 
 
+def test_a_knowledge_base_that_a_link_leads_to_is_deleted_with_its_files(tmp_path: Path) -> None:
+    path, moved = tmp_path / "store", tmp_path / "larger-disk" / "kb"
+    moved.parent.mkdir()
+    with closing(LocalStore(path)) as store:
+        store.create("kb", "", IDENTITY)
+    shutil.move(path / "kb-000001-kb", moved)
+    (path / "kb-000001-kb").symlink_to(moved)
+    for left in (False, True):  # the second time by the next process
+        with closing(LocalStore(path)) as store:
+            if left:
+                moved.mkdir()
+                (path / ".kb-000001").symlink_to(moved)
+            else:
+                store.drop(store.knowledge_base("kb"))
+        LocalStore(path).close()
+        assert (moved.exists(), [one.name for one in path.glob(".kb-*")]) == (False, [])
+
+
 def test_a_failed_batch_leaves_nothing_and_the_store_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(LocalStore(tmp_path)) as store:
         base = store.create("kb", "", IDENTITY)

@@ -82,7 +82,7 @@ class LocalStore(Store):
 
     def _begin(self) -> None:
         for left in self.path.glob(".kb-*"):  # of a creation or deletion that a process did not end
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
         found: dict[int, tuple[str, Path]] = {}
         for folder in sorted(self.path.glob("kb-*")):
             if (named := _FOLDER.fullmatch(folder.name)) is None:
@@ -169,7 +169,7 @@ class LocalStore(Store):
             if (opened := self._open.pop(base.number, None)) is not None:
                 opened.close(keep=False)
             sync_folder(self.path)
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
 
     @contextlib.contextmanager
     def _of(self, base: KnowledgeBase) -> Iterator[LocalKnowledgeBase]:
@@ -303,3 +303,10 @@ class LocalStore(Store):
                 opened.close()
             self._open.clear()
         self._lock.release()
+
+
+def _remove(folder: Path) -> None:
+    """Removes a knowledge base's folder; one that was moved to another disk is a link here, which goes with it."""
+    shutil.rmtree(folder.resolve(), ignore_errors=True)
+    if folder.is_symlink():
+        folder.unlink()
