@@ -160,7 +160,8 @@ class Archive:
             for name in names:  # of runs that were killed between the two
                 if name.endswith(".memories") and _record_of(name) not in names:
                     self._store.delete(name)
-            made_at, stamp = _after(names)
+            made_at = datetime.now(timezone.utc)
+            stamp = _stamp_after(names, made_at)
             size = path.stat().st_size
             backup = Backup(file=f"{stamp}.memories", sha256=file_sha256(path), made_at=made_at, bytes=size, **known)
             if self._folder is None:
@@ -218,14 +219,13 @@ def _hash(backup: Backup) -> str:
     return hashlib.sha256(backup.model_dump_json().encode()).hexdigest()
 
 
-def _after(names: set[str]) -> tuple[datetime, str]:
-    """The time of a new backup, and its name: later than all that are there, whatever the clock says."""
-    now = datetime.now(timezone.utc)
+def _stamp_after(names: set[str], now: datetime) -> str:
+    """How the name of a new backup begins: it comes after all that are there, also those of a clock that was ahead."""
     for name in names:
         if (match := _NAME.fullmatch(name)) is not None:
             newest = datetime.strptime(match[1].rstrip("Z"), _STAMP).replace(tzinfo=timezone.utc)
             now = max(now, newest + timedelta(milliseconds=1))
-    return now, f"{now.strftime(_STAMP)[:-3]}Z"
+    return f"{now.strftime(_STAMP)[:-3]}Z"
 
 
 @contextlib.contextmanager

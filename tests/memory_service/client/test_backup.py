@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,30 @@ def test_the_newest_backups_are_kept_and_listed(service: tuple[Client, str], tmp
     stamp = found[0].file[:18]
     restored = CliRunner().invoke(app, ["restore", str(tmp_path), "oldest", "--backup", stamp, "--address", address])
     assert restored.exit_code == 0, restored.output
+
+
+def test_a_clock_that_was_ahead_once_makes_later_backups_no_younger(
+    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, address = service
+    with monkeypatch.context() as ahead:
+        ahead.setattr("memory_service.archive.datetime", InAYear)
+        back_up(address, "facts", Archive(str(tmp_path)))
+    for _ in range(2):
+        now, made = datetime.now(timezone.utc), back_up(address, "facts", Archive(str(tmp_path)), keep=9)
+        assert Archive(str(tmp_path)).backup() == made
+        assert abs(made.made_at - now) < timedelta(hours=1)
+    assert len(backups(Archive(str(tmp_path)))) == 3
+    old = CliRunner().invoke(app, ["backups", str(tmp_path), "--max-age-h", "0"])
+    assert (old.exit_code, "at most 0 hours" in old.output) == (1, True)
+
+
+class InAYear(datetime):
+    """A clock that is a year ahead."""
+
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+        return datetime.now(timezone.utc) + timedelta(days=365)
 
 
 def test_a_backup_replaces_none_of_another_knowledge_base(service: tuple[Client, str], tmp_path: Path) -> None:
