@@ -313,6 +313,7 @@ class LocalKnowledgeBase:
             self._require_open()
             with self._database.writing() as data:
                 data.add_reads(reads)
+            self._database.shorten_journal()
 
     def _batch(self, batch: Sequence[Prepared], stored: Mapping[str, DocumentRow], *, removes: bool = False) -> None:
         """One batch, whole or not at all. Its vectors are in the index, before anybody may find them.
