@@ -128,7 +128,7 @@ class WriteGuard:
             raise
 
     def forget(self, base: KnowledgeBase) -> None:
-        """After documents of `base` were deleted or cooled, or all of it went: the store counts again if it matters."""
+        """After documents of `base` were deleted, cooled or rewritten, or all of it went: the store counts again."""
         with self._lock:
             self._uses.pop(tenant_of(base.name), None)
 

@@ -14,7 +14,7 @@ from memory_service.ops import rewriting
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import operations_pb2
 from testing.encoders import HashEncoder, identity_of, payload_of
-from tests.memory_service.running import Client, document, eventually, refused, running
+from tests.memory_service.running import Client, document, eventually, reason_of, refused, running
 
 OLD, NEW = (identity_of(name).model_id for name in ("old", "new"))
 
@@ -142,6 +142,27 @@ def test_a_document_that_the_model_fails_on_stays_translated_and_is_named(tmp_pa
         assert "'b'" in operation(client).problem
         assert client.hits("kb", "It is broken.", 1)[0].payload == later.own(payload_of("It is broken.", OLD))
         assert client.hits("kb", "Third.", 1)[0].payload == payload_of("Third.", NEW)
+
+
+class Smaller(Earlier):
+    """Payloads of 100 bytes."""
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        made = super().encode(references)
+        return EncodedReferences(made.vectors, [payload[:100] for payload in made.payloads])
+
+
+def test_larger_memories_of_a_tenant_at_its_quota_are_rewritten_all_the_same(tmp_path: Path) -> None:
+    with running(tmp_path, Smaller(), warm_up=False) as (client, _):
+        client.ingest("acme/kb", *(document(f"d{n}", f"Text {n}.") for n in range(4)))
+    later = Later()
+    later.let_go.set()
+    with running(tmp_path, later, warm_up=False, quota_bytes=1000) as (client, _):
+        request = operations_pb2.GetOperationRequest(name="rewrite-memories/acme/kb")
+        eventually(lambda: client.operations.GetOperation(request, timeout=60).operation.done)
+        assert sorted(later.wrote) == [f"Text {n}." for n in range(4)], "each once"
+        full = client.ingest("acme/kb", document("more", "Text."))[-1].failed
+        assert reason_of(full) == "QUOTA_EXCEEDED"
 
 
 def test_without_a_translation_an_earlier_or_later_model_is_refused_by_name(tmp_path: Path) -> None:
