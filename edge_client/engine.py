@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from edge_client.decoder.batching import BatchingDecoder
+from edge_client.decoder.providers import execution_providers
 from edge_client.decoder.scheduler import lower_priority
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import Cancellation, ModelClosed, RetrievalError
@@ -102,7 +103,8 @@ class Engine:
             model=settings.model,
         )
         loading.info("loading the embedder")
-        embedder = QueryEmbedder(bundle.embedder(threads=settings.embedder_threads))
+        runs_it = execution_providers(decoder.backend.provider)
+        embedder = QueryEmbedder(bundle.embedder(threads=settings.embedder_threads, execution_providers=runs_it))
         cache = MemoryCache(int(settings.memory_cache_mb * 2**20))
         engine = cls._reading(bundle, decoder, embedder, cache, local, settings)
         engine.recaller.prepare()
@@ -171,7 +173,9 @@ class Engine:
             return self._first.writer
         with self._making_writer:
             if self._writer is None:
-                self._writer = MemoryWriter(self.bundle, embedder=self.recaller.embedder, decoder=self.decoder)
+                runs_it = execution_providers(self.decoder.backend.provider)
+                embedder = self.recaller.embedder
+                self._writer = MemoryWriter(self.bundle, runs_it, embedder=embedder, decoder=self.decoder)
             return self._writer
 
     def sequence(self, source: object = None) -> CachedSequence:

@@ -15,6 +15,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edge_client.cli.options import PARTIAL, err, out, say, with_options
+from edge_client.decoder.providers import execution_providers
 from edge_client.decoder.threads import physical_cores
 from edge_client.errors import StorageError
 from edge_client.local.folder import (
@@ -78,7 +79,7 @@ def remember(
     if watch:
         with suppress(OSError, AttributeError):
             os.nice(POLITENESS)
-    writer = MemoryWriter(bundle, threads=physical_cores())
+    writer = MemoryWriter(bundle, execution_providers(settings.provider), threads=physical_cores())
     if anew:
         with closing(LocalKnowledgeBase.any(to_write_anew(settings.store, kb, bundle.manifest))) as base:
             total = len(base.files())

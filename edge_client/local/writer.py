@@ -14,7 +14,6 @@ import numpy as np
 
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.process_memory import return_free_memory
-from edge_client.decoder.providers import provider_named
 from edge_client.decoder.runtime import session_options
 from edge_client.errors import StorageError
 from edge_client.local.database import disk_errors
@@ -23,7 +22,7 @@ from memory3.codec.payload import ExplicitMemory
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import Bundle
-from memory3.runtime.embedder import Embedder
+from memory3.runtime.embedder import CPU_ALONE, Embedder, ExecutionProviders
 from memory3.runtime.onnx_runtime import ort
 from memory3.text.chat import prefix_ids
 from memory3.text.references import split
@@ -44,17 +43,17 @@ class Written:
 class MemoryWriter:
     """Writes memories of references. Thread-safe; weights are loaded by the first call and go with the object.
 
-    threads: of the products; more than one take cores from the decoder. provider: a name of
-    `edge_client.decoder.providers` that ONNX Runtime has. decoder: to which every pass gives way. Raises StorageError
-    (NO_WRITER) for a bundle that cannot write, and InvalidInput for the provider.
+    execution_providers: what runs it, and its embedder if none is given. threads: of the products; more than one take
+    cores from the decoder. decoder: to which every pass gives way. Raises StorageError (NO_WRITER) for a bundle that
+    cannot write.
     """
 
     def __init__(
         self,
         bundle: Bundle,
+        execution_providers: ExecutionProviders = CPU_ALONE,
         *,
         threads: int = 1,
-        provider: str = "cpu",
         embedder: Embedder | None = None,
         decoder: BatchingDecoder | None = None,
     ) -> None:
@@ -66,7 +65,7 @@ class MemoryWriter:
             )
         self.bundle, self._threads, self._path = bundle, threads, bundle.writer
         self._given, self._decoder = embedder, decoder
-        self._providers = provider_named(provider).execution_providers()
+        self._providers = execution_providers
         self._loading = threading.Lock()
         self._prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
 
@@ -114,7 +113,7 @@ class MemoryWriter:
     @cached_property
     def embedder(self) -> Embedder:
         """The bundle's, or the one that was given."""
-        return self._given or self.bundle.embedder(threads=self._threads)
+        return self._given or self.bundle.embedder(threads=self._threads, execution_providers=self._providers)
 
     @cached_property
     def _session(self) -> ort.InferenceSession:

@@ -2,7 +2,7 @@
 
     manifest.json             ids, shape, precision, licence; size and SHA-256 of every other file
     decoder.onnx(.data)       the decoder with memory slots, standard operators
-    decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
+    decoder.cpu.onnx          the same with the CPU_ALONE provider's own operators, over the same weights
     writer.onnx               writes memories on the device, over the same weights file
     embedder.onnx(.data), embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
@@ -30,7 +30,7 @@ from memory3.config import ModelConfig
 from memory3.digest import file_sha256
 from memory3.errors import CodecMismatch, CorruptFile, EmbedderMismatch, FormatMismatch, InvalidInput, MissingFile
 from memory3.runtime.answerability import PROBE_FILE, AnswerabilityProbe
-from memory3.runtime.embedder import CONFIG, CPU, Embedder, EmbedderConfig, ExecutionProviders
+from memory3.runtime.embedder import CONFIG, CPU_ALONE, Embedder, EmbedderConfig, ExecutionProviders
 from memory3.text.chat import ChatTemplate
 from memory3.text.refusal import Refusal
 from memory3.text.tokenizer import SpecialTokens, Tokenizer
@@ -211,7 +211,7 @@ class Bundle:
             return None
         return AnswerabilityProbe.load(self.folder / PROBE_FILE, self.config, self.manifest.model_id)
 
-    def embedder(self, *, threads: int = 1, execution_providers: ExecutionProviders = CPU) -> Embedder:
+    def embedder(self, *, threads: int = 1, execution_providers: ExecutionProviders = CPU_ALONE) -> Embedder:
         """A new embedder session."""
         return Embedder(self.folder, threads=threads, execution_providers=execution_providers)
 

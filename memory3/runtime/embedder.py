@@ -33,7 +33,7 @@ BATCH_TEXTS = 8
 """What a larger batch computes leaves a processor's cache."""
 ExecutionProviders = Sequence[tuple[str, Mapping[str, str]]]
 """ONNX Runtime's names of execution providers with their options, the preferred one first."""
-CPU: ExecutionProviders = (("CPUExecutionProvider", {}),)
+CPU_ALONE: ExecutionProviders = (("CPUExecutionProvider", {}),)
 _REMEDY = "export the embedder again (`memory-model export`)"
 
 
@@ -78,18 +78,20 @@ class Embedder:
     """Embeds texts. Thread-safe: the session is, and nothing else changes.
 
     folder: a bundle, or another folder with the three files. threads: intra-op threads; next to a decoder or many
-    requests more than one only contend. execution_providers: what runs it. Vectors of equal embedder_id can be
-    compared. Raises MissingFile, CorruptFile.
+    requests more than one only contend. execution_providers: what runs an embedder of float32; products of int8 have
+    kernels on the CPU alone. Vectors of equal embedder_id can be compared. Raises MissingFile, CorruptFile.
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 1, execution_providers: ExecutionProviders = CPU) -> None:
+    def __init__(
+        self, folder: str | Path, *, threads: int = 1, execution_providers: ExecutionProviders = CPU_ALONE
+    ) -> None:
         self.folder = Path(folder)
         for name in (MODEL, TOKENIZER, CONFIG):
             if not (self.folder / name).is_file():
                 raise MissingFile(f"no embedder in {self.folder}, {name} is missing: make it by `memory-model export`")
         self.config = config = EmbedderConfig.read(self.folder / CONFIG)
         self.dim, self.name, self.embedder_id = config.dim, config.name, config.embedder_id
-        self._session = self._open(threads, execution_providers)
+        self._session = self._open(threads, execution_providers if config.precision == "float32" else CPU_ALONE)
         self._inputs = {i.name for i in self._session.get_inputs()}
         self._output = self._choose_output()
         self._tokenizer = self._read_tokenizer()

@@ -93,7 +93,9 @@ def export(
         ),
     ] = PRECISION,
     embedder: Annotated[str | None, typer.Option(help="minilm or a folder; default: the model folder's.")] = None,
-    embedder_precision: Annotated[str, typer.Option(help="int8: smaller, twice as fast; or float32.")] = "int8",
+    embedder_precision: Annotated[
+        str, typer.Option(help="int8: smaller, twice as fast; or float32, for a GPU.")
+    ] = "int8",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[
         str | None, typer.Option(help='JSONL of questions for int4 calibration, "" for none; default: the model\'s.')

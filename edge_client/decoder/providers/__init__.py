@@ -23,8 +23,10 @@ from edge_client.decoder.providers.cuda import CudaProvider
 from edge_client.decoder.providers.provider import OpenOptions, Provider, Threads
 from edge_client.decoder.providers.tensorrt import TensorrtProvider
 from edge_client.decoder.providers.torch import TorchProvider
+from edge_client.errors import ProviderError
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.runtime.backend import DecoderBackend
+from memory3.runtime.embedder import ExecutionProviders
 
 AUTO = "auto"
 PROVIDERS: dict[str, Provider] = {
@@ -40,16 +42,23 @@ def provider_names() -> tuple[str, ...]:
     return (AUTO, *sorted(PROVIDERS))
 
 
-def provider_named(name: str) -> Provider:
-    """A row of the table; raises InvalidInput for a name that has none."""
-    check_name(name)
-    return PROVIDERS[name]
-
-
 def check_name(name: str) -> None:
     """Raise InvalidInput for a provider that does not exist; `auto` is one."""
     if name not in provider_names():
         raise InvalidInput(f"provider must be one of {', '.join(provider_names())}, not {name!r}")
+
+
+def execution_providers(provider: str) -> ExecutionProviders:
+    """What runs embedder and memory writer where a decoder runs, or would run, on this provider.
+
+    For "auto" it is the first of the table that nothing is missing for. Raises InvalidInput, ProviderError.
+    """
+    check_name(provider)
+    rows = [each for each in PROVIDERS.values() if (each.automatic if provider == AUTO else each.name == provider)]
+    for row in rows:
+        if not row.missing():
+            return row.execution_providers()
+    raise ProviderError(f"provider {provider}: {rows[0].missing()}", reason="NOT_INSTALLED")
 
 
 def open_decoder(

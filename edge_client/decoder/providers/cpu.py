@@ -9,9 +9,6 @@ from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
 from edge_client.decoder.runtime import cache_folder
 from edge_client.decoder.threads import THREADS, fastest
 from memory3.runtime.cache_layout import fused_path
-from memory3.runtime.embedder import ExecutionProviders
-
-CHAIN: ExecutionProviders = [("CPUExecutionProvider", {})]
 
 
 class CpuProvider(OnnxProvider):
@@ -24,10 +21,6 @@ class CpuProvider(OnnxProvider):
         """Nothing is ever missing."""
         return ""
 
-    def execution_providers(self) -> ExecutionProviders:
-        """The CPU alone."""
-        return CHAIN
-
     def load_measured(self, decoder: Path, options: OpenOptions) -> DecoderGraph:
         """See `OnnxProvider.load_measured`; measured at the first load of a file."""
         file = cache_folder(decoder) / THREADS
@@ -35,7 +28,7 @@ class CpuProvider(OnnxProvider):
 
     def load(self, decoder: Path, options: OpenOptions, threads: int) -> DecoderGraph:
         """See `OnnxProvider.load`."""
-        return self.opened(graph_path(decoder), CHAIN, threads)
+        return self.opened(graph_path(decoder), self.execution_providers(), threads)
 
 
 def graph_path(decoder: Path) -> Path:

@@ -7,13 +7,12 @@ follow ONNX Runtime's documentation and source.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from functools import cache
 
-from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.kv import CUDA
-from edge_client.decoder.providers import cpu, nvidia
-from edge_client.decoder.providers.provider import OnnxProvider, OpenOptions
-from memory3.runtime.embedder import ExecutionProviders
+from edge_client.decoder.providers import nvidia
+from edge_client.decoder.providers.provider import OnnxProvider
+from memory3.runtime.embedder import CPU_ALONE, ExecutionProviders
 from memory3.runtime.onnx_runtime import ort
 
 OPTIONS: Mapping[str, str] = {
@@ -22,7 +21,6 @@ OPTIONS: Mapping[str, str] = {
     "cudnn_conv_algo_search": "HEURISTIC",
     "use_tf32": "0",  # float32 products as on the CPU, with which logits are compared
 }
-CHAIN: ExecutionProviders = [(CUDA.provider, OPTIONS), *cpu.CHAIN]
 
 
 class CudaProvider(OnnxProvider):
@@ -42,16 +40,13 @@ class CudaProvider(OnnxProvider):
         return nvidia.gpu() is not None
 
     def execution_providers(self) -> ExecutionProviders:
-        """CUDA, then the CPU."""
-        return CHAIN
-
-    def load(self, decoder: Path, options: OpenOptions, threads: int) -> DecoderGraph:
-        """See `OnnxProvider.load`."""
-        preload_libraries()
-        return super().load(decoder, options, threads)
+        """See `chain`."""
+        return chain()
 
 
-def preload_libraries() -> None:
-    """Load CUDA's libraries from PyPI's wheels, where those are installed."""
+@cache
+def chain() -> ExecutionProviders:
+    """CUDA, then the CPU for operators that CUDA lacks. Loads CUDA's libraries of PyPI's wheels, where installed."""
     if hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
+    return [(CUDA.provider, OPTIONS), *CPU_ALONE]

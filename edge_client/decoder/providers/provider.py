@@ -12,9 +12,9 @@ from edge_client.decoder.kv import CONTEXT, CPU, PARALLEL, Device
 from edge_client.decoder.process_memory import in_huge_pages
 from edge_client.decoder.runtime import open_session, session_options
 from edge_client.errors import ProviderError
-from memory3.errors import InvalidInput, MissingFile
+from memory3.errors import MissingFile
 from memory3.runtime.backend import DecoderBackend
-from memory3.runtime.embedder import ExecutionProviders
+from memory3.runtime.embedder import CPU_ALONE, ExecutionProviders
 
 Threads = int | Literal["auto"]
 
@@ -68,18 +68,14 @@ class Provider(ABC):
         return False
 
     def execution_providers(self) -> ExecutionProviders:
-        """ONNX Runtime's providers for the embedder and the memory writer; raises InvalidInput where there are none."""
-        raise InvalidInput(f"provider {self.name} runs only the decoder: choose another for the embedder or the writer")
+        """ONNX Runtime's, which run the embedder and the memory writer beside this provider's decoder: the CPU's."""
+        return CPU_ALONE
 
 
 class OnnxProvider(Provider):
     """An execution provider of ONNX Runtime. device: where caches lie."""
 
     device: ClassVar[Device] = CPU
-
-    @abstractmethod
-    def execution_providers(self) -> ExecutionProviders:
-        """See `Provider.execution_providers`; the first one is this provider's."""
 
     def open(self, decoder: Path, options: OpenOptions) -> DecoderBackend:
         """See `Provider.open`."""

@@ -59,7 +59,7 @@ class TensorrtProvider(OnnxProvider):
 
     def execution_providers(self) -> ExecutionProviders:
         """CUDA's: an engine is built for the decoder alone."""
-        return cuda.CHAIN
+        return cuda.chain()
 
     def load(self, decoder: Path, options: OpenOptions, threads: int) -> DecoderGraph:
         """See `OnnxProvider.load`; a broken engine is built anew. Raises ProviderError (NOT_BUILT) for `auto`."""
@@ -67,8 +67,7 @@ class TensorrtProvider(OnnxProvider):
         if engines is None or (options.automatic and not engines.ready):
             why = "no engine was built for this GPU: run `edge-client build`" if engines else "needs a bundle"
             raise ProviderError(f"provider {self.name}: {why}", reason="NOT_BUILT")
-        cuda.preload_libraries()
-        built, chain = engines.ready, [(EXECUTION_PROVIDER, engines.options()), *cuda.CHAIN]
+        built, chain = engines.ready, [(EXECUTION_PROVIDER, engines.options()), *cuda.chain()]
         try:
             return self._with_engine(decoder, chain, threads, engines)
         except ProviderError as error:

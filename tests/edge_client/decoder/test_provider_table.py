@@ -4,14 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from edge_client import EdgeModel
 from edge_client.cli.doctor import device_checks
 from edge_client.cli.verify import compared
-from edge_client.decoder.providers import PROVIDERS, open_decoder, provider_names
+from edge_client.decoder.providers import PROVIDERS, execution_providers, open_decoder, provider_names
 from edge_client.decoder.providers.cpu import CpuProvider
-from edge_client.local.writer import MemoryWriter
+from edge_client.errors import ProviderError
 from edge_client.settings import EdgeSettings
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
+from memory3.runtime.embedder import CPU_ALONE
 
 
 class ExampleProvider(CpuProvider):
@@ -41,14 +43,25 @@ def test_a_row_of_the_table_is_a_setting_and_is_checked_and_verified(example: Ex
     assert all(row.error is not None and row.error <= example.tolerance for row in rows)
 
 
-@pytest.mark.usefixtures("example")
-def test_writer_and_embedder_run_on_a_provider_of_the_runtime(tiny: Bundle) -> None:
-    chain = PROVIDERS["example"].execution_providers()
-    embedder = tiny.embedder(execution_providers=chain)
-    written = MemoryWriter(tiny, provider="example", embedder=embedder).write(["Oslo is a town."])
-    assert len(written.payloads) == len(written.vectors) == 1
-    with pytest.raises(InvalidInput, match="torch runs only the decoder"):
-        MemoryWriter(tiny, provider="torch")
+def test_embedder_and_writer_run_where_the_decoder_does(
+    example: ExampleProvider, tiny: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Beside the CPU, the runtime's wheels have one of remote models, which takes no operator of theirs.
+    monkeypatch.setattr(example, "execution_providers", lambda: [("AzureExecutionProvider", {}), *CPU_ALONE])
+    with EdgeModel.open(tiny.folder, provider="example", threads=1, offline=True) as model:
+        engine = model.engine
+        assert len(engine.writer.write(["Oslo is a town."]).payloads) == 1
+        for session in (engine.recaller.embedder._session, engine.writer._session):
+            assert session.get_providers()[0] == "AzureExecutionProvider"
+
+
+def test_what_is_missing_for_a_named_provider_is_said_and_auto_passes_it_over(
+    example: ExampleProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(example, "missing", lambda: "no such device")
+    with pytest.raises(ProviderError, match="provider example: no such device"):
+        execution_providers("example")
+    assert execution_providers("auto")[-1] == CPU_ALONE[-1]
 
 
 def test_every_provider_is_a_file_named_like_its_row() -> None:

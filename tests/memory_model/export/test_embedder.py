@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
-from memory3.runtime.embedder import Embedder
+from memory3.runtime.embedder import CPU_ALONE, Embedder
 from memory_model.export.embedder import encoder_graph, export_embedder
 from memory_model.models.encoder import read_encoder
 from tests.memory_model.encoder_folders import TEXTS, bert, expected, save, say_pooling, unigram_tokenizer, xlm_r
@@ -83,6 +83,15 @@ def test_int8_is_near_float32_in_any_company(make: object, tmp_path: Path) -> No
     assert (exact.embed(TEXTS) * vectors).sum(axis=1).min() > 0.99  # 7 bits of weights of 32 inputs: 1e-3 to 1e-2
     np.testing.assert_allclose(vectors, np.concatenate([rounded.embed([text]) for text in TEXTS]), atol=TOLERANCE)
     assert rounded.config.precision == "int8"
+
+
+def test_an_embedder_of_int8_stays_on_the_cpu(tmp_path: Path) -> None:
+    chain = [("AzureExecutionProvider", {}), *CPU_ALONE]
+    used = []
+    for precision in ("float32", "int8"):
+        export_embedder(save(bert(), tmp_path / "tiny", pooling="mean"), tmp_path / precision, precision)
+        used.append(Embedder(tmp_path / precision, execution_providers=chain)._session.get_providers())
+    assert used == [["AzureExecutionProvider", "CPUExecutionProvider"], ["CPUExecutionProvider"]]
 
 
 def published_onnx(source: Path, folder: Path, output: str) -> Path:
