@@ -65,6 +65,30 @@ def test_each_note_and_comment_of_word_is_a_line_of_its_own_kind(tmp_path: Path)
     assert found[2:] == ["Endnote: See the lease.", "Comment: why", "Comment: ask"]
 
 
+def test_a_text_box_of_word_follows_the_whole_paragraph_that_it_is_anchored_in(tmp_path: Path) -> None:
+    def box(*texts: str) -> str:
+        inside = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in texts)
+        return f"<w:txbxContent>{inside}</w:txbxContent>"
+
+    def shape(*texts: str) -> str:
+        choice = f"<mc:Choice><wps:wsp><wps:txbx>{box(*texts)}</wps:txbx></wps:wsp></mc:Choice>"
+        fallback = f"<mc:Fallback><w:pict>{box(*texts)}</w:pict></mc:Fallback>"
+        return f"<mc:AlternateContent>{choice}{fallback}</mc:AlternateContent>"
+
+    file = office_files.write_docx(tmp_path / "a.docx", "Rent: 700", "Fee: 3", header1="Lease")
+    names = " ".join(f'xmlns:{name}="{name}"' for name in ("mc", "wps"))
+    rewrite(file, "(?<=<w:p><w:r>)(?=<w:t[^>]*>[RL])", shape("Call Ida", "or Ole") + shape("at noon"))
+    rewrite(file, "(?<=<w:document)|(?<=<w:part)", f" {names}")
+    assert read(file).text.split("\n\n") == [
+        "Rent: 700",
+        "Call Ida",
+        "or Ole",
+        "at noon",
+        "Fee: 3",
+        "Header: Lease\nCall Ida\nor Ole\nat noon",
+    ]
+
+
 @pytest.mark.parametrize("folder", ["word", "ppt"])
 def test_charts_and_diagrams_of_word_and_powerpoint_have_their_words_and_values(folder: str, tmp_path: Path) -> None:
     def points(code: str, *values: str) -> str:

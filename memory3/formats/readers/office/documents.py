@@ -183,6 +183,7 @@ def _number(name: str) -> int:
 def _part_text(xml: bytes) -> str:
     """The words of a part; the field of a slide's or a page's number does not count."""
     paragraphs: list[str] = []
+    xml = rewriting.boxes_after(xml.decode("latin-1")).encode("latin-1")  # whose names are ASCII in any encoding
     for element in ElementTree.fromstring(xml).iter():
         if tag_of(element) in _PARAGRAPHS:
             runs = [_CHARACTERS.get(tag_of(run), run.text or "") for run in element.iter() if tag_of(run) in _RUNS]

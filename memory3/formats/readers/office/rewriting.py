@@ -2,7 +2,7 @@
 
 It drops the entities of Word files, and escapes only some of what means something in Markdown: `&amp;`, `__init__` and
 `[x](y)` would be lost. So such a sign is another character on the way, to which neither gives a meaning. Tabs and
-hyphens that are elements become characters, and pictures of slides their descriptions.
+hyphens that are elements become characters, pictures of slides their descriptions, and text boxes paragraphs.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
     ".pptx": ((re.compile(r"<a:rPr\b[^>]*?(/?)>"), r"<a:rPr\1>"), (_PICTURE, _described)),
 }
 """By suffix, what the converter drops, has twice, shows as signs or cannot read, and what is in its place."""
+_BOXED = re.compile(r"<(?P<end>/)?(?P<name>w:p|w:txbxContent|mc:Fallback)\b[^>]*(?<!/)>")
 _NOTES = ("word/footnotes.xml", "word/endnotes.xml")
 """Read by `documents`: the converter leaves out the first footnote of most files, and all endnotes."""
 _LINKS, _WORD_MAIN = "_rels/.rels", "word/document.xml"
@@ -92,6 +93,29 @@ def _links_of(part: str) -> str:
     return f"{folder}/_rels/{name}.rels"
 
 
+def boxes_after(xml: str) -> str:
+    """A part of a Word file whose text boxes follow the paragraphs that they are anchored in.
+
+    The converter reads a box in place of its paragraph. A fallback has the box again, for older programs.
+    """
+    kept: list[tuple[str, str]] = [("", "")]  # of each open element, outermost first: its XML and its boxes
+    at = 0
+    for edge in _BOXED.finditer(xml):
+        inside, boxes = kept.pop()
+        inside += xml[at : edge.start()]
+        at = edge.end()
+        if not edge["end"]:
+            kept += [(inside, boxes), (edge[0] if edge["name"] == "w:p" else "", "")]
+            continue
+        outer, others = kept.pop()
+        if edge["name"] == "w:p":
+            outer += f"{inside}{edge[0]}{boxes}"
+        elif edge["name"] == "w:txbxContent":
+            others += inside + boxes
+        kept.append((outer, others))
+    return kept[0][0] + xml[at:]
+
+
 def hide_rest(markdown: str, suffix: str) -> str:
     """Markdown of sheets and old slides, which has no emphasis and no links, so that its signs stand for themselves."""
     return markdown if suffix in (*_ZIPPED, ".rtf") else markdown.translate(_NEVER_ESCAPED)
@@ -111,6 +135,8 @@ def _hidden_in_xml(part: bytes, suffix: str) -> bytes:
         return part
     for pattern, instead in _REWRITTEN.get(suffix, ()):
         xml = pattern.sub(instead, xml)
+    if suffix == ".docx":
+        xml = boxes_after(xml)
     return _XML.sub(hidden, xml).encode()
 
 
