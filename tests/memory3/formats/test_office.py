@@ -473,6 +473,20 @@ def test_signs_of_every_kind_of_file_are_kept(tmp_path: Path) -> None:
     assert found["a.rtf"] == f"one {SIGNS} ─ 5"
 
 
+def test_numbers_and_signs_that_are_typed_before_a_line_are_kept(tmp_path: Path) -> None:
+    typed = ["2031. A year", "7. Rent", "2) Deposit", "- minus", "+ plus", "* * star"]
+    rtf = tmp_path / "a.rtf"
+    rtf.write_text(r"{\rtf1\ansi T\par " + r"\par ".join(typed) + r"\par}")
+    files = (
+        office_files.write_docx(tmp_path / "a.docx", *typed),
+        office_files.write_pptx(tmp_path / "a.pptx", ("T", "\n".join(typed), "")),
+        office97_files.write_ppt(tmp_path / "a.ppt", "T", "\r".join(typed)),
+        rtf,
+    )
+    for file in files:
+        assert [line for line in read(file).text.split("\n") if line in typed] == typed, file.name
+
+
 def test_marks_of_word_are_no_text_and_its_references_are_characters(tmp_path: Path) -> None:
     bold, plain = ("<w:r>{}<w:t>{}</w:t></w:r>".format(*run) for run in (("<w:rPr><w:b/></w:rPr>", "Rent:"), ("", "7")))
     exact = "<w:r><w:t><![CDATA[ a & <b>]]> &#8211; &#x20AC;5 &#95;c&#95; &amp;lt;</w:t></w:r>"

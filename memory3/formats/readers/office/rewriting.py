@@ -21,8 +21,10 @@ _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF
 """The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
 SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
 _NEVER_ESCAPED = {ord(sign): _HIDDEN[ord(sign)] for sign in "_[]"}
-_ZIPPED = {".docx": _HIDDEN, ".pptx": _NEVER_ESCAPED}
-"""By suffix of kinds with emphasis and links, the signs that the converter drops or does not escape."""
+_NO_ITEM = re.compile(r"^[ \t]*(?:\d+\)|\*)(?=[ \t])", re.MULTILINE)
+"""How a typed line begins that Markdown takes for an item; the converter has `1.` and `-` for items."""
+_ZIPPED = (".docx", ".pptx")
+"""Kinds in which all signs are hidden: the converter drops some, and numbers anew what looks like an item."""
 _PICTURE = re.compile(r"<p:pic\b.*?</p:pic>", re.DOTALL)
 _DESCRIPTION = re.compile(r'<p:cNvPr\b[^>]*\bdescr="([^"]+)"')
 _PLACE = re.compile(r"<p:spPr\b.*</p:spPr>", re.DOTALL)
@@ -117,17 +119,22 @@ def boxes_after(xml: str) -> str:
 
 
 def hide_rest(markdown: str, suffix: str) -> str:
-    """Markdown of sheets and old slides, which has no emphasis and no links, so that its signs stand for themselves."""
-    return markdown if suffix in (*_ZIPPED, ".rtf") else markdown.translate(_NEVER_ESCAPED)
+    """Markdown in which the signs that the converter does not escape stand for themselves.
+
+    That of sheets and old slides has no emphasis and no links.
+    """
+    if suffix in _ZIPPED:
+        return markdown
+    markdown = _NO_ITEM.sub(lambda found: found[0].translate(_HIDDEN), markdown)
+    return markdown if suffix == ".rtf" else markdown.translate(_NEVER_ESCAPED)
 
 
 def _hidden_in_xml(part: bytes, suffix: str) -> bytes:
     """With characters for entities; a part in another encoding than UTF-8 stays as it is."""
-    signs = _ZIPPED[suffix]
 
     def hidden(found: re.Match[str]) -> str:
         text = html.unescape(found["text"] or "") if found["exact"] is None else found["exact"]
-        return html.escape(text.translate(signs), quote=False) if text else found[0]
+        return html.escape(text.translate(_HIDDEN), quote=False) if text else found[0]
 
     try:
         xml = part.decode()
