@@ -150,6 +150,15 @@ def test_excel_has_a_line_for_each_row_of_each_sheet(tmp_path: Path) -> None:
         ("-0.2", "[Red]0", "0"),
         ("11.666666666666666", "0.##", "11.67"),
         ("1234567", "#,##0,", "1,235"),
+        ("0.385416666666667", "h:mm", "9:15"),
+        ("0.75", "[$-409]hh:mm:ss AM/PM;@", "06:00:00 PM"),
+        ("0", "h:mm AM/PM", "12:00 AM"),
+        ("1.260416666666667", "[h]:mm", "30:15"),
+        ("0.0007", "mm:ss.0", "01:00.4"),
+        ("0.25", 'h" h "mm" min"', "6 h 00 min"),
+        ("44000.5", "h:mm", ""),
+        ("44000.5", "d/m/yy h:mm", ""),
+        ("5", "mmm", ""),
         ("44000", "dd/mm/yyyy", ""),
         ("0.5", "# ?/?", ""),
         ("3", "General", ""),
@@ -163,14 +172,20 @@ def test_a_number_is_shown_in_its_format_and_left_alone_in_one_that_is_not_of_nu
 
 
 def test_numbers_of_excel_are_read_as_people_see_them(tmp_path: Path) -> None:
-    file = office_files.write_xlsx(tmp_path / "a.xlsx", {"S": [("Tax", "Fee"), (0.125, 7)]})
-    formats = '<numFmts><numFmt numFmtId="164" formatCode="0&quot; kg&quot;"/></numFmts>'
-    styles = '<cellXfs><xf numFmtId="0"/><xf numFmtId="10"/><xf numFmtId="164"/></cellXfs>'
+    file = office_files.write_xlsx(
+        tmp_path / "a.xlsx", {"S": [("Tax", "Fee", "Opens", "Ends"), (0.125, 7, 0.375, 0.75)]}
+    )
+    formats = '<numFmts><numFmt numFmtId="164" formatCode="0&quot; kg&quot;"/>'
+    formats += '<numFmt numFmtId="165" formatCode="[Blue]h:mm"/></numFmts>'
+    styles = "".join(f'<xf numFmtId="{number}"/>' for number in (0, 10, 164, 20, 165))
     rewrite(file, "<c><v>0.125</v>", '<c s="1"><f>1/8</f><v>0.125</v>')
     rewrite(file, "<c><v>7</v>", '<c t="n" s="2"><v>7</v>')
+    rewrite(file, "<c><v>0.375</v>", '<c s="3"><v>0.375</v>')
+    rewrite(file, "<c><v>0.75</v>", '<c s="4"><v>0.75</v>')
     with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr("xl/styles.xml", f"<styleSheet>{formats}{styles}</styleSheet>")
-    assert read(file).text == "S.\n\nTax: 12.50%; Fee: 7 kg"
+        archive.writestr("xl/styles.xml", f"<styleSheet>{formats}<cellXfs>{styles}</cellXfs></styleSheet>")
+    values = ("Fee: 7 kg", "Opens: 9:00", "Ends: 18:00:00")
+    assert read(file).text.split("\n")[2:] == [f"Tax: 12.50%; {value}" for value in values]
 
 
 def test_powerpoint_has_its_titles_text_and_speaker_notes(tmp_path: Path) -> None:

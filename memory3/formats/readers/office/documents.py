@@ -63,6 +63,8 @@ _NOTES = ("Footnote", "Endnote", "Comment")
 _PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
 _EMBEDDED = re.compile(r"(word|ppt|xl)/embeddings/.", re.IGNORECASE)
 _BINARY_COMMENTS = re.compile(r"xl/comments\d*\.bin")
+_NO_DAY = re.compile(r"(?<=\| )1899-12-3[01] (?=\d\d:)")
+"""Before a time of day in a sheet."""
 _MIDNIGHT = re.compile(r"(?<=\d{4}-\d\d-\d\d) 00:00:00\b")
 _FOOTNOTE = re.compile(r"\[\^\w+\](?!:)")
 _SHEETS = (".xlsx", ".xlsb", ".ods", ".xls", ".xlt")
@@ -130,12 +132,12 @@ def _converted(source: Path, suffix: str, mime: str | None, form: str) -> tuple[
 
 
 def _plain(markdown: str) -> str:
-    """Markdown without the times of dates and the marks of footnotes; the notes themselves stay.
+    """Markdown without midnight after dates, the day of times and the marks of footnotes; the notes themselves stay.
 
     Empty rows go, because the parser takes seconds for those of a sheet whose last cell is far below the others.
     """
     markdown = _EMPTY_ROW.sub("", markdown)
-    markdown = _FOOTNOTE.sub("", _MIDNIGHT.sub("", markdown))
+    markdown = _FOOTNOTE.sub("", _MIDNIGHT.sub("", _NO_DAY.sub("", markdown)))
     return re.sub(r"^\[\^\w+\]:[ \t]*\n?[ \t]*", "\n", markdown, flags=re.MULTILINE).replace("&#32;", " ")
 
 

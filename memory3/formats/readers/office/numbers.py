@@ -1,6 +1,7 @@
 """Numbers as people see them in Excel: 0.125 of the format `0.0%` is 12.5%. Formats: ECMA-376, part 1, 18.8.30 and 31.
 
-The converter of `office` gives the stored number of a cell, but reads dates by their format.
+The converter of `office` gives the stored number of a cell, but reads dates by their format; times of day are the first
+of its days to it, 1899-12-31.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _STYLES = "xl/styles.xml"
 _SHEET = re.compile(r"xl/worksheets/[^/]+\.xml")
 _BUILT_IN = {1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 9: "0%", 10: "0.00%"}
 _BUILT_IN |= dict.fromkeys((37, 38), "#,##0;(#,##0)") | dict.fromkeys((39, 40), "#,##0.00;(#,##0.00)")
+_BUILT_IN |= {18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss"}
+_BUILT_IN |= {45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss.0"}
 _CELL = re.compile(
     r'<c\b(?P<head>[^>]*\bs="(?P<style>\d+)"[^>]*)>'
     r"(?:<f\b[^>]*/>|<f\b[^>]*>[^<]*</f>)?<v>(?P<value>[^<]*)</v></c>"
@@ -28,6 +31,12 @@ _PART = re.compile(
     r'"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|_.|\*.|\[\$(?P<currency>[^\]-]*)[^\]]*\]|\[(?:Color ?\d+|[A-Z][a-z]+)\]'
     r"|(?P<digits>[0#?][0#?,]*(?:\.[0#?]*)?|\.[0#?]+)|(?P<sign>[$€£¥+():%' -])|(?P<other>.)"
 )
+_TIME_PART = re.compile(
+    r"(?P<unit>\[(?P<total>h+|m+|s+)\]|h+|m+|s+)(?P<fraction>\.0+)?|(?P<half>AM/PM)"
+    r'|"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|\[\$[^\]]*\]|(?P<sign>[:. ])|(?P<other>.)',
+    re.IGNORECASE,
+)
+_UNITS_MS = {"h": 3_600_000, "m": 60_000, "s": 1000}
 _MOST = Decimal(10) ** 15
 """Above it, Excel shows no digits either."""
 
@@ -59,7 +68,7 @@ def _formats(styles: bytes) -> dict[str, str]:
     }
     styled = next((part for part in root if tag_of(part) == "cellXfs"), ())
     found = ((str(n), codes.get(int(attribute_of(one, "numFmtId") or 0), "")) for n, one in enumerate(styled))
-    return {style: code for style, code in found if shown_number("1", code)}
+    return {style: code for style, code in found if shown_number("1", code) or shown_number("0.5", code)}
 
 
 def _with_texts(sheet: bytes, formats: Mapping[str, str]) -> bytes:
@@ -76,7 +85,7 @@ def _with_texts(sheet: bytes, formats: Mapping[str, str]) -> bytes:
 
 
 def shown_number(stored: str, code: str) -> str:
-    """A number in a format; empty where the format is no plain one of numbers, such as one of dates or fractions."""
+    """A number in a format; empty where the format is no plain one of numbers or times, such as one of dates."""
     try:
         value = Decimal(stored)
     except ArithmeticError:
@@ -87,6 +96,8 @@ def shown_number(stored: str, code: str) -> str:
     number = 2 if value == 0 and len(sections) > 2 else 1 if value < 0 and len(sections) > 1 else 0
     if number >= len(sections):
         return ""
+    if time := _time(value, sections[number]):
+        return time
     before, digits, after, percent = "", "", "", 0
     for part in _PART.finditer(sections[number]):
         if part["other"] or (digits and part["digits"]):
@@ -100,6 +111,31 @@ def shown_number(stored: str, code: str) -> str:
     shown = _digits(abs(value).scaleb(2 * percent), digits)
     minus = "-" if value < 0 and number == 0 and shown.strip("0.,") else ""
     return " ".join(f"{minus}{before}{shown}{after}".split())
+
+
+def _time(days: Decimal, section: str) -> str:
+    """A time of day, or a duration in a format of hours beyond 24; empty in a format of dates or of other numbers."""
+    parts = list(_TIME_PART.finditer(section))
+    units = {part["unit"].strip("[")[0].lower() for part in parts if part["unit"]}
+    if any(part["other"] for part in parts) or not units & {"h", "s"}:
+        return ""
+    if days < 0 or (days >= 1 and not any(part["total"] for part in parts)):
+        return ""
+    ms = int((days * 24 * _UNITS_MS["h"]).to_integral_value())
+    hour, of_half = ms // _UNITS_MS["h"], any(part["half"] for part in parts)
+    shown = ""
+    for part in parts:
+        if part["unit"]:
+            unit = part["unit"].strip("[")[0].lower()
+            number = ms // _UNITS_MS[unit] % (60 if unit != "h" else 12 if of_half else 24)
+            number = ms // _UNITS_MS[unit] if part["total"] else number or 12 * (unit == "h" and of_half)
+            shown += f"{number:0{min(2, len(part['unit'].strip('[]')))}}"
+            shown += f".{ms % 1000:03}"[: len(part["fraction"] or "")]
+        elif part["half"]:
+            shown += "PM" if hour % 24 >= 12 else "AM"
+        else:
+            shown += part["quoted"] or part["escaped"] or part["sign"] or ""
+    return " ".join(shown.split())
 
 
 def _digits(value: Decimal, digits: str) -> str:
