@@ -523,17 +523,21 @@ def test_emphasis_in_tables_of_word_leaves_no_signs(tmp_path: Path) -> None:
     assert read(file).text == "Boat: Bero; Berth: 19"
 
 
-def test_tabs_hyphens_and_raised_text_of_word_stay_and_what_was_moved_is_there_once(tmp_path: Path) -> None:
+def test_tabs_hyphens_breaks_and_raised_text_of_word_stay_and_what_was_moved_is_there_once(tmp_path: Path) -> None:
     def run(text: str, properties: str = "") -> str:
         return f"<w:r><w:rPr>{properties}</w:rPr><w:t>{text}</w:t></w:r>"
 
     tabs = '<w:pPr><w:tabs><w:tab w:val="right" w:pos="9000"/></w:tabs></w:pPr>'
     line = "<w:r><w:t>Rent</w:t><w:tab/><w:t>950</w:t><w:noBreakHyphen/><w:t>A</w:t><w:cr/><w:t>net</w:t></w:r>"
     area = run("7 m") + run("2", '<w:vertAlign w:val="superscript"/>') + run("old", "<w:strike/><w:u/>")
+    breaks = "".join(f'<w:br w:type="{kind}"/><w:t>{kind}</w:t>' for kind in ("page", "column", "textWrapping"))
+    breaks = f"<w:r><w:t>Last</w:t>{breaks}</w:r>"
     moved = f'<w:moveFrom w:id="1">{run("Dogs")}</w:moveFrom>{run("No ")}<w:moveTo w:id="2">{run("Dogs")}</w:moveTo>'
     file = office_files.write_docx(tmp_path / "a.docx", "_", footer1="_")
-    rewrite(file, "<w:p>.*</w:p>", "".join(f"<w:p>{part}</w:p>" for part in (tabs + line, area, moved)))
-    assert read(file).text.startswith("Rent 950-A net\n\n7 m2old\n\nNo Dogs\n\nFooter: Rent 950-A net\n")
+    rewrite(file, "<w:p>.*</w:p>", "".join(f"<w:p>{part}</w:p>" for part in (tabs + line, area, breaks, moved)))
+    assert read(file).text.startswith(
+        "Rent 950-A net\n\n7 m2old\n\nLast page column textWrapping\n\nNo Dogs\n\nFooter: Rent 950-A net\n"
+    )
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused_and_not_unpacked(

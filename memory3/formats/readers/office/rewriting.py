@@ -43,6 +43,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
     ".docx": (
         (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
         (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
+        (re.compile(r"<w:br\b[^>]*/>"), "<w:br/>"),
         (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
         (re.compile(r"<w:(?:vertAlign|d?strike|u|b|i)\b[^>]*/>"), ""),
     ),
