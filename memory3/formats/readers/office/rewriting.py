@@ -47,7 +47,12 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
         (re.compile(r"<w:(?:vertAlign|d?strike|u|b|i)\b[^>]*/>"), ""),
     ),
-    ".pptx": ((re.compile(r"<a:rPr\b[^>]*?(/?)>"), r"<a:rPr\1>"), (_PICTURE, _described)),
+    ".pptx": (
+        (re.compile(r"(?:<a:rPr\b[^>]*/>|<a:rPr\b.*?</a:rPr>)\s*(?=<a:t\b)", re.DOTALL), ""),
+        (re.compile(r'<a:fld\b(?![^>]*type="slidenum")[^>]*>(.*?)</a:fld>', re.DOTALL), r"<a:r>\1</a:r>"),
+        (re.compile(r"</a:t>\s*</a:r>\s*(?:<a:r>\s*<a:t\s*/>\s*</a:r>\s*)*<a:r>\s*<a:t>"), ""),
+        (_PICTURE, _described),
+    ),
 }
 """By suffix, what the converter drops, has twice, shows as signs or cannot read, and what is in its place."""
 _BOXED = re.compile(r"<(?P<end>/)?(?P<name>w:p|w:txbxContent|mc:Fallback)\b[^>]*(?<!/)>")
@@ -61,6 +66,8 @@ _XML = re.compile(
     re.DOTALL,
 )
 _RTF_EMPHASIS = re.compile(rb"(?<!\\)\\(b|i|strike)1?(?![a-z\d-])")
+_RTF_GROUP_END = re.compile(rb"(?<!\\)\}(?=[\r\n]*(?:[^\\{}\s]|\\['u]))")
+"""Before text, where the converter has a space that is not there; it has none before another group."""
 _RTF_SIGN = re.compile(rb"(?<![\x80-\xff])(\\(?:u-?\d+ ?)?)?([_\[\]])")
 
 
@@ -69,6 +76,7 @@ def hide(data: bytes, suffix: str) -> bytes:
     if suffix == ".rtf":
         if b"\\bin" in data:  # whose length must not change
             return data
+        data = _RTF_GROUP_END.sub(b"}{}", data)
         return _RTF_SIGN.sub(_hidden_in_rtf, _RTF_EMPHASIS.sub(rb"\\\g<1>0", data))
     if suffix not in _ZIPPED or not zipfile.is_zipfile(io.BytesIO(data)):
         return data
