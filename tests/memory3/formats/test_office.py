@@ -492,15 +492,15 @@ def test_words_and_numbers_of_several_runs_stay_in_one_piece(tmp_path: Path) -> 
     def run(text: str, fill: str = "", kind: str = "r") -> str:
         return f"<a:{kind}><a:rPr b='1'>{fill}</a:rPr><a:t>{text}</a:t></a:{kind.split()[0]}>"
 
-    runs = (
-        "<a:r><a:t>Kiru</a:t></a:r>" + run("na has 12", "<a:latin/>") + "<a:r><a:rPr/><a:t/></a:r>" + run("34, since ")
-    )
+    line = run("line") + "<a:br><a:rPr><a:latin/></a:rPr></a:br>" + run("two", "<a:latin/>") + "<a:br><a:rPr/></a:br>"
+    empty = "<a:r><a:rPr/><a:t/></a:r>"
+    runs = f"{line}<a:r><a:t>Kiru</a:t></a:r>{run('na has 12', '<a:latin/>')}{empty}{run('34, since ')}"
     slide = office_files.write_pptx(tmp_path / "a.pptx", ("T", "_", ""))
     rewrite(slide, "<a:r><a:t>_</a:t></a:r>", runs + run("2031", kind="fld type='datetime1'"))
     rtf = tmp_path / "a.rtf"
     rtf.write_text(r"{\rtf1\ansi {Kiru}na {\b has} 12{\i 3}4, {\cf1 since }2031\par}")
-    for file in (slide, rtf):
-        assert read(file).text == "Kiruna has 1234, since 2031"
+    assert read(slide).text == "line two Kiruna has 1234, since 2031"
+    assert read(rtf).text == "Kiruna has 1234, since 2031"
 
 
 def test_numbers_and_signs_that_are_typed_before_a_line_are_kept(tmp_path: Path) -> None:

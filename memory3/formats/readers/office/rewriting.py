@@ -48,7 +48,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (re.compile(r"<w:(?:vertAlign|d?strike|u|b|i)\b[^>]*/>"), ""),
     ),
     ".pptx": (
-        (re.compile(r"(?:<a:rPr\b[^>]*/>|<a:rPr\b.*?</a:rPr>)\s*(?=<a:t\b)", re.DOTALL), ""),
+        (re.compile(r"<a:rPr\b[^>]*(?:/>|>(?:(?!</?a:rPr\b).)*</a:rPr>)\s*(?=<a:t\b)", re.DOTALL), ""),
         (re.compile(r'<a:fld\b(?![^>]*type="slidenum")[^>]*>(.*?)</a:fld>', re.DOTALL), r"<a:r>\1</a:r>"),
         (re.compile(r"</a:t>\s*</a:r>\s*(?:<a:r>\s*<a:t\s*/>\s*</a:r>\s*)*<a:r>\s*<a:t>"), ""),
         (_PICTURE, _described),
