@@ -20,7 +20,7 @@ from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, ti
 from memory3.formats.encoding import decode
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import html_text, sentence, words
+from memory3.formats.readers.markup import html_text, raised, sentence, words
 from memory3.formats.readers.tables import table_lines
 from memory3.printable import counted
 
@@ -152,6 +152,8 @@ def _text(element: Element) -> str:
     for child in element:
         if tag_of(child) == "image":
             text += attribute_of(child, "alt")
+        elif tag_of(child) == "sup":
+            text += raised(_text(child))
         elif not (tag_of(child) == "a" and attribute_of(child, "type") == "note"):
             text += _text(child)
         text += child.tail or ""

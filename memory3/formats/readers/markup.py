@@ -171,6 +171,9 @@ def html_text(page: str, *, whole: bool = False) -> tuple[str, str]:
     for block in tree.body.css(", ".join(_BLOCKS)):
         block.insert_before(_BREAK)
         block.insert_after(_BREAK)
+    for above in tree.body.css("sup"):
+        if (text := above.text()) != raised(text):
+            above.replace_with(raised(text))
     heading = tree.body.css_first("h1")
     page_heading = words(heading.text()) if heading else ""
     tree.body.strip_tags(_NO_TEXT)
@@ -266,6 +269,14 @@ def _span(cell: Any, name: str) -> int:
 def words(text: str) -> str:
     """The text with single spaces, without soft hyphens."""
     return " ".join(text.replace("\u00ad", "").split())
+
+
+_RAISED = str.maketrans("0123456789+-\u2212", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻")
+
+
+def raised(text: str) -> str:
+    """Text above the line: the digits of 10³ are none of the number before them, those of other text stay."""
+    return text.translate(_RAISED) if re.fullmatch(r"\s*[+\u2212-]?[0-9]+\s*", text) else text
 
 
 _TABULAR = re.compile(r"\\begin\{(tabular[xy*]?|longtable|array)\}(.*?)\\end\{\1\}", re.DOTALL)

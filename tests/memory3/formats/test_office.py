@@ -551,8 +551,32 @@ def test_tabs_hyphens_breaks_and_raised_text_of_word_stay_and_what_was_moved_is_
     file = office_files.write_docx(tmp_path / "a.docx", "_", footer1="_")
     rewrite(file, "<w:p>.*</w:p>", "".join(f"<w:p>{part}</w:p>" for part in (tabs + line, area, breaks, moved)))
     assert read(file).text.startswith(
-        "Rent 950-A net\n\n7 m2old\n\nLast page column textWrapping\n\nNo Dogs\n\nFooter: Rent 950-A net\n"
+        "Rent 950-A net\n\n7 m²old\n\nLast page column textWrapping\n\nNo Dogs\n\nFooter: Rent 950-A net\n"
     )
+
+
+def test_raised_digits_are_no_digits_of_the_number_before_them(tmp_path: Path) -> None:
+    above = ("3", "-6", "st")  # 10³ 10⁻⁶ 1st
+    word = '<w:r><w:t>1</w:t></w:r><w:r><w:rPr><w:{}/><w:sz w:val="19"/></w:rPr><w:t>{}</w:t></w:r>'
+    kinds = ('vertAlign w:val="superscript"', 'position w:val="8"', 'vertAlign w:val="superscript"')
+    docx = office_files.write_docx(tmp_path / "a.docx", "_", footnotes="_")
+    mark = f"<w:pPr><w:rPr><w:{kinds[0]}/></w:rPr></w:pPr>"  # of the paragraph's end
+    rewrite(docx, "<w:r>.*?</w:r>", mark + "".join(word.format(*one) for one in zip(kinds, above, strict=True)))
+    slide = '<a:r><a:t>1</a:t></a:r><a:r><a:rPr lang="en" baseline="30000"/><a:t>{}</a:t></a:r>'
+    pptx = office_files.write_pptx(tmp_path / "a.pptx", ("T", "_", "_"))
+    rewrite(pptx, "<a:r><a:t>_</a:t></a:r>", "".join(map(slide.format, above)))
+    rtf = tmp_path / "a.rtf"
+    rtf.write_text(r"{\rtf1\ansi 1{\super 3}1{\super\fs19 -6}1\up6 st\up0 \par}")
+    style = '<style:style style:name="T1"><style:text-properties style:text-position="super 58%"/></style:style>'
+    spans = "".join(f'1<text:span text:style-name="T1">{one}</text:span>' for one in above)
+    body = f"<office:automatic-styles>{style}</office:automatic-styles><office:body><office:text>"
+    body += f"<text:p>{spans}</text:p></office:text></office:body>"
+    odt = office_files.write_opendocument(tmp_path / "a.odt", "text", body)
+    markup = "".join(f"1<sup>{one}</sup>" for one in above)
+    html = tmp_path / "a.html"
+    html.write_text(f"<p>{markup}</p><table><tr><td>{markup}</td></tr></table>")
+    found = {file.suffix: read(file).text.count("1³1⁻⁶1st") for file in (docx, pptx, rtf, odt, html)}
+    assert found == {".docx": 2, ".pptx": 2, ".rtf": 1, ".odt": 1, ".html": 2}
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused_and_not_unpacked(

@@ -5,6 +5,7 @@ kreuzberg is one wheel without dependencies (decision 0050). It keeps no cache h
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zipfile
 from collections.abc import Iterator
@@ -152,7 +153,8 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
             (label, text)
             for pattern, label in _FURTHER.get(suffix, ())
             for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number)
-            for whole in [(chart_text if label == _CHARTS[1] else _part_text)(archive.read(name))]
+            for part in [archive.read(name)]
+            for whole in [chart_text(part) if label == _CHARTS[1] else _part_text(part, suffix)]
             for text in (whole.split("\n") if label in _NOTES else [whole])
         ]
         if suffix in opendocument.SUFFIXES:
@@ -182,10 +184,11 @@ def _number(name: str) -> int:
     return int(digits[-1]) if digits else 0
 
 
-def _part_text(xml: bytes) -> str:
-    """The words of a part; the field of a slide's or a page's number does not count."""
+def _part_text(xml: bytes, suffix: str) -> str:
+    """The words of a part; the field of a slide's or a page's number does not count. suffix: of the file's kind."""
     paragraphs: list[str] = []
-    xml = rewriting.boxes_after(xml.decode("latin-1")).encode("latin-1")  # whose names are ASCII in any encoding
+    with contextlib.suppress(UnicodeError):
+        xml = rewriting.rewritten(xml.decode(), suffix).encode()
     for element in ElementTree.fromstring(xml).iter():
         if tag_of(element) in _PARAGRAPHS:
             runs = [_CHARACTERS.get(tag_of(run), run.text or "") for run in element.iter() if tag_of(run) in _RUNS]

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 from memory3.formats.document import useful_title
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import sentence, words
+from memory3.formats.readers.markup import raised, sentence, words
 from memory3.formats.readers.tables import table_lines
 
 SUFFIXES = (".odt", ".ods", ".odp", ".odg")
@@ -27,6 +27,7 @@ _WIDEST = 1000
 """Columns of a table, and spaces that one element stands for."""
 _SET = {"header-decl": "Header", "footer-decl": "Footer", "date-time-decl": "Date"}
 _OBJECT = re.compile(r"(.*/)?Object [^/]+/content\.xml")
+_ABOVE = re.compile("super|[1-9]")
 _EDGES = ("header", "footer")
 
 
@@ -91,7 +92,17 @@ def _object(content: Element) -> Iterator[tuple[str, str]]:
 
 
 def _body(archive: zipfile.ZipFile, name: str) -> Element:
-    return ElementTree.fromstring(archive.read(name))
+    """The root of a part, with its raised numbers as such."""
+    root = ElementTree.fromstring(archive.read(name))
+    above = {
+        attribute_of(style, "name")
+        for style in root.iter()
+        if tag_of(style) == "style" and any(_ABOVE.match(attribute_of(part, "text-position")) for part in style)
+    }
+    for span in root.iter():
+        if above and tag_of(span) == "span" and attribute_of(span, "style-name") in above:
+            span.text = raised(span.text or "")
+    return root
 
 
 def _title(archive: zipfile.ZipFile) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 from memory3.formats.readers.elements import attribute_of
+from memory3.formats.readers.markup import raised
 
 _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
 """The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
@@ -39,15 +40,23 @@ def _described(picture: re.Match[str]) -> str:
     return f"<p:sp><p:nvSpPr/>{place[0] if place else ''}{body}</p:sp>"
 
 
+def _raised(run: re.Match[str]) -> str:
+    """A run of raised text, as far as it is a number."""
+    return f"{run[1]}{raised(run[2])}"
+
+
+_WORD_ABOVE = r'<w:(?:vertAlign w:val="superscript|position w:val="[1-9])'
 _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = {
     ".docx": (
         (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
         (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
         (re.compile(r"<w:br\b[^>]*/>"), "<w:br/>"),
         (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
+        (re.compile(rf"({_WORD_ABOVE}(?:(?!</?w:r\b).)*?<w:t\b[^>]*>)([^<]+)", re.DOTALL), _raised),
         (re.compile(r"<w:(?:vertAlign|d?strike|u|b|i)\b[^>]*/>"), ""),
     ),
     ".pptx": (
+        (re.compile(r'(<a:rPr\b[^>]*\bbaseline="[1-9](?:(?!</?a:(?:r|br)\b).)*?<a:t>)([^<]+)', re.DOTALL), _raised),
         (re.compile(r"<a:rPr\b[^>]*(?:/>|>(?:(?!</?a:rPr\b).)*</a:rPr>)\s*(?=<a:t\b)", re.DOTALL), ""),
         (re.compile(r'<a:fld\b(?![^>]*type="slidenum")[^>]*>(.*?)</a:fld>', re.DOTALL), r"<a:r>\1</a:r>"),
         (re.compile(r"</a:t>\s*</a:r>\s*(?:<a:r>\s*<a:t\s*/>\s*</a:r>\s*)*<a:r>\s*<a:t>"), ""),
@@ -68,6 +77,7 @@ _XML = re.compile(
 _RTF_EMPHASIS = re.compile(rb"(?<!\\)\\(b|i|strike)1?(?![a-z\d-])")
 _RTF_GROUP_END = re.compile(rb"(?<!\\)\}(?=[\r\n]*(?:[^\\{}\s]|\\['u]))")
 """Before text, where the converter has a space that is not there; it has none before another group."""
+_RTF_RAISED = re.compile(rb"(\\(?:super|up[1-9]\d*)(?![a-z\d-])(?:\\[a-z]+-?\d*)*[ \r\n]*)([+-]?\d+)(?=[\\}])")
 _RTF_SIGN = re.compile(rb"(?<![\x80-\xff])(\\(?:u-?\d+ ?)?)?([_\[\]])")
 
 
@@ -77,6 +87,7 @@ def hide(data: bytes, suffix: str) -> bytes:
         if b"\\bin" in data:  # whose length must not change
             return data
         data = _RTF_GROUP_END.sub(b"}{}", data)
+        data = _RTF_RAISED.sub(lambda found: found[1] + b"".join(map(_in_rtf, raised(found[2].decode()))), data)
         return _RTF_SIGN.sub(_hidden_in_rtf, _RTF_EMPHASIS.sub(rb"\\\g<1>0", data))
     if suffix not in _ZIPPED or not zipfile.is_zipfile(io.BytesIO(data)):
         return data
@@ -104,7 +115,14 @@ def _links_of(part: str) -> str:
     return f"{folder}/_rels/{name}.rels"
 
 
-def boxes_after(xml: str) -> str:
+def rewritten(xml: str, suffix: str) -> str:
+    """A part of a file in which what would be lost is written so that it is kept. suffix: of its kind."""
+    for pattern, instead in _REWRITTEN.get(suffix, ()):
+        xml = pattern.sub(instead, xml)
+    return _boxes_after(xml) if suffix == ".docx" else xml
+
+
+def _boxes_after(xml: str) -> str:
     """A part of a Word file whose text boxes follow the paragraphs that they are anchored in.
 
     The converter reads a box in place of its paragraph. A fallback has the box again, for older programs.
@@ -146,16 +164,17 @@ def _hidden_in_xml(part: bytes, suffix: str) -> bytes:
         return html.escape(text.translate(_HIDDEN), quote=False) if text else found[0]
 
     try:
-        xml = part.decode()
+        xml = rewritten(part.decode(), suffix)
     except UnicodeError:
         return part
-    for pattern, instead in _REWRITTEN.get(suffix, ()):
-        xml = pattern.sub(instead, xml)
-    if suffix == ".docx":
-        xml = boxes_after(xml)
     return _XML.sub(hidden, xml).encode()
 
 
 def _hidden_in_rtf(found: re.Match[bytes]) -> bytes:
-    """As Unicode, with the one character that older programs show; a sign that is part of a command stays."""
-    return found[0] if found[1] else rb"\uc1\u%d?" % (_HIDDEN[ord(found[2])] - 0x10000)
+    """As Unicode; a sign that is part of a command stays."""
+    return found[0] if found[1] else _in_rtf(chr(_HIDDEN[ord(found[2])]))
+
+
+def _in_rtf(sign: str) -> bytes:
+    """A character as a command, with the one that older programs show."""
+    return rb"\uc1\u%d?" % (ord(sign) - 0x10000 * (ord(sign) > 0x7FFF))
