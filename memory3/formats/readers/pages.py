@@ -1,11 +1,12 @@
 """PDF files and scans: a document for each page that has text, with its number as metadata `page`.
 
-`page_layout` puts the words of a page in order, and form fields follow. Pages without text are read by OCR where the
-extra `ocr` is installed.
+`page_layout` puts the words of a page in order, and form fields and comments follow. Pages without text are read by OCR
+where the extra `ocr` is installed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,9 +17,12 @@ from memory3.errors import InvalidInput, MissingFile
 from memory3.formats.document import ENCRYPTED, FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
 from memory3.formats.readers.page_layout import LIGATURES, lines_of, ordered, page_text, whole_sentences
+from memory3.printable import counted
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 _OCR_DPI = 200
+_NO_COMMENTS = ("/Link", "/Popup", "/Movie", "/Screen", "/PrinterMark", "/TrapNet", "/Watermark", "/3D")
+"""Kinds of annotations whose contents describe something else, or repeat it (ISO 32000-1, 12.5.6)."""
 for _library in ("pypdf", "pdfminer"):  # what they say of a broken file is told by our own error
     logging.getLogger(_library).addHandler(logging.NullHandler())
 
@@ -37,7 +41,8 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
             if reader.is_encrypted and not reader.decrypt(""):
                 raise InvalidInput(ENCRYPTED)
             title = useful_title(reader.metadata.title if reader.metadata else "") or title_of(source)
-            fields = _form_fields(reader)
+            added = _annotations(reader)
+            embedded = _embedded(reader)
             total = len(reader.pages)
             with pdfplumber.open(source, password="") as pdf:
                 for number, page in enumerate(pdf.pages, 1):
@@ -56,7 +61,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
                     texts.append(text)
                     page.close()
         for number, text in enumerate(whole_sentences(texts), 1):
-            lines = "\n".join(line for line in (text, *fields.get(number, ())) if line)
+            lines = "\n".join(line for line in (text, *added.get(number, ())) if line)
             if lines.strip():
                 clean = lines.encode("utf-8", "replace").decode()
                 key, metadata = _key(source, number, total), {"page": str(number)}
@@ -74,6 +79,8 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
         notes.append(f"{_numbers(recognised)} of {total} read by OCR")
     if plain:
         notes.append(f"{_numbers(plain)} of {total} read without columns and tables, because of a fault in the file")
+    if embedded:
+        notes.append(f"{counted(embedded, 'embedded file')} in it not read")
     yield from failed
     if documents:
         yield documents[0].noted(*notes)
@@ -132,32 +139,47 @@ def _numbers(pages: Sequence[int]) -> str:
     return f"page{'s' if len(pages) > 1 else ''} {shown}"
 
 
-def _form_fields(reader: Any) -> dict[int, list[str]]:
-    """Lines "field: value" of the fields that are filled in, by page number."""
+def _annotations(reader: Any) -> dict[int, list[str]]:
+    """Lines of what is added to a page, by its number: fields that are filled in, comments, and typed text."""
     found: dict[int, list[str]] = {}
     for number, page in enumerate(reader.pages, 1):
         for reference in page.get("/Annots") or ():
-            widget = reference.get_object()
-            if widget.get("/Subtype") != "/Widget":
-                continue
-            names: list[str] = []
-            value: Any = None
-            label = ""
-            part: Any = widget
-            for _ in range(32):  # a field inherits from those it is in
-                if (name := part.get("/T")) is not None:
-                    names.insert(0, str(name))
-                value = part.get("/V") if value is None else value
-                label = label or str(part.get("/TU") or "")
-                if "/Parent" not in part:
-                    break
-                part = part["/Parent"].get_object()
-            shown = _field_value(value)
-            name = " ".join(label.split()) or names[-1] if names else label
-            line = f"{name.rstrip(':')}: {shown}"
-            if shown and name and line not in found.setdefault(number, []):
+            one = reference.get_object()
+            kind = one.get("/Subtype")
+            if kind == "/Widget":
+                line = _filled_in(one)
+            else:
+                words = "" if kind in _NO_COMMENTS else " ".join(str(one.get("/Contents") or "").split())
+                line = f"Comment: {words}" if words and kind != "/FreeText" else words
+            if line and line not in found.setdefault(number, []):
                 found[number].append(line)
     return found
+
+
+def _filled_in(widget: Any) -> str:
+    """A field of a form as "field: value"; empty where it is not filled in."""
+    names: list[str] = []
+    value: Any = None
+    label = ""
+    part: Any = widget
+    for _ in range(32):  # a field inherits from those it is in
+        if (name := part.get("/T")) is not None:
+            names.insert(0, str(name))
+        value = part.get("/V") if value is None else value
+        label = label or str(part.get("/TU") or "")
+        if "/Parent" not in part:
+            break
+        part = part["/Parent"].get_object()
+    shown = _field_value(value)
+    name = " ".join(label.split()) or names[-1] if names else label
+    return f"{name.rstrip(':')}: {shown}" if shown and name else ""
+
+
+def _embedded(reader: Any) -> int:
+    """Files that are attached."""
+    with contextlib.suppress(Exception):  # of a broken list of them
+        return sum(len(files) for files in reader.attachments.values())
+    return 0
 
 
 def _field_value(value: Any) -> str:

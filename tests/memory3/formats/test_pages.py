@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from pypdf import PdfWriter, annotations
 from reportlab.lib import colors
 from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import getSampleStyleSheet
@@ -206,6 +207,20 @@ def test_values_of_form_fields_are_read(tmp_path: Path) -> None:
     canvas.save()
     (document,) = read(tmp_path / "form.pdf")
     assert document.text.split("\n") == ["Application", "Name of applicant: Wilma Ode", "member: yes", "Plan: Tin"]
+
+
+def test_comments_and_typed_text_of_a_page_are_read_and_attached_files_are_counted(tmp_path: Path) -> None:
+    with PdfWriter(clone_from=write(tmp_path / "a.pdf", "Offer")) as pdf:
+        box = (100, 600, 300, 620)
+        pdf.add_annotation(0, annotations.FreeText(rect=box, text="Paid on 4 May"))
+        pdf.add_annotation(0, annotations.Text(rect=box, text="Price is 99"))
+        pdf.add_annotation(0, annotations.Popup(rect=box))
+        pdf.add_annotation(0, annotations.Link(rect=box, url="https://example.org"))
+        pdf.add_attachment("a.txt", b"attached")
+        pdf.write(tmp_path / "b.pdf")
+    (document,) = read(tmp_path / "b.pdf")
+    assert document.text.split("\n") == ["Offer", "Paid on 4 May", "Comment: Price is 99"]
+    assert document.notes == ("1 embedded file in it not read",)
 
 
 @pytest.mark.parametrize(
