@@ -210,14 +210,14 @@ def test_values_of_form_fields_are_read(tmp_path: Path) -> None:
 
 
 def test_comments_and_typed_text_of_a_page_are_read_and_attached_files_are_counted(tmp_path: Path) -> None:
-    with PdfWriter(clone_from=write(tmp_path / "a.pdf", "Offer")) as pdf:
-        box = (100, 600, 300, 620)
-        pdf.add_annotation(0, annotations.FreeText(rect=box, text="Paid on 4 May"))
-        pdf.add_annotation(0, annotations.Text(rect=box, text="Price is 99"))
-        pdf.add_annotation(0, annotations.Popup(rect=box))
-        pdf.add_annotation(0, annotations.Link(rect=box, url="https://example.org"))
-        pdf.add_attachment("a.txt", b"attached")
-        pdf.write(tmp_path / "b.pdf")
+    pdf = PdfWriter(clone_from=write(tmp_path / "a.pdf", "Offer"))
+    box = (100, 600, 300, 620)
+    pdf.add_annotation(0, annotations.FreeText(rect=box, text="Paid on 4 May"))
+    pdf.add_annotation(0, annotations.Text(rect=box, text="Price is 99"))
+    pdf.add_annotation(0, annotations.Popup(rect=box))
+    pdf.add_annotation(0, annotations.Link(rect=box, url="https://example.org"))
+    pdf.add_attachment("a.txt", b"attached")
+    pdf.write(tmp_path / "b.pdf")
     (document,) = read(tmp_path / "b.pdf")
     assert document.text.split("\n") == ["Offer", "Paid on 4 May", "Comment: Price is 99"]
     assert document.notes == ("1 embedded file in it not read",)
