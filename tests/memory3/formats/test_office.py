@@ -118,6 +118,45 @@ def test_charts_and_diagrams_of_word_and_powerpoint_have_their_words_and_values(
     assert read(file).text.split("\n")[2:] == ["Chart: Guests of Bero.", *values, "Diagram: Harbour", "Mate"]
 
 
+def test_word_numbers_its_headings_and_items_as_people_see_them(tmp_path: Path) -> None:
+    def level(at: int, system: str, text: str, more: str = "") -> str:
+        values = {"start": "1", "numFmt": system, "lvlText": text}
+        inside = "".join(f'<w:{name} w:val="{value}"/>' for name, value in values.items())
+        return f'<w:lvl w:ilvl="{at}">{inside}{more}</w:lvl>'
+
+    def paragraph(text: str, number: int | None = None, at: int = 0, style: str = "") -> str:
+        listed = f'<w:numPr><w:ilvl w:val="{at}"/><w:numId w:val="{number}"/></w:numPr>' if number is not None else ""
+        styled = f'<w:pStyle w:val="{style}"/>' if style else ""
+        return f"<w:p><w:pPr>{styled}{listed}</w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>"
+
+    heads = level(0, "upperRoman", "Art. %1", '<w:pStyle w:val="H1"/>')
+    heads += level(1, "decimal", "%1.%2", '<w:isLgl/><w:pStyle w:val="H2"/>')
+    kinds = (heads, level(0, "decimal", "%1.") + level(1, "lowerLetter", "(%2)"), level(0, "bullet", "•"))
+    lists = "".join(f'<w:abstractNum w:abstractNumId="{n}">{kind}</w:abstractNum>' for n, kind in enumerate(kinds))
+    again = '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="7"/></w:lvlOverride>'
+    for number, kind, more in ((1, 0, ""), (2, 1, ""), (3, 1, again), (4, 2, "")):
+        lists += f'<w:num w:numId="{number}"><w:abstractNumId w:val="{kind}"/>{more}</w:num>'
+    head = '<w:style w:styleId="H1"><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr></w:style>'
+    styles = f'{head}{head.replace("H1", "H2")}<w:style w:styleId="H1b"><w:basedOn w:val="H1"/></w:style>'
+    paragraphs = (
+        paragraph("Rent", style="H1"),
+        paragraph("Due", style="H2"),
+        *(paragraph(text, 2, at) for text, at in (("one", 0), ("a", 1), ("b", 1), ("two", 0), ("c", 1))),
+        paragraph("dot", 4),
+        paragraph("Pets", style="H1b"),
+        paragraph("Dogs", style="H2"),
+        paragraph("none", 0, style="H2"),
+        *(paragraph(text, 3) for text in ("seven", "eight")),
+    )
+    file = office_files.write_docx(tmp_path / "a.docx", "body", numbering="lists", styles="styles")
+    for text, instead in (("body", "".join(paragraphs)), ("lists", lists), ("styles", styles)):
+        rewrite(file, f'<w:p><w:r><w:t xml:space="preserve">{text}</w:t></w:r></w:p>', instead)
+    assert read(file).text.split("\n\n") == [
+        *("Art. I Rent", "1.1 Due", "1. one", "(a) a", "(b) b", "2. two", "(a) c", "dot"),
+        *("Art. II Pets", "2.1 Dogs", "none", "7. seven", "8. eight"),
+    ]
+
+
 def test_pictures_that_are_not_read_are_reported(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", "Text.")
     with zipfile.ZipFile(file, "a") as archive:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from memory3.formats.readers.elements import attribute_of
 from memory3.formats.readers.markup import raised
+from memory3.formats.readers.office.numbering import Numbering
 
 _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
 """The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
@@ -94,11 +95,12 @@ def hide(data: bytes, suffix: str) -> bytes:
     copy = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(copy, "w") as hidden:
         renamed = _renamed(archive) if suffix == ".docx" else {}
+        numbering = Numbering(archive)
         for name in dict.fromkeys(name for name in archive.namelist() if name not in _NOTES):
             part = archive.read(name)
-            hidden.writestr(
-                renamed.get(name, name), _hidden_in_xml(part, suffix) if _TEXT_PARTS.fullmatch(name) else part
-            )
+            new = renamed.get(name, name)
+            numbered = numbering.numbered if new == _WORD_MAIN else str
+            hidden.writestr(new, _hidden_in_xml(part, suffix, numbered) if _TEXT_PARTS.fullmatch(name) else part)
     return copy.getvalue()
 
 
@@ -156,15 +158,15 @@ def hide_rest(markdown: str, suffix: str) -> str:
     return markdown if suffix == ".rtf" else markdown.translate(_NEVER_ESCAPED)
 
 
-def _hidden_in_xml(part: bytes, suffix: str) -> bytes:
-    """With characters for entities; a part in another encoding than UTF-8 stays as it is."""
+def _hidden_in_xml(part: bytes, suffix: str, numbered: Callable[[str], str]) -> bytes:
+    """With characters for entities; a part in another encoding than UTF-8 stays as it is. numbered: adds numbers."""
 
     def hidden(found: re.Match[str]) -> str:
         text = html.unescape(found["text"] or "") if found["exact"] is None else found["exact"]
         return html.escape(text.translate(_HIDDEN), quote=False) if text else found[0]
 
     try:
-        xml = rewritten(part.decode(), suffix)
+        xml = numbered(rewritten(part.decode(), suffix))
     except UnicodeError:
         return part
     return _XML.sub(hidden, xml).encode()

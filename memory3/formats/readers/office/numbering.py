@@ -1,0 +1,113 @@
+"""Numbers that Word gives to its headings and the items of its lists, `2.1` or `(b)`: ECMA-376, part 1, 17.9.
+
+A paragraph has only a list and a level, itself or by its style; who wants its number counts as Word does.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from html import escape
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from memory3.formats.readers.elements import attribute_of, tag_of
+from memory3.formats.readers.markup import numeral
+
+_STARTS = re.compile(r"<w:p(?:\s[^>]*)?(?<!/)>\s*(?P<properties><w:pPr>.*?</w:pPr>)?", re.DOTALL)
+_CHANGED = re.compile(r"<w:pPrChange\b.*?</w:pPrChange>", re.DOTALL)
+_STYLE = re.compile(r'<w:pStyle w:val="([^"]*)"')
+_LIST, _LEVEL = re.compile(r'<w:numId w:val="(\d+)"'), re.compile(r'<w:ilvl w:val="(\d)"')
+_SYSTEMS = {"upperLetter": "A", "lowerLetter": "a", "upperRoman": "I", "lowerRoman": "i"}
+_NONE = ("bullet", "none")
+_NO_LIST = "0"
+
+
+class Numbering:
+    """The lists of a file, and how far their numbers are."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        roots = [
+            ElementTree.fromstring(archive.read(name)) if name in archive.namelist() else Element("none")
+            for name in ("word/numbering.xml", "word/styles.xml")
+        ]
+        self._kinds = {attribute_of(one, "abstractNumId"): one for one in _named(roots[0], "abstractNum")}
+        self._lists = {attribute_of(one, "numId"): one for one in _named(roots[0], "num")}
+        self._styles = {attribute_of(one, "styleId"): one for one in _named(roots[1], "style")}
+        self._reached: dict[str, dict[int, int]] = {}  # of a kind of lists: the number of each level
+        self._begun: set[tuple[str, int]] = set()  # lists and levels that have begun at a number of their own
+
+    def numbered(self, xml: str) -> str:
+        """The main part of the file, each number the first words of its paragraph."""
+
+        def start(found: re.Match[str]) -> str:
+            label = self._label(found["properties"] or "")
+            return f'{found[0]}<w:r><w:t xml:space="preserve">{escape(label)} </w:t></w:r>' if label else found[0]
+
+        return _STARTS.sub(start, _CHANGED.sub("", xml)) if self._lists else xml
+
+    def _label(self, properties: str) -> str:
+        """The number of the next paragraph; empty where it has none."""
+        style, of_list, of_level = (found.search(properties) for found in (_STYLE, _LIST, _LEVEL))
+        number, level = self._of_style(style[1] if style else "")
+        number, level = of_list[1] if of_list else number, int(of_level[1]) if of_level else level
+        kind = self._kind(number)
+        levels = {int(attribute_of(one, "ilvl")): one for one in _named(self._kinds.get(kind), "lvl")}
+        for one in _named(self._lists.get(number), "lvlOverride"):
+            at = int(attribute_of(one, "ilvl"))
+            levels |= dict(zip([at], _named(one, "lvl"), strict=False))
+            if at == level and (given := _value(one, "startOverride")) and (number, at) not in self._begun:
+                self._begun.add((number, at))
+                self._reached.setdefault(kind, {})[at] = int(given) - 1
+        if level not in levels:
+            return ""
+        reached = self._reached.setdefault(kind, {})
+        for at in range(level + 1):
+            first = int(_value(levels.get(at), "start") or 0)
+            reached[at] = reached.get(at, first - (at == level)) + (at == level)
+        for deeper in [at for at in reached if at > level]:
+            del reached[deeper]
+        if _value(levels[level], "numFmt") in _NONE:
+            return ""
+        legal = bool(_named(levels[level], "isLgl"))
+
+        def shown(found: re.Match[str]) -> str:
+            at = int(found[1]) - 1
+            system = _value(levels[at], "numFmt") if at in levels and not legal else ""
+            zero = "0" if system == "decimalZero" and reached.get(at, 1) < 10 else ""
+            return zero + numeral(reached.get(at, 1), _SYSTEMS.get(system, "1"))
+
+        return re.sub(r"%(\d)", shown, _value(levels[level], "lvlText")).strip()
+
+    def _kind(self, number: str) -> str:
+        """The kind of a list, which may be that of the list of a style."""
+        kind = _value(self._lists.get(number), "abstractNumId")
+        if style := _value(self._kinds.get(kind), "numStyleLink"):
+            kind = _value(self._lists.get(self._of_style(style)[0]), "abstractNumId")
+        return kind
+
+    def _of_style(self, style: str) -> tuple[str, int]:
+        """The list and the level of the paragraphs of a style, which it may have from the one that it is based on."""
+        own = style
+        for _ in range(20):
+            found = self._styles.get(style)
+            for properties in (part for outer in _named(found, "pPr") for part in _named(outer, "numPr")):
+                number, level = _value(properties, "numId"), _value(properties, "ilvl")
+                if number:
+                    linked = [
+                        int(attribute_of(one, "ilvl"))
+                        for one in _named(self._kinds.get(_value(self._lists.get(number), "abstractNumId")), "lvl")
+                        if _value(one, "pStyle") in (own, style)
+                    ]
+                    return number, int(level) if level else min(linked, default=0)
+            style = _value(found, "basedOn")
+        return _NO_LIST, 0
+
+
+def _named(element: Element | None, name: str) -> list[Element]:
+    return [part for part in element if tag_of(part) == name] if element is not None else []
+
+
+def _value(element: Element | None, name: str) -> str:
+    """The value of a property of an element; empty without."""
+    return next((attribute_of(part, "val") for part in _named(element, name)), "")
