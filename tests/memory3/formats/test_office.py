@@ -583,7 +583,11 @@ def test_tabs_hyphens_breaks_and_raised_text_of_word_stay_and_what_was_moved_is_
 
     tabs = '<w:pPr><w:tabs><w:tab w:val="right" w:pos="9000"/></w:tabs></w:pPr>'
     line = "<w:r><w:t>Rent</w:t><w:tab/><w:t>950</w:t><w:noBreakHyphen/><w:t>A</w:t><w:cr/><w:t>net</w:t></w:r>"
-    area = run("7 m") + run("2", '<w:vertAlign w:val="superscript"/>') + run("old", "<w:strike/><w:u/>")
+    area = (
+        run("7 m")
+        + run("2", '<w:vertAlign w:val="superscript"/>')
+        + run("old", '<w:strike/><w:u/><w:highlight w:val="red"/>')
+    )
     breaks = "".join(f'<w:br w:type="{kind}"/><w:t>{kind}</w:t>' for kind in ("page", "column", "textWrapping"))
     breaks = f"<w:r><w:t>Last</w:t>{breaks}</w:r>"
     moved = f'<w:moveFrom w:id="1">{run("Dogs")}</w:moveFrom>{run("No ")}<w:moveTo w:id="2">{run("Dogs")}</w:moveTo>'

@@ -54,7 +54,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (re.compile(r"<w:br\b[^>]*/>"), "<w:br/>"),
         (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
         (re.compile(rf"({_WORD_ABOVE}(?:(?!</?w:r\b).)*?<w:t\b[^>]*>)([^<]+)", re.DOTALL), _raised),
-        (re.compile(r"<w:(?:vertAlign|d?strike|u|b|i)\b[^>]*/>"), ""),
+        (re.compile(r"<w:(?:vertAlign|d?strike|highlight|u|b|i)\b[^>]*/>"), ""),
     ),
     ".pptx": (
         (re.compile(r'(<a:rPr\b[^>]*\bbaseline="[1-9](?:(?!</?a:(?:r|br)\b).)*?<a:t>)([^<]+)', re.DOTALL), _raised),
