@@ -207,9 +207,13 @@ def _lines_of(root: Any) -> list[str]:
     for heading in root.css(", ".join(_HEADINGS)):
         heading.replace_with(f"{_BREAK}{sentence(words(heading.text()))}{_BREAK}")
     for ordered in root.css("ol"):
-        items = (item for item in ordered.iter() if item.tag == "li" and item.text().strip())
-        for number, item in enumerate(items, _span(ordered, "start")):
-            item.insert_before(f"{_NUMBERED}{number}.")
+        items = [item for item in ordered.iter() if item.tag == "li" and item.text().strip()]
+        step = -1 if "reversed" in ordered.attributes else 1
+        number = _whole(ordered, "start", len(items) if step < 0 else 1)
+        for item in items:
+            number = _whole(item, "value", number)
+            item.insert_before(f"{_NUMBERED}{numeral(number, ordered.attributes.get('type') or '1')}.")
+            number += step
     for term in root.css("dt"):
         name = words(term.text())
         following = term.next
@@ -221,7 +225,7 @@ def _lines_of(root: Any) -> list[str]:
             term.replace_with(f"{_BREAK}{name.rstrip(':')}: {value}{_BREAK}")
     for block in root.css("pre"):
         block.replace_with(block.text().replace("\n", _BREAK))
-    text = re.sub(rf"{_NUMBERED}(\d+\.)\s*", r"\1 ", root.text())
+    text = re.sub(rf"{_NUMBERED}(-?\w+\.)\s*", r"\1 ", root.text())
     return [line for line in map(words, text.split(_BREAK)) if line]
 
 
@@ -264,6 +268,11 @@ def _fill(cells: list[str], spanning: dict[int, tuple[int, str]]) -> None:
 def _span(cell: Any, name: str) -> int:
     value = cell.attributes.get(name) or ""
     return int(value) if value.isdigit() and int(value) > 0 else 1
+
+
+def _whole(element: Any, name: str, otherwise: int) -> int:
+    value = (element.attributes.get(name) or "").strip()
+    return int(value) if re.fullmatch(r"-?[0-9]{1,9}", value) else otherwise
 
 
 def words(text: str) -> str:

@@ -131,6 +131,15 @@ def test_items_of_ordered_lists_keep_their_numbers(tmp_path: Path) -> None:
         assert lines == ["3. Whisk the eggs.", "4. Fry.", "Turn once.", "Salt"]
 
 
+def test_items_of_html_have_the_numbers_that_browsers_show(tmp_path: Path) -> None:
+    items = "<li>Sift<li value=5>Add<li>Rest"
+    lists = f"<ol type=a>{items}</ol><ol reversed>{items[:8]}<li>Rest</ol><ol type=I start=0>{items}</ol>"
+    (tmp_path / "a.html").write_text(lists)
+    (document,) = read_documents(tmp_path / "a.html")
+    found = ["a. Sift", "e. Add", "f. Rest", "2. Sift", "1. Rest", "0. Sift", "V. Add", "VI. Rest"]
+    assert document.text.split("\n") == found
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.json", "a.html"])
 def test_soft_hyphens_do_not_divide_words(name: str, tmp_path: Path) -> None:
     texts = {"a.csv": "name,depth\nQu\u00aday,4\n", "a.json": '{"Qu\u00aday": 4}'}
