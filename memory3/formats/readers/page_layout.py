@@ -39,6 +39,12 @@ _HYPHEN = re.compile(r"(\w+)[-\u2010\u2011]\n(\w+)")
 _ENDED = re.compile(r"[.!?:。！？…][\"'”’)\]]*\Z")
 
 
+_UNKNOWN = re.compile(r"\(cid:\d+\)")
+"""What pdfminer has for a character of a font that does not say which it is."""
+_BULLET = "(cid:127)"
+"""A code that WinAnsiEncoding does not use, which is a bullet (ISO 32000-1, annex D.2)."""
+
+
 @dataclass
 class _Line:
     """Words on one line. All lengths in points, from the top left."""
@@ -78,10 +84,13 @@ def page_text(page: Any) -> str:
     A page that is read from right to left is mirrored: what stands at its right edge has the smallest x.
     """
     for char in page.chars:
+        char["text"] = char["text"].replace(_BULLET, "•")
         if _RIGHT_TO_LEFT.search(char["text"]):  # a form of a letter, or a ligature; letters are turned below
             char["text"] = unicodedata.normalize("NFKC", char["text"])[::-1]
     letters = [char["text"] for char in page.chars if char["text"].isalpha()]
     mirrored = 2 * sum(bool(_RIGHT_TO_LEFT.search(letter)) for letter in letters) > len(letters)
+    if any(map(is_unknown, page.chars)):
+        page = page.filter(lambda part: part["object_type"] != "char" or not is_unknown(part))
     turned: list[str] = []
     if any(not char["upright"] for char in page.chars):
         turned = _turned(page)
@@ -102,6 +111,11 @@ def page_text(page: Any) -> str:
         words = [{**word, "x0": -word["x1"], "x1": -word["x0"], "mirrored": True} for word in words]
     blocks = [_joined_lines(block) for block in ordered(words)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(block for block in (*blocks, *turned) if block)).strip()
+
+
+def is_unknown(char: dict[str, Any]) -> bool:
+    """Whether the font of a character of a page does not say which it is."""
+    return bool(_UNKNOWN.fullmatch(char["text"]))
 
 
 def _cell_text(cell: str, mirrored: bool) -> str:

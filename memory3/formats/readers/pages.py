@@ -16,7 +16,7 @@ from typing import Any
 from memory3.errors import InvalidInput, MissingFile
 from memory3.formats.document import ENCRYPTED, FileDocument, title_of, useful_title
 from memory3.formats.libraries import imported
-from memory3.formats.readers.page_layout import LIGATURES, lines_of, ordered, page_text, whole_sentences
+from memory3.formats.readers.page_layout import LIGATURES, is_unknown, lines_of, ordered, page_text, whole_sentences
 from memory3.printable import counted
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
@@ -33,6 +33,7 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
     without: list[int] = []
     recognised: list[int] = []
     plain: list[int] = []
+    unknown: list[int] = []  # the page of each character
     failed: list[FileDocument] = []
     texts: list[str] = []
     documents: list[FileDocument] = []
@@ -48,10 +49,13 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
                 for number, page in enumerate(pdf.pages, 1):
                     try:
                         text = page_text(page)
+                        lost = sum(map(is_unknown, page.chars))
                         if not text.strip():
-                            if _has_image(page) and _ocr():
+                            if (lost or _has_image(page)) and _ocr():
                                 text = _recognised(page.to_image(resolution=_OCR_DPI).original)
                             (recognised if text else without).append(number)
+                        else:
+                            unknown += [number] * lost
                     except Exception as error:  # a broken page shows itself by any error; the others are read
                         text = _plain_text(reader, number)
                         if text:
@@ -79,6 +83,9 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
         notes.append(f"{_numbers(recognised)} of {total} read by OCR")
     if plain:
         notes.append(f"{_numbers(plain)} of {total} read without columns and tables, because of a fault in the file")
+    if unknown:
+        on = _numbers(list(dict.fromkeys(unknown)))
+        notes.append(f"{counted(len(unknown), 'character')} on {on} not read: their fonts do not say which they are")
     if embedded:
         notes.append(f"{counted(embedded, 'embedded file')} in it not read")
     yield from failed

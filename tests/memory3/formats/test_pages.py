@@ -223,6 +223,22 @@ def test_comments_and_typed_text_of_a_page_are_read_and_attached_files_are_count
     assert document.notes == ("1 embedded file in it not read",)
 
 
+def test_characters_of_a_font_that_does_not_say_which_they_are_are_counted_and_no_text(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    canvas.drawString(72, 700, "• Rent: 750")
+    canvas.drawString(72, 650, "Lamp")
+    canvas.save()
+    pdf = PdfWriter(clone_from=tmp_path / "a.pdf")
+    contents = pdf.pages[0].get_contents()
+    assert contents is not None
+    contents.set_data(contents.get_data().replace(b"(Lamp)", rb"(\201\215\217\235)"))
+    pdf.pages[0].replace_contents(contents)
+    pdf.write(tmp_path / "b.pdf")
+    (document,) = read(tmp_path / "b.pdf")
+    assert document.text == "• Rent: 750"
+    assert document.notes == ("4 characters on page 1 not read: their fonts do not say which they are",)
+
+
 @pytest.mark.parametrize(
     "title", ["untitled", "Microsoft Word - Document1.docx", "paper.dvi", "Document 2", "(anonymous)", "Untitled-1"]
 )
