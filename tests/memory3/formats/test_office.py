@@ -157,6 +157,31 @@ def test_word_numbers_its_headings_and_items_as_people_see_them(tmp_path: Path) 
     ]
 
 
+def test_formulas_of_word_and_powerpoint_stand_where_they_are_on_one_line(tmp_path: Path) -> None:
+    def formula(inside: str) -> str:
+        inside = re.sub(r"<(/?)", r"<\1m:", re.sub(r"\[(.*?)\]", r"<r><t>\1</t></r>", inside))
+        return f'<m:oMath xmlns:m="m">{inside}</m:oMath>'
+
+    power = formula("[E=m]<sSup><e>[c]</e><sup>[2]</sup></sSup>")
+    mean = "<f><num>[a+b]</num><den>[2]</den></f>[, ]<rad><deg></deg><e>[x]</e></rad>[, ]"
+    mean += '<nary><naryPr><chr m:val="∑"/></naryPr><sub>[i=1]</sub><sup>[n]</sup><e>[i]</e></nary>'
+    shown = "We know E=mc² and (a+b)/2, √x, ∑_(i=1)^n i."
+    word = office_files.write_docx(tmp_path / "a.docx", "_")
+    slide = office_files.write_pptx(tmp_path / "a.pptx", ("T", "_", ""))
+    for file, run in ((word, "<w:r><w:t{}>{}</w:t></w:r>"), (slide, "<a:r><a:t{}>{}</a:t></a:r>")):
+        space = ' xml:space="preserve"' if file is word else ""
+        we, know, end = (run.format(space, part) for part in ("We know ", " and ", "."))
+        kinds = ("<m:oMathPara>", "</m:oMathPara>") if file is word else ('<a14:m xmlns:a14="a14">', "</a14:m>")
+        inside = f"{we}<m:oMath xmlns:m='m'/>{kinds[0]}{power}{kinds[1]}{know}{kinds[0]}{formula(mean)}{kinds[1]}{end}"
+        rewrite(file, run.format(space, "_").replace(" ", "[ ]"), inside)
+        assert read(file).text == shown
+    begin, end = '<mc:AlternateContent xmlns:mc="mc">', "</mc:AlternateContent>"
+    rewrite(slide, "<p:sp>(?=.*idx)", f"{begin}<mc:Choice/><mc:Fallback/>{end}{begin}<mc:Choice><p:sp>")
+    fallback = "<mc:Fallback><p:sp><a:t>old</a:t></p:sp></mc:Fallback>"
+    rewrite(slide, "</p:sp>(?=</p:spTree></p:cSld></p:sld>)", f"</p:sp></mc:Choice>{fallback}{end}")
+    assert read(slide).text == shown
+
+
 def test_pictures_that_are_not_read_are_reported(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", "Text.")
     with zipfile.ZipFile(file, "a") as archive:

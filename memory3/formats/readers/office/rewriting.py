@@ -13,10 +13,12 @@ import re
 import string
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from xml.etree import ElementTree
 
 from memory3.formats.readers.elements import attribute_of
 from memory3.formats.readers.markup import raised
+from memory3.formats.readers.office.formulas import formula_text
 from memory3.formats.readers.office.numbering import Numbering
 
 _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
@@ -46,9 +48,19 @@ def _raised(run: re.Match[str]) -> str:
     return f"{run[1]}{raised(run[2])}"
 
 
+def _formula(kind: str, found: re.Match[str]) -> str:
+    """The words of a formula as a run. kind: the prefix of its name."""
+    text = html.escape(formula_text(found[0]), quote=False)
+    return f"<{kind}:r><{kind}:t>{text}</{kind}:t></{kind}:r>"
+
+
+_AROUND_FORMULA = re.compile(r"</?(?:m:oMathPara|a14:m)\b[^>]*>")
+_FORMULA = re.compile(r"<m:oMath\b[^>]*(?<!/)>.*?</m:oMath>", re.DOTALL)
 _WORD_ABOVE = r'<w:(?:vertAlign w:val="superscript|position w:val="[1-9])'
 _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = {
     ".docx": (
+        (_AROUND_FORMULA, ""),
+        (_FORMULA, partial(_formula, "w")),
         (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
         (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
         (re.compile(r"<w:br\b[^>]*/>"), "<w:br/>"),
@@ -57,6 +69,9 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (re.compile(r"<w:(?:vertAlign|d?strike|highlight|u|b|i)\b[^>]*/>"), ""),
     ),
     ".pptx": (
+        (re.compile(r"<mc:Fallback\b[^>]*(?<!/)>.*?</mc:Fallback>|</?mc:\w+\b[^>]*>", re.DOTALL), ""),
+        (_AROUND_FORMULA, ""),
+        (_FORMULA, partial(_formula, "a")),
         (re.compile(r'(<a:rPr\b[^>]*\bbaseline="[1-9](?:(?!</?a:(?:r|br)\b).)*?<a:t>)([^<]+)', re.DOTALL), _raised),
         (re.compile(r"<a:rPr\b[^>]*(?:/>|>(?:(?!</?a:rPr\b).)*</a:rPr>)\s*(?=<a:t\b)", re.DOTALL), ""),
         (re.compile(r'<a:fld\b(?![^>]*type="slidenum")[^>]*>(.*?)</a:fld>', re.DOTALL), r"<a:r>\1</a:r>"),
