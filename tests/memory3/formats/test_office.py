@@ -162,17 +162,18 @@ def test_formulas_of_word_and_powerpoint_stand_where_they_are_on_one_line(tmp_pa
         inside = re.sub(r"<(/?)", r"<\1m:", re.sub(r"\[(.*?)\]", r"<r><t>\1</t></r>", inside))
         return f'<m:oMath xmlns:m="m">{inside}</m:oMath>'
 
-    power = formula("[E=m]<sSup><e>[c]</e><sup>[2]</sup></sSup>")
+    power = 2 * formula("[E=m]<sSup><e>[c]</e><sup>[2]</sup></sSup>")
     mean = "<f><num>[a+b]</num><den>[2]</den></f>[, ]<rad><deg></deg><e>[x]</e></rad>[, ]"
-    mean += '<nary><naryPr><chr m:val="∑"/></naryPr><sub>[i=1]</sub><sup>[n]</sup><e>[i]</e></nary>'
-    shown = "We know E=mc² and (a+b)/2, √x, ∑_(i=1)^n i."
+    mean += '<nary><naryPr><chr m:val="∑"/></naryPr><sub>[i=1]</sub><sup>[n]</sup><e>[i]</e></nary>[, ]'
+    mean += "<sSup><e><d><e>[a]</e></d></e><sup>[n]</sup></sSup>[x]"
+    shown = "We know E=mc² E=mc² and (a+b)/2, √x, ∑_(i=1)^n i, (a)^n x."
     word = office_files.write_docx(tmp_path / "a.docx", "_")
     slide = office_files.write_pptx(tmp_path / "a.pptx", ("T", "_", ""))
     for file, run in ((word, "<w:r><w:t{}>{}</w:t></w:r>"), (slide, "<a:r><a:t{}>{}</a:t></a:r>")):
         space = ' xml:space="preserve"' if file is word else ""
         we, know, end = (run.format(space, part) for part in ("We know ", " and ", "."))
         kinds = ("<m:oMathPara>", "</m:oMathPara>") if file is word else ('<a14:m xmlns:a14="a14">', "</a14:m>")
-        inside = f"{we}<m:oMath xmlns:m='m'/>{kinds[0]}{power}{kinds[1]}{know}{kinds[0]}{formula(mean)}{kinds[1]}{end}"
+        inside = f"{we}<m:oMath xmlns:m='m'/>{power.join(kinds)}{know}{formula(mean).join(kinds)}{end}"
         rewrite(file, run.format(space, "_").replace(" ", "[ ]"), inside)
         assert read(file).text == shown
     begin, end = '<mc:AlternateContent xmlns:mc="mc">', "</mc:AlternateContent>"

@@ -14,7 +14,8 @@ from memory3.formats.readers.elements import attribute_of, tag_of
 from memory3.formats.readers.markup import raised, words
 
 _PREFIX = re.compile(r"[<\s/]([\w.-]+):[\w-]")
-_SIMPLE = re.compile(r"\w*|[^\s\w]")
+_SIMPLE = re.compile(r"\w*|[^\s\w]|\([^()]*\)")
+_SCRIPT = re.compile(r"[_^]\w+\Z")
 _DELETED = "del"
 
 
@@ -32,7 +33,8 @@ def _text(element: Element) -> str:
         case "t":
             return element.text or ""
         case "f":
-            return f"{_group(parts.get('num', ''))}/{_group(parts.get('den', ''))}"
+            bar = "¦" if _sign(element, "type", "") == "noBar" else "/"
+            return f"{_group(parts.get('num', ''))}{bar}{_group(parts.get('den', ''))}"
         case "sSup" | "sSub" | "sSubSup":
             return _group(base) + script
         case "sPre":
@@ -49,9 +51,17 @@ def _text(element: Element) -> str:
         case "eqArr":
             return "; ".join(_each(element, "e"))
         case "func" | "limLow" | "limUpp":
-            return " ".join(filter(None, map(_text, element)))
+            return " " + " ".join(filter(None, map(_text, element)))
         case name:
-            return "" if name == _DELETED else "".join(map(_text, element))
+            return "" if name == _DELETED else _side_by_side([_text(part) for part in element])
+
+
+def _side_by_side(texts: Sequence[str]) -> str:
+    """One after the other; what follows x^k is none of the power."""
+    joined = ""
+    for text in texts:
+        joined += f" {text}" if _SCRIPT.search(joined) and text[:1].isalnum() else text
+    return joined
 
 
 def _each(element: Element, name: str) -> Sequence[str]:

@@ -55,11 +55,13 @@ def _formula(kind: str, found: re.Match[str]) -> str:
 
 
 _AROUND_FORMULA = re.compile(r"</?(?:m:oMathPara|a14:m)\b[^>]*>")
+_BETWEEN_FORMULAS = re.compile(r"(?<=</m:oMath>)\s*(?=<m:oMath[ >])")
 _FORMULA = re.compile(r"<m:oMath\b[^>]*(?<!/)>.*?</m:oMath>", re.DOTALL)
 _WORD_ABOVE = r'<w:(?:vertAlign w:val="superscript|position w:val="[1-9])'
 _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = {
     ".docx": (
         (_AROUND_FORMULA, ""),
+        (_BETWEEN_FORMULAS, '<w:r><w:t xml:space="preserve"> </w:t></w:r>'),
         (_FORMULA, partial(_formula, "w")),
         (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
         (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
@@ -71,6 +73,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
     ".pptx": (
         (re.compile(r"<mc:Fallback\b[^>]*(?<!/)>.*?</mc:Fallback>|</?mc:\w+\b[^>]*>", re.DOTALL), ""),
         (_AROUND_FORMULA, ""),
+        (_BETWEEN_FORMULAS, "<a:r><a:t> </a:t></a:r>"),
         (_FORMULA, partial(_formula, "a")),
         (re.compile(r'(<a:rPr\b[^>]*\bbaseline="[1-9](?:(?!</?a:(?:r|br)\b).)*?<a:t>)([^<]+)', re.DOTALL), _raised),
         (re.compile(r"<a:rPr\b[^>]*(?:/>|>(?:(?!</?a:rPr\b).)*</a:rPr>)\s*(?=<a:t\b)", re.DOTALL), ""),
