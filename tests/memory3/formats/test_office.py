@@ -176,8 +176,10 @@ def test_formulas_of_word_and_powerpoint_stand_where_they_are_on_one_line(tmp_pa
         inside = f"{we}<m:oMath xmlns:m='m'/>{power.join(kinds)}{know}{formula(mean).join(kinds)}{end}"
         rewrite(file, run.format(space, "_").replace(" ", "[ ]"), inside)
         assert read(file).text == shown
-    begin, end = '<mc:AlternateContent xmlns:mc="mc">', "</mc:AlternateContent>"
-    rewrite(slide, "<p:sp>(?=.*idx)", f"{begin}<mc:Choice/><mc:Fallback/>{end}{begin}<mc:Choice><p:sp>")
+    begin, end = '<mc:AlternateContent xmlns:mc="mc" xmlns:p14="p14">', "</mc:AlternateContent>"
+    rewrite(
+        slide, "<p:sp>(?=.*idx)", f"{begin}<mc:Choice><p14:x/></mc:Choice><mc:Fallback/>{end}{begin}<mc:Choice><p:sp>"
+    )
     fallback = "<mc:Fallback><p:sp><a:t>old</a:t></p:sp></mc:Fallback>"
     rewrite(slide, "</p:sp>(?=</p:spTree></p:cSld></p:sld>)", f"</p:sp></mc:Choice>{fallback}{end}")
     assert read(slide).text == shown

@@ -71,7 +71,6 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (re.compile(r"<w:(?:vertAlign|d?strike|highlight|u|b|i)\b[^>]*/>"), ""),
     ),
     ".pptx": (
-        (re.compile(r"<mc:Fallback\b[^>]*(?<!/)>.*?</mc:Fallback>|</?mc:\w+\b[^>]*>", re.DOTALL), ""),
         (_AROUND_FORMULA, ""),
         (_BETWEEN_FORMULAS, "<a:r><a:t> </a:t></a:r>"),
         (_FORMULA, partial(_formula, "a")),
@@ -83,6 +82,10 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
     ),
 }
 """By suffix, what the converter drops, has twice, shows as signs or cannot read, and what is in its place."""
+_FALLBACK = re.compile(r"<mc:Fallback\b[^>]*(?<!/)>.*?</mc:Fallback>", re.DOTALL)
+_ALTERNATIVE = re.compile(r"</?mc:\w+\b[^>]*>")
+_ROOT = re.compile(r"<[a-z]\w*:\w+\b[^>]*")
+_NAMESPACE = re.compile(r"""\s(xmlns:[\w.-]+)=("[^"]*"|'[^']*')""")
 _BOXED = re.compile(r"<(?P<end>/)?(?P<name>w:p|w:txbxContent|mc:Fallback)\b[^>]*(?<!/)>")
 _NOTES = ("word/footnotes.xml", "word/endnotes.xml")
 """Read by `documents`: the converter leaves out the first footnote of most files, and all endnotes."""
@@ -137,9 +140,23 @@ def _links_of(part: str) -> str:
 
 def rewritten(xml: str, suffix: str) -> str:
     """A part of a file in which what would be lost is written so that it is kept. suffix: of its kind."""
+    if suffix == ".pptx":
+        xml = _first_alternatives(xml)
     for pattern, instead in _REWRITTEN.get(suffix, ()):
         xml = pattern.sub(instead, xml)
     return _boxes_after(xml) if suffix == ".docx" else xml
+
+
+def _first_alternatives(xml: str) -> str:
+    """A part of slides with what newer programs show in place of alternatives, which the converter leaves out."""
+    xml = _FALLBACK.sub("", xml)
+    names = dict(_NAMESPACE.findall("".join(_ALTERNATIVE.findall(xml))))
+
+    def declaring(root: re.Match[str]) -> str:
+        missing = names.keys() - dict(_NAMESPACE.findall(root[0]))
+        return root[0] + "".join(f" {name}={names[name]}" for name in sorted(missing))
+
+    return _ROOT.sub(declaring, _ALTERNATIVE.sub("", xml), count=1)
 
 
 def _boxes_after(xml: str) -> str:
