@@ -637,7 +637,7 @@ def test_raised_digits_are_no_digits_of_the_number_before_them(tmp_path: Path) -
     pptx = office_files.write_pptx(tmp_path / "a.pptx", ("T", "_", "_"))
     rewrite(pptx, "<a:r><a:t>_</a:t></a:r>", "".join(map(slide.format, above)))
     rtf = tmp_path / "a.rtf"
-    rtf.write_text(r"{\rtf1\ansi 1{\super 3}1{\super\fs19 -6}1\up6 st\up0 \par}")
+    rtf.write_text(r"{\rtf1\ansi 1{\super 3}1{\super\fs19 -6}1{\super\fs19\cf1 st}\par}")
     style = '<style:style style:name="T1"><style:text-properties style:text-position="super 58%"/></style:style>'
     spans = "".join(f'1<text:span text:style-name="T1">{one}</text:span>' for one in above)
     body = f"<office:automatic-styles>{style}</office:automatic-styles><office:body><office:text>"

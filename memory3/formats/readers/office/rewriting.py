@@ -99,7 +99,7 @@ _XML = re.compile(
 _RTF_EMPHASIS = re.compile(rb"(?<!\\)\\(b|i|strike)1?(?![a-z\d-])")
 _RTF_GROUP_END = re.compile(rb"(?<!\\)\}(?=[\r\n]*(?:[^\\{}\s]|\\['u]))")
 """Before text, where the converter has a space that is not there; it has none before another group."""
-_RTF_RAISED = re.compile(rb"(\\(?:super|up[1-9]\d*)(?![a-z\d-])(?:\\[a-z]+-?\d*)*[ \r\n]*)([+-]?\d+)(?=[\\}])")
+_RTF_RAISED = re.compile(rb"(\\(?:super|up[1-9]\d*)(?![a-z\d-])(?:\\[a-z]+-?\d*)*[ \r\n]+)([+-]?\d+)(?=[\\}])")
 _RTF_SIGN = re.compile(rb"(?<![\x80-\xff])(\\(?:u-?\d+ ?)?)?([_\[\]])")
 
 
