@@ -562,11 +562,13 @@ def test_words_and_numbers_of_several_runs_stay_in_one_piece(tmp_path: Path) -> 
     line = run("line") + "<a:br><a:rPr><a:latin/></a:rPr></a:br>" + run("two", "<a:latin/>") + "<a:br><a:rPr/></a:br>"
     empty = "<a:r><a:rPr/><a:t/></a:r>"
     runs = f"{line}<a:r><a:t>Kiru</a:t></a:r>{run('na has 12', '<a:latin/>')}{empty}{run('34, since ')}"
-    slide = office_files.write_pptx(tmp_path / "a.pptx", ("T", "_", ""))
-    rewrite(slide, "<a:r><a:t>_</a:t></a:r>", runs + run("2031", kind="fld type='datetime1'"))
+    slide = office_files.write_pptx(tmp_path / "a.pptx", ("T", "_", "|"))
+    date = run("2031", kind="fld type='datetime1'")
+    rewrite(slide, "<a:r><a:t>_</a:t></a:r>", f"{runs}{date}</a:p><a:p>{date}")
+    rewrite(slide, r"<a:r><a:t>\|</a:t></a:r>", date + run(" is the year"))
     rtf = tmp_path / "a.rtf"
     rtf.write_text(r"{\rtf1\ansi {Kiru}na {\b has} 12{\i 3}4, {\cf1 since }2031\par}")
-    assert read(slide).text == "line two Kiruna has 1234, since 2031"
+    assert read(slide).text == "line two Kiruna has 1234, since 2031\n\nNotes: 2031 is the year"
     assert read(rtf).text == "Kiruna has 1234, since 2031"
 
 

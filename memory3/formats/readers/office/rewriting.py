@@ -54,6 +54,8 @@ def _formula(kind: str, found: re.Match[str]) -> str:
     return f"<{kind}:r><{kind}:t>{text}</{kind}:t></{kind}:r>"
 
 
+_FIELD = r'<a:fld\b(?![^>]*type="slidenum")[^>]*>((?:(?!</a:fld>).)*)</a:fld>'
+"""Among other words; one alone is the date that stands on every slide."""
 _AROUND_FORMULA = re.compile(r"</?(?:m:oMathPara|a14:m)\b[^>]*>")
 _BETWEEN_FORMULAS = re.compile(r"(?<=</m:oMath>)\s*(?=<m:oMath[ >])")
 _FORMULA = re.compile(r"<m:oMath\b[^>]*(?<!/)>.*?</m:oMath>", re.DOTALL)
@@ -76,7 +78,8 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (_FORMULA, partial(_formula, "a")),
         (re.compile(r'(<a:rPr\b[^>]*\bbaseline="[1-9](?:(?!</?a:(?:r|br)\b).)*?<a:t>)([^<]+)', re.DOTALL), _raised),
         (re.compile(r"<a:rPr\b[^>]*(?:/>|>(?:(?!</?a:rPr\b).)*</a:rPr>)\s*(?=<a:t\b)", re.DOTALL), ""),
-        (re.compile(r'<a:fld\b(?![^>]*type="slidenum")[^>]*>(.*?)</a:fld>', re.DOTALL), r"<a:r>\1</a:r>"),
+        (re.compile(rf"(?<=</a:r>){_FIELD}", re.DOTALL), r"<a:r>\1</a:r>"),
+        (re.compile(rf"{_FIELD}(?=<a:r>)", re.DOTALL), r"<a:r>\1</a:r>"),
         (re.compile(r"</a:t>\s*</a:r>\s*(?:<a:r>\s*<a:t\s*/>\s*</a:r>\s*)*<a:r>\s*<a:t>"), ""),
         (_PICTURE, _described),
     ),
