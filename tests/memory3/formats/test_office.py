@@ -185,6 +185,15 @@ def test_formulas_of_word_and_powerpoint_stand_where_they_are_on_one_line(tmp_pa
     assert read(slide).text == shown
 
 
+def test_symbols_of_fonts_are_characters_and_unknown_ones_are_counted(tmp_path: Path) -> None:
+    found = (("Symbol", "F0A3"), ("Symbol", "006D"), ("Wingdings", "F0FC"), ("Segoe UI", "2611"), ("Webdings", "F061"))
+    signs = "".join(f'<w:sym w:font="{font}" w:char="{code}"/>' for font, code in found)
+    file = office_files.write_docx(tmp_path / "a.docx", "_", footnotes="_")
+    rewrite(file, '<w:t xml:space="preserve">_</w:t>', f"<w:t>pH</w:t>{signs}<w:t>5</w:t>")
+    assert read(file).text == "pH≤μ✓☑5\n\nFootnote: pH≤μ✓☑5"
+    assert read(file).notes == ("2 symbols of unknown fonts in it not read",)
+
+
 def test_pictures_that_are_not_read_are_reported(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", "Text.")
     with zipfile.ZipFile(file, "a") as archive:

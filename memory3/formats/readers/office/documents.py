@@ -17,7 +17,7 @@ from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, ti
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
-from memory3.formats.readers.office import numbers, office97, opendocument, rewriting
+from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, symbols
 from memory3.formats.readers.office.charts import chart_text
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
@@ -61,6 +61,7 @@ _FURTHER = {
 """Parts of a file that the converter leaves out, by suffix, with the label of their text."""
 _NOTES = ("Footnote", "Endnote", "Comment")
 """Labels of parts that hold several texts, one a paragraph."""
+_WORDS = re.compile(r"word/[^/]+\.xml")
 _PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
 _EMBEDDED = re.compile(r"(word|ppt|xl)/embeddings/.", re.IGNORECASE)
 _BINARY_COMMENTS = re.compile(r"xl/comments\d*\.bin")
@@ -160,6 +161,8 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         if suffix in opendocument.SUFFIXES:
             texts += opendocument.left_out(archive, suffix)
         formulas = sum(len(_FORMULA.findall(archive.read(n))) for n in names if n.startswith("xl/worksheets/sheet"))
+        parts = [archive.read(n).decode("utf-8", "ignore") for n in names if suffix == ".docx" and _WORDS.fullmatch(n)]
+    unknown = sum(not symbols.character(one) for part in parts for one in symbols.SYMBOL.findall(part))
     lines: list[str] = []
     for label, text in texts:
         line = f"{label}: {text}" if not LABEL.match(text) or label == "Comment" else text
@@ -172,6 +175,8 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         notes.append("comments not read: save it as .xlsx")
     if formulas:
         notes.append(f"{counted(formulas, 'formula')} without a stored value: open the file in Excel and save it")
+    if unknown:
+        notes.append(f"{counted(unknown, 'symbol')} of unknown fonts in it not read")
     if pictures:
         notes.append(f"{counted(pictures, 'picture')} in it not read")
     if embedded:

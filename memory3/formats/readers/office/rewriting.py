@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 
 from memory3.formats.readers.elements import attribute_of
 from memory3.formats.readers.markup import raised
+from memory3.formats.readers.office import symbols
 from memory3.formats.readers.office.formulas import formula_text
 from memory3.formats.readers.office.numbering import Numbering
 
@@ -66,6 +67,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (_BETWEEN_FORMULAS, '<w:r><w:t xml:space="preserve"> </w:t></w:r>'),
         (_FORMULA, partial(_formula, "w")),
         (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
+        (symbols.SYMBOL, symbols.run),
         (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
         (re.compile(r"<w:br\b[^>]*/>"), "<w:br/>"),
         (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
