@@ -80,7 +80,7 @@ KINDS = (
         "Excel",
         (".xlsx", ".xls", ".xlt", ".xlsm", ".xltx", ".xltm", ".xlsb"),
         read_office,
-        "one, all sheets, with comments and text boxes; of `.xls` and `.xlsb` the cells",
+        "one, all sheets, with comments, text boxes and titles of charts; of `.xls` and `.xlsb` the cells",
         "formats",
     ),
     Kind(

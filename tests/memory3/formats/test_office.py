@@ -105,7 +105,8 @@ def test_charts_and_diagrams_of_word_and_powerpoint_have_their_words_and_values(
 
     title = "<c:title><a:t>Guests of </a:t><a:t>Bero</a:t></c:title>"
     plot = series("Share", "0%", "0.25", "0.5") + series("Fee", "General", "4.4000000000000004")
-    chart = f'<c:chartSpace xmlns:c="c" xmlns:a="a"><c:chart>{title}{plot}</c:chart></c:chartSpace>'
+    axes = "<c:valAx><c:title><a:t>thousand</a:t></c:title></c:valAx><c:catAx/>"
+    chart = f'<c:chartSpace xmlns:c="c" xmlns:a="a"><c:chart>{title}{plot}{axes}</c:chart></c:chartSpace>'
     diagram = '<d:pt xmlns:d="d" xmlns:a="a"><a:p><a:t>Harbour</a:t></a:p><a:p><a:t>Mate</a:t></a:p></d:pt>'
     if folder == "word":
         file = office_files.write_docx(tmp_path / "a.docx", "Text.")
@@ -115,7 +116,13 @@ def test_charts_and_diagrams_of_word_and_powerpoint_have_their_words_and_values(
         archive.writestr(f"{folder}/charts/chart1.xml", chart)
         archive.writestr(f"{folder}/diagrams/data1.xml", diagram)
     values = ["007; Share: 25%", "007; Fee: 4.4", "2032; Share: 50%"]
-    assert read(file).text.split("\n")[2:] == ["Chart: Guests of Bero.", *values, "Diagram: Harbour", "Mate"]
+    assert read(file).text.split("\n")[2:] == [
+        "Chart: Guests of Bero.",
+        "thousand.",
+        *values,
+        "Diagram: Harbour",
+        "Mate",
+    ]
 
 
 def test_word_numbers_its_headings_and_items_as_people_see_them(tmp_path: Path) -> None:
@@ -406,13 +413,18 @@ def test_a_file_that_the_converter_panics_at_fails_alone(tmp_path: Path) -> None
     assert "no readable XLSB file" in document.unreadable
 
 
-def test_text_boxes_of_sheets_are_read_and_embedded_files_are_counted(tmp_path: Path) -> None:
+def test_text_boxes_and_titles_of_charts_of_sheets_are_read_and_embedded_files_are_counted(tmp_path: Path) -> None:
     file = office_files.write_xlsx(tmp_path / "a.xlsx", {"Printers": TABLE})
     with zipfile.ZipFile(file, "a") as archive:
         box = "<d><a:p xmlns:a='a'><a:r><a:t>Key below</a:t></a:r><a:r><a:t> the mat</a:t></a:r></a:p></d>"
         archive.writestr("xl/drawings/drawing1.xml", box)
+        title = "<c:title><a:t>Guests</a:t></c:title>"
+        chart = (
+            f"<c:chart xmlns:c='c' xmlns:a='a'>{title}<c:valAx>{title.replace('Guests', 'a day')}</c:valAx></c:chart>"
+        )
+        archive.writestr("xl/charts/chart1.xml", chart)
         archive.writestr("xl/embeddings/object1.docx", b"x")
-    assert read(file).text.split("\n")[-1] == "Text box: Key below the mat"
+    assert read(file).text.split("\n")[-2:] == ["Text box: Key below the mat", "Chart title: Guests. a day."]
     assert read(file).notes == ("1 embedded file in it not read",)
 
 

@@ -1,4 +1,4 @@
-"""Charts of Word and PowerPoint, whose values the file keeps with them: ECMA-376, part 1, 21.2."""
+"""Charts, whose values the file keeps with them: ECMA-376, part 1, 21.2. Those of Excel show cells."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ _ALONG, _VALUES = ("cat", "xVal"), ("val", "yVal")
 
 
 def chart_text(xml: bytes) -> str:
-    """The title of a chart, and a table with a row for each category and a column for each series."""
+    """The titles of a chart, and a table with a row for each category and a column for each series."""
     root = ElementTree.fromstring(xml)
     chart = next((part for part in root if tag_of(part) == "chart"), root)
-    title = next((sentence(_words(part)) for part in chart if tag_of(part) == "title"), "")
     series = [part for part in chart.iter() if tag_of(part) == "ser"]
     names = [next((_words(part) for part in one if tag_of(part) == "tx"), "") for one in series]
     along = next((points for one in series if (points := _points(one, _ALONG))), {})
     values = [_points(one, _VALUES) for one in series]
     indices = sorted({index for points in values for index in points})
     rows = [[along.get(index, ""), *(points.get(index, "") for points in values)] for index in indices]
-    return "\n".join(filter(None, [title, *table_lines([["", *names], *rows], headed=any(names))]))
+    return "\n".join([*chart_titles(root), *table_lines([["", *names], *rows], headed=any(names))])
+
+
+def chart_titles(root: Element) -> list[str]:
+    """The title of a chart, and those of its axes, which often name the unit."""
+    titles = (sentence(_words(part)) for part in root.iter() if tag_of(part) == "title")
+    return [title for title in titles if title]
 
 
 def _words(element: Element) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,7 +18,7 @@ from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
 from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, symbols
-from memory3.formats.readers.office.charts import chart_text
+from memory3.formats.readers.office.charts import chart_text, chart_titles
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
 
@@ -37,6 +37,7 @@ VARIANTS = {
 }
 """Templates, shows and files with macros, which have the content of another kind, by suffix."""
 _CHARTS = (r"(word|ppt)/charts/chart\w*\.xml", "Chart")
+_TITLES = (r"xl/charts/chart\d+\.xml", "Chart title")
 _DIAGRAMS = (r"(word|ppt)/diagrams/data\d+\.xml", "Diagram")
 _TEXT_BOX = (r"xl/(drawings/drawing|diagrams/data)\d+\.xml", "Text box")
 _FURTHER = {
@@ -55,10 +56,14 @@ _FURTHER = {
         _CHARTS,
         _DIAGRAMS,
     ),
-    ".xlsx": ((r"xl/(threaded)?[cC]omments.*\.xml", "Comment"), _TEXT_BOX),
-    ".xlsb": (_TEXT_BOX,),
+    ".xlsx": ((r"xl/(threaded)?[cC]omments.*\.xml", "Comment"), _TEXT_BOX, _TITLES),
+    ".xlsb": (_TEXT_BOX, _TITLES),
 }
 """Parts of a file that the converter leaves out, by suffix, with the label of their text."""
+_READ: dict[str, Callable[[bytes], str]] = {
+    _CHARTS[1]: chart_text,
+    _TITLES[1]: lambda part: " ".join(chart_titles(ElementTree.fromstring(part))),
+}
 _NOTES = ("Footnote", "Endnote", "Comment")
 """Labels of parts that hold several texts, one a paragraph."""
 _WORDS = re.compile(r"word/[^/]+\.xml")
@@ -155,7 +160,7 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
             for pattern, label in _FURTHER.get(suffix, ())
             for name in sorted((n for n in names if re.fullmatch(pattern, n)), key=_number)
             for part in [archive.read(name)]
-            for whole in [chart_text(part) if label == _CHARTS[1] else _part_text(part, suffix)]
+            for whole in [_READ[label](part) if label in _READ else _part_text(part, suffix)]
             for text in (whole.split("\n") if label in _NOTES else [whole])
         ]
         if suffix in opendocument.SUFFIXES:
