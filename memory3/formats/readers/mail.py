@@ -165,7 +165,7 @@ def _outlook_mail(message: outlook.Message) -> _Mail:
     headers = {name: words(value) for name, value in message.headers.items()}
     mail = _Mail(headers, headers.pop("Subject", ""), _plain_text(message.plain), [], list(message.notes))
     if message.html:
-        mail.text = html_text(message.html)[1]
+        mail.text = html_text(message.html, whole=True)[1]
     elif message.rtf:
         mail.text, why = _text_in(message.rtf, "body.rtf")
         mail.notes.append(f"the text was not read: {why}" if why and why != NO_TEXT else "")
@@ -188,7 +188,7 @@ def _text_of(part: EmailMessage) -> tuple[str, str]:
     """The text of a part, and what was assumed."""
     read = decode(_content(part), str(part.get_content_charset() or ""))
     if part.get_content_type().endswith("html"):
-        return html_text(read.text)[1], read.note
+        return html_text(read.text, whole=True)[1], read.note
     flowed = str(part.get_param("format") or "").lower() == "flowed"
     return _plain_text(read.text, flowed, str(part.get_param("delsp") or "").lower() == "yes"), read.note
 

@@ -84,6 +84,14 @@ def test_a_message_without_plain_text_has_the_words_of_its_html_or_rtf(tmp_path:
     assert cut.notes == ("the text was not read: CRC is invalid! The file is corrupt!",)
 
 
+def test_all_of_an_html_mail_is_its_text_as_it_has_no_menus(tmp_path: Path) -> None:
+    html = "<header>Code 8812</header><main>Hello</main><aside>Gate 7</aside><footer>Open 9-17</footer>"
+    (tmp_path / "a.eml").write_text(f"From: a@b.test\nContent-Type: text/html\n\n{html}\n")
+    outlook.write(tmp_path / "a.msg", outlook.message({**HEAD, outlook.HTML: html.encode()}))
+    for name in ("a.eml", "a.msg"):
+        assert read(tmp_path / name).text.split("\n")[-4:] == ["Code 8812", "Hello", "Gate 7", "Open 9-17"]
+
+
 def test_messages_within_messages_are_read_and_what_is_left_out_is_named(tmp_path: Path) -> None:
     inner = outlook.message({outlook.SUBJECT: "The crate", outlook.BODY: "Gate: 9"}, [IDA], head=24)
     link = {outlook.LONG_NAME: "plan.txt", outlook.LINK: "S:/plan.txt"}
