@@ -35,7 +35,8 @@ class Numbering:
         self._lists = {attribute_of(one, "numId"): one for one in _named(roots[0], "num")}
         self._styles = {attribute_of(one, "styleId"): one for one in _named(roots[1], "style")}
         self._reached: dict[str, dict[int, int]] = {}  # of a kind of lists: the number of each level
-        self._begun: set[tuple[str, int]] = set()  # lists and levels that have begun at a number of their own
+        self._known: dict[str, tuple[str, dict[int, Element], dict[int, int]]] = {}  # what `_levels` has of a list
+        self._styled: dict[str, tuple[str, int]] = {}  # what `_of_style` has of a style
 
     def numbered(self, xml: str) -> str:
         """The main part of the file, each number the first words of its paragraph."""
@@ -49,21 +50,17 @@ class Numbering:
     def _label(self, properties: str) -> str:
         """The number of the next paragraph; empty where it has none."""
         style, of_list, of_level = (found.search(properties) for found in (_STYLE, _LIST, _LEVEL))
-        number, level = self._of_style(style[1] if style else "")
+        name = style[1] if style else ""
+        number, level = self._styled.get(name) or self._styled.setdefault(name, self._of_style(name))
         number, level = of_list[1] if of_list else number, int(of_level[1]) if of_level else level
-        kind = self._kind(number)
-        levels = {int(attribute_of(one, "ilvl")): one for one in _named(self._kinds.get(kind), "lvl")}
-        for one in _named(self._lists.get(number), "lvlOverride"):
-            at = int(attribute_of(one, "ilvl"))
-            levels |= dict(zip([at], _named(one, "lvl"), strict=False))
-            if at == level and (given := _value(one, "startOverride")) and (number, at) not in self._begun:
-                self._begun.add((number, at))
-                self._reached.setdefault(kind, {})[at] = int(given) - 1
+        kind, levels, begins = self._known.get(number) or self._known.setdefault(number, self._levels(number))
+        if level in begins:
+            self._reached.setdefault(kind, {})[level] = begins.pop(level) - 1
         if level not in levels:
             return ""
         reached = self._reached.setdefault(kind, {})
         for at in range(level + 1):
-            first = int(_value(levels.get(at), "start") or 0)
+            first = _whole(_value(levels.get(at), "start"))
             reached[at] = reached.get(at, first - (at == level)) + (at == level)
         for deeper in [at for at in reached if at > level]:
             del reached[deeper]
@@ -78,6 +75,17 @@ class Numbering:
             return zero + numeral(reached.get(at, 1), _SYSTEMS.get(system, "1"))
 
         return re.sub(r"%(\d)", shown, _value(levels[level], "lvlText")).strip()
+
+    def _levels(self, number: str) -> tuple[str, dict[int, Element], dict[int, int]]:
+        """The kind of a list, its levels, and the numbers at which some of them begin in this list."""
+        kind = self._kind(number)
+        levels = {_whole(attribute_of(one, "ilvl")): one for one in _named(self._kinds.get(kind), "lvl")}
+        begins: dict[int, int] = {}
+        for one in _named(self._lists.get(number), "lvlOverride"):
+            at = _whole(attribute_of(one, "ilvl"))
+            levels |= dict(zip([at], _named(one, "lvl"), strict=False))
+            begins |= {at: _whole(first)} if (first := _value(one, "startOverride")) else {}
+        return kind, levels, begins
 
     def _kind(self, number: str) -> str:
         """The kind of a list, which may be that of the list of a style."""
@@ -95,11 +103,11 @@ class Numbering:
                 number, level = _value(properties, "numId"), _value(properties, "ilvl")
                 if number:
                     linked = [
-                        int(attribute_of(one, "ilvl"))
+                        _whole(attribute_of(one, "ilvl"))
                         for one in _named(self._kinds.get(_value(self._lists.get(number), "abstractNumId")), "lvl")
                         if _value(one, "pStyle") in (own, style)
                     ]
-                    return number, int(level) if level else min(linked, default=0)
+                    return number, _whole(level) if level else min(linked, default=0)
             style = _value(found, "basedOn")
         return _NO_LIST, 0
 
@@ -111,3 +119,7 @@ def _named(element: Element | None, name: str) -> list[Element]:
 def _value(element: Element | None, name: str) -> str:
     """The value of a property of an element; empty without."""
     return next((attribute_of(part, "val") for part in _named(element, name)), "")
+
+
+def _whole(value: str) -> int:
+    return int(value) if value.isdecimal() else 0
