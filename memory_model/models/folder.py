@@ -132,8 +132,9 @@ class ModelFolder:
         sizes = {file.name: file.stat().st_size for file in checkpoint.files}
         base_id = _hashed(checkpoint, progress)
         near = out.resolve().parent
-        resolved = base.resolve()
-        shown = f"../{resolved.relative_to(near)}" if resolved.is_relative_to(near) else str(resolved)
+        # Its own name stays: a download cache keeps files under their hashes, and links to them under their names.
+        place = base.parent.resolve() / base.name
+        shown = f"../{place.relative_to(near)}" if place.is_relative_to(near) else str(place)
         shown = f"{PREFIX}{named.name}" if named else shown
         out.mkdir(parents=True, exist_ok=True)
         if chat_template:

@@ -106,6 +106,17 @@ def test_a_split_file_is_the_whole_one_whichever_part_is_named(base: Path, tmp_p
         GgufFile(tmp_path / "alone.gguf")
 
 
+def test_a_link_to_a_file_of_another_name_is_a_base(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    write_gguf(base, tmp_path / "m.gguf").rename(tmp_path / "blobs" / "0f3a")
+    (tmp_path / "snapshot").mkdir()
+    link = tmp_path / "snapshot" / "m.gguf"
+    link.symlink_to("../blobs/0f3a")
+    made = ModelFolder.create(link, tmp_path / "model", memory=lambda config: parse_budget("paper", config))
+    assert made.base == "../snapshot/m.gguf"
+    assert ModelFolder.open(made.path).checkpoint.name == "m"
+
+
 def test_the_finer_copy_of_a_tied_table_is_taken(tmp_path: Path) -> None:
     published(tmp_path / "hf", "qwen2")
     coarse, fine = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0
