@@ -69,25 +69,32 @@ def _refuse(data: Mapping[str, Any]) -> None:
     other = set(data.get("layer_types") or ()) - {"full_attention"}
     if other:
         raise InvalidInput(f"layers of type {', '.join(sorted(other))} are not supported, only full_attention")
-    if data.get("partial_rotary_factor", 1.0) != 1.0:
-        raise InvalidInput("partial_rotary_factor is not supported: the whole head is rotated")
 
 
 def _rotary(data: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, as written by transformers before version 5 (two fields) or since (`rope_parameters`)."""
-    given = data.get("rope_parameters") or {**(data.get("rope_scaling") or {}), "rope_theta": data.get("rope_theta")}
-    base = float(given.get("rope_theta") or 10000.0)
+    """Base and scaling, from whichever of the fields that transformers reads, old or new, has them.
+
+    `rope_scaling`, as people add it for longer texts, goes before `rope_parameters` (since version 5), and what either
+    of the two holds before the same field beside them.
+    """
+    given = {**data, **(data.get("rope_scaling") or data.get("rope_parameters") or {})}
+    default = 2000000.0 if data["model_type"] == "smollm3" else 10000.0
+    base = float(given.get("rope_theta") or default)
+    if given.get("partial_rotary_factor", 1.0) != 1.0:
+        raise InvalidInput("partial_rotary_factor is not supported: the whole head is rotated")
     kind = given.get("rope_type") or given.get("type") or "default"
     if kind == "default":
         return base, None
     if kind != "llama3":
         return base, RopeScaling(str(kind), float(given.get("factor") or 1.0))
+    # A number beside the scaling goes before one in it, unlike the others.
+    original = data.get("original_max_position_embeddings", given.get("original_max_position_embeddings"))
     return base, RopeScaling(
         "llama3",
         float(given["factor"]),
         float(given["low_freq_factor"]),
         float(given["high_freq_factor"]),
-        int(given["original_max_position_embeddings"]),
+        int(data["max_position_embeddings"] if original is None else original),
     )
 
 
@@ -103,7 +110,7 @@ def _plain_layers(data: Mapping[str, Any], layers: int) -> tuple[int, ...]:
 
 
 def _positions(data: Mapping[str, Any]) -> int:
-    """The longest text: within Mistral's sliding window every layer still sees all of it."""
+    """The longest text: all of it is seen in every layer, also within Mistral's window (4,096 where none is named)."""
     positions = int(data.get("max_position_embeddings") or 0)
-    window = data.get("sliding_window") if data["model_type"] == "mistral" else None
+    window = data.get("sliding_window", 4096) if data["model_type"] == "mistral" else None
     return min(positions, int(window)) if window else positions

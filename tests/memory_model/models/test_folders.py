@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 from safetensors.torch import load_file, save_file
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.providers import open_decoder
@@ -389,7 +392,9 @@ LLAMA = {
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        ({"rope_parameters": {"rope_theta": 10000.0}, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"num_attention_heads": 3, "num_key_value_heads": 2}, "evenly"),
     ],
@@ -399,6 +404,34 @@ def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], named
         config_of({**LLAMA, **changes}, "x")
 
 
-def test_a_sliding_window_bounds_the_longest_text() -> None:
-    data = {**LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, "sliding_window": 4096}
-    assert config_of(data, "x").positions == 4096
+BLENDED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    "rotary",
+    [
+        {},
+        {"rope_theta": 500000.0},
+        {"rope_theta": 500000.0, "rope_parameters": {"rope_type": "default"}},
+        {"rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 500000.0}},
+        {"rope_parameters": {"rope_theta": 500000.0}, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_theta": 500000.0, "rope_scaling": BLENDED},
+        {"rope_parameters": BLENDED | {"original_max_position_embeddings": 32}},
+        {"rope_parameters": BLENDED, "original_max_position_embeddings": 64},
+    ],
+)
+@pytest.mark.parametrize("kind", [tf.LlamaConfig, tf.SmolLM3Config])
+def test_rotary_embedding_is_what_transformers_reads_wherever_it_is_written(
+    kind: type[tf.PretrainedConfig], rotary: dict[str, Any]
+) -> None:
+    data = {**LLAMA, "model_type": kind.model_type, "max_position_embeddings": 128, **deepcopy(rotary)}
+    theirs = LlamaRotaryEmbedding(kind.from_dict(deepcopy(data)))
+    np.testing.assert_allclose(config_of(data, "x").frequencies, theirs.inv_freq.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("window", "longest"), [({"sliding_window": 2048}, 2048), ({"sliding_window": None}, 32768), ({}, 4096)]
+)
+def test_a_sliding_window_bounds_the_longest_text(window: dict[str, Any], longest: int) -> None:
+    data = {**LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, **window}
+    assert config_of(data, "x").positions == longest
