@@ -91,9 +91,9 @@ def _architecture(header: Header, path: object) -> str:
 
 
 def _scaling(header: Header, path: object, config: ModelConfig, get: Any) -> RopeScaling | None:
-    """Rotary scaling, from metadata (linear) or from stored divisors (Llama 3)."""
-    kind = get("rope.scaling.type", "none")
-    factor = float(get("rope.scaling.factor", get("rope.scale_linear", 1.0)))
+    """Rotary scaling, from metadata (linear, also where a factor has no type) or from stored divisors (Llama 3)."""
+    kind = get("rope.scaling.type", "linear")
+    factor = float(get("rope.scaling.factor", get("rope.scale_linear", 1.0))) or 1.0
     stored = header.tensors.get(ROPE_FACTORS)
     if stored is not None:
         if stored.kind.name != "F32" or stored.shape != (config.head_dim // 2,):

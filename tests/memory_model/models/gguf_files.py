@@ -27,7 +27,7 @@ def write_gguf(
     tokenizer: Tokenizer | None = None,
     pre: str = "gpt-2",
     parts: int = 0,
-    fields: dict[str, int | str] | None = None,
+    fields: dict[str, float | str] | None = None,
     extra: dict[str, np.ndarray] | None = None,
 ) -> Path:
     """Convert a folder; returns the first file.
@@ -42,7 +42,8 @@ def write_gguf(
     add_tokenizer_fields(writer, tokenizer or byte_level(SPECIAL), pre)
     writer.add_chat_template(TEMPLATE)
     for key, value in (fields or {}).items():
-        (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        add(key, value)
     number = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}

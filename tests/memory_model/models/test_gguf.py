@@ -66,6 +66,24 @@ def test_a_gguf_of_every_architecture_has_transformers_logits(tmp_path: Path, na
     np.testing.assert_allclose(ours, theirs(model, IDS), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("fields", "factor"),
+    [
+        ({"rope.scale_linear": 4.0}, 4.0),
+        ({"rope.scaling.factor": 2.0}, 2.0),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 2.0}, None),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}, None),
+    ],
+)
+def test_a_factor_without_a_type_scales_linearly_as_in_llama_cpp(
+    tmp_path: Path, fields: dict[str, float | str], factor: float | None
+) -> None:
+    published(tmp_path / "hf", "llama-2")
+    named = {f"llama.{key}": value for key, value in fields.items()}
+    scaling = GgufFile(write_gguf(tmp_path / "hf", tmp_path / "m.gguf", fields=named)).config("x").rope_scaling
+    assert scaling == (RopeScaling("linear", factor) if factor else None)
+
+
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0"])
 def test_quantised_matrices_stay_near_the_plain_ones(tmp_path: Path, kind: str) -> None:
     model = published(tmp_path / "hf", "llama-3")
@@ -278,7 +296,7 @@ def test_a_damaged_file_is_refused_and_nothing_is_written(
     ],
 )
 def test_what_the_decoder_cannot_compute_is_refused_by_name(
-    tmp_path: Path, fields: dict[str, int | str], named: str
+    tmp_path: Path, fields: dict[str, float | str], named: str
 ) -> None:
     published(tmp_path / "hf", "llama-2")
     path = write_gguf(tmp_path / "hf", tmp_path / "m.gguf", fields=fields)
