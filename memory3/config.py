@@ -170,6 +170,9 @@ class ModelConfig:
         counts = self.layers, self.query_heads, self.kv_heads, self.head_dim, self.mlp_width, self.vocabulary
         if min(counts) < 1:
             raise InvalidInput(f"{self.name}: layers, heads, widths and vocabulary must be positive")
+        if not (0 < self.rope_base < np.inf and 0 <= self.norm_epsilon < np.inf):
+            numbers = f"rotary base {self.rope_base}, norm epsilon {self.norm_epsilon}"
+            raise InvalidInput(f"{self.name}: {numbers}: both must be positive")
         if self.query_heads % self.kv_heads:
             raise InvalidInput(f"{self.query_heads} query heads do not share {self.kv_heads} key-value heads evenly")
         if self.head_dim % 2:

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from memory3.config import ModelConfig
-from memory3.errors import InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory3.text.tokenizer import SpecialTokens, ends_of, read_backend
 from memory_model.models.architectures import config_of
 from memory_model.models.tensor_files import Weights, open_tensors, read_json, weight_files
@@ -55,7 +55,7 @@ class HuggingFaceFolder:
     def tokenizer_json(self) -> str:
         """The text of `tokenizer.json`; raises InvalidInput where its ids do not fit the embedding."""
         path = self.path / "tokenizer.json"
-        self._backend = read_tokenizer(path, int(self._config.get("vocab_size", 0)))
+        self._backend = read_tokenizer(path, self.config(self.name).vocabulary)
         return path.read_text(encoding="utf-8")
 
     @cached_property
@@ -77,7 +77,8 @@ class HuggingFaceFolder:
         # Qwen has no bos: documents begin after <|endoftext|>.
         bos = next(t for t in (bos, self._id("<|endoftext|>"), usual.bos) if t is not None)
         listed = self._optional("generation_config.json").get("eos_token_id")
-        stop = listed if isinstance(listed, list) else [] if listed is None else [int(listed)]
+        rows = range(self.config(self.name).vocabulary)  # nothing else can be generated
+        stop: list[Any] = [token for token in (listed if isinstance(listed, list) else [listed]) if token in rows]
         return SpecialTokens(bos, eos, eos, (*stop, *ends_of(self._backend)))
 
     @cached_property
@@ -88,7 +89,10 @@ class HuggingFaceFolder:
             return template.read_text(encoding="utf-8")
         found = self._optional("tokenizer_config.json").get("chat_template") or ""
         if isinstance(found, list):  # several by name
-            found = next((t["template"] for t in found if t.get("name") == "default"), found[0]["template"])
+            try:
+                found = next((t["template"] for t in found if t.get("name") == "default"), found[0]["template"])
+            except (LookupError, TypeError, AttributeError) as error:
+                raise CorruptFile(f"{self.path}/tokenizer_config.json has no list of chat templates") from error
         return str(found)
 
     def _id(self, token: Any) -> int | None:

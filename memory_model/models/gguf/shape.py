@@ -17,6 +17,7 @@ INTERLEAVED = ("llama", "smollm3")
 """Those whose query and key rows the converter permutes for interleaved rotary embedding."""
 ROPE_FACTORS = "rope_freqs.weight"
 """Llama 3's frequency divisors, one per pair of dimensions."""
+_NUMBER = (int, float)
 _OTHER_PARTS = ("v.", "a.", "mm.", "resampler.")
 """How the names of a vision or audio part's tensors begin."""
 _PLAIN_EVERY = 4
@@ -27,20 +28,22 @@ def shape_of(header: Header, path: object, name: str, *, tied: bool) -> ModelCon
     """The model's shape, with an empty memory budget; raises InvalidInput, CorruptFile."""
     kind = _architecture(header, path)
 
-    def get(key: str, default: Any = None) -> Any:
+    def get(key: str, default: Any = None, of: tuple[type, ...] = (int,)) -> Any:
         value = header.fields.get(f"{kind}.{key}", default)
         if value is None:
             raise CorruptFile(f"{path} has no field {kind}.{key}")
-        if isinstance(value, list):
-            if len(set(value)) != 1:
+        if isinstance(value, list) and value:
+            if value.count(value[0]) < len(value):
                 raise InvalidInput(f"{path}: {kind}.{key} differs from layer to layer, which is not supported")
-            return value[0]
+            value = value[0]
+        if not isinstance(value, of):
+            raise CorruptFile(f"{path}: {kind}.{key} is {value!r}, expected {' or '.join(t.__name__ for t in of)}")
         return value
 
     if get("expert_count", 0):
         raise InvalidInput(f"{path}: a mixture of {get('expert_count')} experts is not supported")
     hidden, heads, layers = get("embedding_length"), get("attention.head_count"), get("block_count")
-    head_dim = get("attention.key_length", hidden // heads)
+    head_dim = get("attention.key_length", hidden // heads if heads else 0)
     for key, whole in (("attention.value_length", head_dim), ("rope.dimension_count", head_dim)):
         if get(key, whole) != whole:
             raise InvalidInput(
@@ -50,7 +53,7 @@ def shape_of(header: Header, path: object, name: str, *, tied: bool) -> ModelCon
     if embedding is None:
         raise CorruptFile(f"{path} has no weight token_embd.weight")
     tokens = header.fields.get("tokenizer.ggml.tokens", [])
-    if len(tokens) > embedding.shape[0]:
+    if isinstance(tokens, list) and len(tokens) > embedding.shape[0]:
         raise InvalidInput(
             f"{path} has {len(tokens):,} tokens, its embedding {embedding.shape[0]:,} rows: another model's tokenizer"
         )
@@ -63,8 +66,8 @@ def shape_of(header: Header, path: object, name: str, *, tied: bool) -> ModelCon
         head_dim=head_dim,
         mlp_width=get("feed_forward_length"),
         vocabulary=embedding.shape[0],
-        rope_base=float(get("rope.freq_base", 10000.0)),
-        norm_epsilon=round(float(get("attention.layer_norm_rms_epsilon")), 9),
+        rope_base=float(get("rope.freq_base", 10000.0, _NUMBER)),
+        norm_epsilon=round(float(get("attention.layer_norm_rms_epsilon", of=_NUMBER)), 9),
         tied_embeddings=tied,
         attention_bias=kind == "qwen2",
         hidden=hidden,
@@ -92,8 +95,8 @@ def _architecture(header: Header, path: object) -> str:
 
 def _scaling(header: Header, path: object, config: ModelConfig, get: Any) -> RopeScaling | None:
     """Rotary scaling, from metadata (linear, also where a factor has no type) or from stored divisors (Llama 3)."""
-    kind = get("rope.scaling.type", "linear")
-    factor = float(get("rope.scaling.factor", get("rope.scale_linear", 1.0))) or 1.0
+    kind = get("rope.scaling.type", "linear", (str,))
+    factor = float(get("rope.scaling.factor", get("rope.scale_linear", 1.0, _NUMBER), _NUMBER)) or 1.0
     stored = header.tensors.get(ROPE_FACTORS)
     if stored is not None:
         if stored.kind.name != "F32" or stored.shape != (config.head_dim // 2,):

@@ -89,7 +89,7 @@ def rebuilt_tokenizer(fields: Mapping[str, Any], path: Path) -> Tokenizer:
         for wanted, special in (((_CONTROL, _UNKNOWN), True), ((_USER_DEFINED,), False)):
             found = [t for t, kind in zip(tokens, kinds, strict=True) if kind in wanted]
             backend.add_tokens([AddedToken(t, special=special, normalized=False) for t in found])
-    except (KeyError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise CorruptFile(f"{path} does not describe its tokenizer: {error!r}") from error
@@ -148,8 +148,8 @@ def special_tokens_of(fields: Mapping[str, Any], backend: Tokenizer, path: Path)
 
     def listed(name: str) -> int | None:
         value = fields.get(f"tokenizer.ggml.{name}_token_id")
-        if value is not None and value >= rows:
-            raise CorruptFile(f"{path}: tokenizer.ggml.{name}_token_id is {value}, of {rows} tokens")
+        if value is not None and value not in range(rows):
+            raise CorruptFile(f"{path}: tokenizer.ggml.{name}_token_id is {value!r}, of {rows} tokens")
         return value
 
     bos, eos, eot = listed("bos"), listed("eos"), listed("eot")

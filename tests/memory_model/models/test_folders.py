@@ -162,6 +162,10 @@ def pickle_code(folder: Path) -> None:
         (remove("tokenizer.json"), MissingFile, "save_pretrained"),
         (cut("tokenizer.json", 0.5), CorruptFile, "not a tokenizer"),
         (lambda folder: add_tokenizer(folder, template=""), InvalidInput, "--chat-template"),
+        (edit("tokenizer_config.json", chat_template=[1, 2]), CorruptFile, "chat templates"),
+        (edit("config.json", vocab_size=[1]), CorruptFile, "config.json"),
+        (edit("config.json", rope_parameters={"rope_theta": -1.0}), InvalidInput, "rotary base -1"),
+        (edit("config.json", rms_norm_eps=float("nan")), InvalidInput, "epsilon nan"),
     ],
 )
 def test_a_damaged_base_is_refused_and_nothing_is_written(

@@ -1,6 +1,7 @@
 """GGUF files in the converter's layout give transformers' logits and tokens; what is damaged or unknown is refused."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -302,6 +303,29 @@ def test_what_the_decoder_cannot_compute_is_refused_by_name(
     path = write_gguf(tmp_path / "hf", tmp_path / "m.gguf", fields=fields)
     with pytest.raises(InvalidInput, match=named):
         logits_of(path, tmp_path / "model", IDS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.attention.head_count", "six"),
+        ("llama.block_count", 1.5),
+        ("llama.attention.layer_norm_rms_epsilon", "small"),
+        ("llama.rope.scaling.factor", [None]),
+        ("llama.feed_forward_length", []),
+        ("tokenizer.ggml.tokens", 1),
+        ("tokenizer.ggml.merges", [1, 2]),
+        ("tokenizer.ggml.pre", [1]),
+        ("tokenizer.ggml.token_type", -1),
+        ("tokenizer.ggml.bos_token_id", "x"),
+        ("tokenizer.ggml.eos_token_id", -1),
+    ],
+)
+def test_metadata_of_another_kind_is_refused(base: Path, tmp_path: Path, key: str, value: Any) -> None:
+    file = GgufFile(write_gguf(base, tmp_path / "m.gguf"))
+    file._header.fields[key] = value
+    with pytest.raises(CorruptFile, match=re.escape(str(file.path))):
+        _ = file.config("x"), file.special_tokens
 
 
 def test_a_vision_part_or_another_tokenizer_is_refused(base: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_file_that_was_saved_while_texts_were_cut_and_padded_does_neither(tmp_
 def test_special_tokens_are_what_the_folder_names(tmp_path: Path) -> None:
     published(tmp_path, "qwen2")
     add_tokenizer(tmp_path, bos_token=None, eos_token={"content": "<|im_end|>"})
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [258, 256]}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [258, 256, -1, 1000, "x"]}')
     tokens = HuggingFaceFolder(tmp_path).special_tokens
     assert tokens == SpecialTokens(bos=256, eos=258, end_of_turn=258, stop=(256, 258))
     add_tokenizer(tmp_path, sentence_piece(), LLAMA2, bos_token="<s>", eos_token="</s>")
