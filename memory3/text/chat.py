@@ -124,12 +124,14 @@ class ChatTemplate:
         try:
             return self._template.render(
                 messages=messages,
+                tools=None,  # given and empty, as in transformers: some templates only ask whether it is none
+                documents=None,
                 add_generation_prompt=add_generation_prompt,
                 bos_token=bos,
                 eos_token=eos,
                 enable_thinking=False,
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a program, and may fail in any way
             raise UnknownTemplate(f"the chat template refused the messages: {error}") from error
 
 
@@ -181,7 +183,7 @@ def _compiled(template: str) -> Template:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
     environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.filters["tojson"] = _as_json
     return environment.from_string(template)
 
 
@@ -193,6 +195,17 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> list[Node]:
         next(parser.stream)
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def _as_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter as transformers has it; Jinja's own writes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> None:

@@ -172,8 +172,15 @@ def test_a_named_template_among_several_is_taken(tmp_path: Path) -> None:
 def test_templates_may_use_what_transformers_offers_them() -> None:
     template = (
         "{{ strftime_now('%Y') | length }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
-        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ {'a': 'é'} | tojson }}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ {'b': 'é', 'a': 1} | tojson }}"
+        "{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}"
+        "{% if tools is not none or documents is not none %}these{% endif %}"
     )
-    chat = ChatTemplate(template, Tokenizer.from_json(byte_level(SPECIAL).to_str()))
-    ids = chat.prompt([{"role": "user", "content": "hi"}]).ids
-    assert chat.tokenizer.decode(ids) == '4hi{"a": "é"}'
+    messages = [{"role": "user", "content": "hi"}]
+    backend = byte_level(SPECIAL)
+    chat = ChatTemplate(template, Tokenizer.from_json(backend.to_str()))
+    ours = chat.tokenizer.decode(chat.prompt(messages).ids)
+    theirs = tf.PreTrainedTokenizerFast(tokenizer_object=backend)
+    theirs.chat_template = template
+    assert ours == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert ours == '4hi{"b": "é", "a": 1}{"a":1,"b":"\\u00e9"}'
