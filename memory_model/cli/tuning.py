@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,6 +101,7 @@ def adapt(
         budget = begun.memory if begun else folder.memory
         budget = parse_budget(heads, folder.config().with_memory(budget)) if heads else budget
         loaded = load_base(folder, budget, codec)
+        form = sha256(loaded.chat_template.encode()).hexdigest()[:8]
         sizes = Sizes(
             written=references or conversations,
             conversations=conversations,
@@ -124,7 +126,7 @@ def adapt(
             cosine=cosine,
             warmup=steps // 10 if cosine else TuningPlan.warmup,
             beta=beta,
-            mixture=f"{mixture} of {sizes} from {files_in_words(corpus, data, questions)}",
+            mixture=f"{mixture} of {sizes} from {files_in_words(corpus, data, questions)} in the form {form}",
             rows=rows,
             sequence=sequence,
         )

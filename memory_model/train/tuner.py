@@ -10,6 +10,7 @@ import ctypes
 import json
 import math
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from typing import Any, ClassVar, TextIO
 import torch
 
 from memory3.codec.codec import MemoryCodec
-from memory3.errors import InvalidInput
+from memory3.errors import CorruptFile, InvalidInput
 from memory_model.data.batches import BatchSource
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
@@ -38,8 +39,8 @@ class TuningPlan:
     (paper 5.1); cosine: from there it falls to 0 as a half cosine (6.1). codec_noise: a share of variance; codec_id: of
     a codec in its place. beta: of DPO (6.2). accumulate: batches of a step, over all processes. So that a run resumes
     with the same: mixture, what batches are drawn from, in words; rows and sequence, of a batch of running text, and
-    the tokens of each; budget and start, hashes of the memory's and of the adapter that it continued from (the
-    reference model of DPO), which `Tuner` fills in.
+    the tokens of each; base, budget and start, hashes of the plain weights, of the memory's budget and of the adapter
+    that it continued from (the reference model of DPO), which `Tuner` fills in.
     """
 
     steps: int = 600
@@ -60,6 +61,7 @@ class TuningPlan:
     mixture: str = ""
     rows: int = 2
     sequence: int = 512
+    base: str = ""
     budget: str = ""
     start: str = ""
     lowest: ClassVar[float] = 0.1
@@ -138,7 +140,7 @@ class Tuner:
         torch.manual_seed(plan.seed)
         budget = sha256(repr(model.config.memory).encode()).hexdigest()[:16]
         begun = start.digest if start else ""
-        self.plan, self.device = replace(plan, budget=budget, start=begun), device
+        self.plan, self.device = replace(plan, base=base_sha256[:16], budget=budget, start=begun), device
         self.parameters = self.trained(model)
         if start is not None:
             load_start(model, start)
@@ -288,11 +290,14 @@ class Tuner:
         partial.replace(self.folder / "state.pt")
 
     def resume(self) -> bool:
-        """Continue the run of this folder if it has one; raises InvalidInput when its plan was another."""
+        """Continue the run of this folder if it has one; raises InvalidInput when its plan was another, CorruptFile."""
         path = self.folder / "state.pt"
         if not path.is_file():
             return False
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            raise CorruptFile(f"{path} is truncated or damaged: remove {self.folder}, or use another --out") from error
         before = asdict(type(self.plan)()) | state["plan"]  # a run from before a setting existed had its default
         changed = [name for name, value in asdict(self.plan).items() if before[name] != value]
         if changed:

@@ -78,6 +78,18 @@ def test_a_run_goes_on_with_the_files_that_it_began_with(folder: ModelFolder, tm
     assert "other settings (mixture)" in " ".join(done.output.split())
 
 
+def test_a_run_goes_on_with_the_weights_and_the_chat_template_that_it_began_with(tmp_path: Path) -> None:
+    one, out = model_with_facts(tmp_path), tmp_path / "run"
+    published(tmp_path / "other", "llama-3", seed=1)
+    other = ModelFolder.create(tmp_path / "other", tmp_path / "second", memory=lambda c: parse_budget("paper", c))
+    adapt(one, "--steps", "1", "--out", str(out))
+    (one.path / "chat_template.jinja").write_text(one.chat_template + " ")
+    for changed, named in ((other, "base"), (one, "mixture")):
+        done = CliRunner().invoke(app, adapt_command(changed, "--steps", "1", "--out", str(out)))
+        assert done.exit_code == 1
+        assert f"other settings ({named})" in " ".join(done.output.split())
+
+
 def test_other_heads_leave_the_length_of_a_reference_as_it_is(tmp_path: Path) -> None:
     made = model_with_facts(tmp_path)
     replace(made, memory=replace(made.memory, reference_tokens=64)).save()

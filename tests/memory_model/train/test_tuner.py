@@ -74,6 +74,15 @@ def test_a_run_that_is_given_little_time_saves_and_goes_on(tmp_path: Path) -> No
             tuner(tmp_path, steps=2, **{setting: value}).resume()
 
 
+def test_a_truncated_state_is_named(tmp_path: Path) -> None:
+    tuner(tmp_path, steps=1).run()
+    state = tmp_path / "state.pt"
+    for keep in (state.stat().st_size // 2, 10, 0):
+        state.write_bytes(state.read_bytes()[:keep])
+        with pytest.raises(CorruptFile, match=r"state\.pt"):
+            tuner(tmp_path, steps=1).resume()
+
+
 def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Path) -> None:
     tuned = tiny_model()
     attach(tuned, rank=3, alpha=6.0, first_layer=1)
