@@ -73,17 +73,23 @@ class AnswerabilityProbe:
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()[:12]
 
     def save(self, path: str | Path) -> None:
-        """Write `answerability.npz`; the weights with half precision."""
-        np.savez(
-            path,
-            model_id=self.model_id,
-            weights=self.weights.astype(np.float16),
-            numbers=self.numbers.astype(np.int32),
-            offsets=self.offsets.astype(np.float32),
-            precisions=np.array([*self.leans], np.str_),
-            leans=np.array([*self.leans.values()], np.float32),
-            of_requests=np.zeros(0, np.float32) if self.of_requests is None else self.of_requests.astype(np.float32),
-        )
+        """Write `answerability.npz`, with its folder, to a temporary name first; the weights with half precision."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        of_requests = np.zeros(0) if self.of_requests is None else self.of_requests
+        with partial.open("wb") as file:  # by a name alone numpy would add .npz to it
+            np.savez(
+                file,
+                model_id=self.model_id,
+                weights=self.weights.astype(np.float16),
+                numbers=self.numbers.astype(np.int32),
+                offsets=self.offsets.astype(np.float32),
+                precisions=np.array([*self.leans], np.str_),
+                leans=np.array([*self.leans.values()], np.float32),
+                of_requests=of_requests.astype(np.float32),
+            )
+        partial.replace(path)
 
     @classmethod
     def load(cls, path: str | Path, config: ModelConfig, model_id: str) -> AnswerabilityProbe:

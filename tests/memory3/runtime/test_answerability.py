@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,23 @@ def of_one_and_five() -> Signals:
     first, second = synthetic(), synthetic(2)
     both = Signals(*map(np.concatenate, zip(first, second, strict=True)))
     return both._replace(memories=np.repeat([5, 1], ROWS))
+
+
+def test_a_probe_is_written_under_its_own_name_and_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config()
+    path, zeros = tmp_path / "new folder" / "probe", np.zeros(query_width(config), np.float32)
+    probe_of("ab", zeros).save(path)
+
+    def interrupted(file: Any, **_: Any) -> None:
+        file.write(b"PK")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        probe_of("ab", zeros + 1).save(path)
+    assert AnswerabilityProbe.load(path, config, "ab").weights.tolist() == zeros.tolist()
 
 
 def test_a_probe_is_read_as_it_was_written(tmp_path: Path) -> None:
