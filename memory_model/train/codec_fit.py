@@ -22,6 +22,7 @@ from memory3.codec.payload import vector_rows
 from memory3.codec.scalar import SCALAR_BITS, ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, ModelConfig
 from memory3.errors import InvalidInput
+from memory3.text.tokenizer import Tokenizer
 from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_tables
 from memory_model.data.batches import IGNORE, Batch, BatchSource
@@ -99,8 +100,12 @@ def fit(
     tokens, bits = recipe(factory, memory), scalar_bits(factory, memory)
     together = 2 * len(memory.heads) if tokens or bits else 1
     fitting = len(texts) - max(1, len(texts) // 10)
-    if not (tokens or bits):  # before hours of writing
-        check_factory(factory, d, fitting * memory.vectors)
+    vectors = sum(_codes_of(loaded.tokenizer, memory, texts[:fitting], together))
+    if tokens and min(vectors, points) < (needed := 1 << tokens[1]):  # before hours of writing
+        more = "write more references" if vectors < needed else f"give --points {needed}"
+        raise InvalidInput(f"{factory} needs {needed:,} vectors to be fitted, not {min(vectors, points):,}: {more}")
+    if not (tokens or bits):
+        check_factory(factory, d, vectors)
     task = progress.add_task("writing memories", total=len(texts))
     sample, fresh = (
         written_vectors(
@@ -148,9 +153,7 @@ def written_vectors(
 
     points: at most so many, drawn at random, in order; no others are held.
     """
-    lengths = [len(ids) for ids in writer.tokenizer.encode_batch(texts)]
-    rows = {length: vector_rows(memory, length, together) for length in set(lengths)}
-    ends = np.cumsum([len(rows[length]) // together for length in lengths])
+    ends = np.cumsum(_codes_of(writer.tokenizer, memory, texts, together))
     chosen = np.arange(ends[-1])
     if points is not None and len(chosen) > points:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(chosen))[:points])
@@ -161,11 +164,18 @@ def written_vectors(
             if not vectors.size:
                 vectors = np.empty((len(chosen), together * m.keys.shape[1]), np.float32)
             stop = int(np.searchsorted(chosen, ends[number]))
-            of_code = rows[m.tokens].reshape(-1, together)[chosen[filled:stop] - first]
+            of_code = vector_rows(memory, m.tokens, together).reshape(-1, together)[chosen[filled:stop] - first]
             vectors[filled:stop] = np.concatenate((m.keys, m.values))[of_code].reshape(len(of_code), vectors.shape[1])
             filled, first = stop, ends[number]
         progress(len(written))
     return vectors
+
+
+def _codes_of(tokenizer: Tokenizer, memory: MemoryConfig, texts: Sequence[str], together: int) -> list[int]:
+    """How many codes the memory of each reference has."""
+    lengths = [len(ids) for ids in tokenizer.encode_batch(texts)]
+    codes = {length: len(vector_rows(memory, length, together)) // together for length in set(lengths)}
+    return [codes[length] for length in lengths]
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.progress import Progress
 
 from experiments.corpus.preparing import write_rows
 from memory3.codec.payload import ExplicitMemory
@@ -23,7 +25,7 @@ from memory_model.data.passages import Passage, corpus_files, held_out
 from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlaps, prepare
 from memory_model.data.running_text import ContinualBatches
 from memory_model.nn.decoder import Attention
-from memory_model.train.codec_fit import reading_metrics, recipe, written_vectors
+from memory_model.train.codec_fit import fit, reading_metrics, recipe, written_vectors
 from tests.edge_client.tiny_bundle import byte_tokenizer
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
@@ -250,6 +252,21 @@ class Writer:
             keys[HEADS.valid_rows(tokens)] = float(text)
             made.append(ExplicitMemory(keys, -keys, tokens))
         return made
+
+
+@pytest.mark.parametrize(
+    ("factory", "points", "says"),
+    [
+        ("tokens:4x10", 40000, "1,024 vectors .* not 408: write more references"),
+        ("tokens:4x8", 200, "256 vectors .* not 200: give --points 256"),
+        ("PQ2x11", 40000, "2,048 vectors .* not 1,632: write more references"),
+    ],
+)
+def test_too_few_vectors_are_refused_before_a_memory_is_written(factory: str, points: int, says: str) -> None:
+    texts = [str(n % 16) for n in range(53)]  # 48 of them to fit to, of 408 tokens
+    unwritten: Any = SimpleNamespace(config=CONFIG, tokenizer=Writer(), writer=None)
+    with pytest.raises(InvalidInput, match=says):
+        fit(unwritten, None, texts, factory, 0, Progress(), points=points)  # type: ignore[arg-type]
 
 
 def test_a_tokens_vectors_lie_side_by_side_in_the_order_of_its_code() -> None:
