@@ -130,7 +130,7 @@ class ModelFolder:
             raise InvalidInput(f"{base} has no chat template: give one with --chat-template FILE")
         budget = config.with_memory(memory(config)).memory
         sizes = {file.name: file.stat().st_size for file in checkpoint.files}
-        base_id = _hashed(checkpoint, progress)
+        base_id = base_sha256(checkpoint, progress)
         near = out.resolve().parent
         # Its own name stays: a download cache keeps files under their hashes, and links to them under their names.
         place = base.parent.resolve() / base.name
@@ -225,7 +225,7 @@ class ModelFolder:
 
     def verify(self, checkpoint: Checkpoint) -> None:
         """Hash the base, before an export a large one too; raises BaseMismatch where it is not what it was."""
-        if (found := _hashed(checkpoint, lambda _: None)) != self.base_id:
+        if (found := base_sha256(checkpoint)) != self.base_id:
             raise BaseMismatch(self.base_id, found, "make a new model folder of this base, or restore the old one")
 
     @property
@@ -293,7 +293,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     return HuggingFaceFolder(path)
 
 
-def _hashed(checkpoint: Checkpoint, progress: Callable[[str], None]) -> str:
+def base_sha256(checkpoint: Checkpoint, progress: Callable[[str], None] = lambda _: None) -> str:
     """SHA-256 of a base: a single file's own, or that of the names and hashes of several."""
     sums = {}
     for file in checkpoint.files:

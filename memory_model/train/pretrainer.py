@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from memory3.config import ModelConfig
+from memory3.errors import InvalidInput
 from memory3.text.chat import prefix_ids
 from memory3.text.tokenizer import Tokenizer
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.data.running_text import ContinualBatches
-from memory_model.models.folder import Checkpoint
+from memory_model.models.folder import Checkpoint, base_sha256
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.fused import products
 from memory_model.train.tuner import Tuner, TuningPlan
@@ -42,6 +44,8 @@ class Pretrainer(Tuner):
     """Trains every weight: float32 weights and moments, products in the device's type. Writes `model.safetensors`."""
 
     shares_rows = False  # autocast is a thread's own
+    base_files: Sequence[Path] = ()
+    """Config, tokenizer and the like: with the weights they are a base."""
 
     def trained(self, model: Decoder) -> list[nn.Parameter]:
         """All weights; matrices first, because only they decay."""
@@ -59,7 +63,9 @@ class Pretrainer(Tuner):
         return products(self.device)
 
     def write_weights(self) -> None:
-        """The weights of a Hugging Face folder, in float32, to a temporary name first."""
+        """A Hugging Face folder: the base's files, and the weights in float32, to a temporary name first."""
+        for file in self.base_files:
+            shutil.copyfile(file, self.folder / file.name)
         named = self.model.state_dict()
         stored = {n if n.startswith("lm_head") else f"model.{n}": x.cpu().contiguous() for n, x in named.items()}
         partial = self.folder / "model.partial"
@@ -75,14 +81,16 @@ def pretrainer(
 
     config: the base's shape with a memory budget; options: of `Tuner`. The plan's `sequence` is that of the data.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    for file in base.files:
-        if file.suffix in (".json", ".jinja") and not file.name.endswith(".index.json"):
-            shutil.copyfile(file, out / file.name)
+    if out.resolve() == base.path.resolve():
+        raise InvalidInput(f"{out} is the base itself: give another --out")
     weights, model = base.weights(), Decoder(config)
     model.load_state_dict({name: weights.read(name).float() for name in weights.shapes}, strict=False)
     tokenizer = Tokenizer.from_json(base.tokenizer_json, base.special_tokens)
     batches = ContinualBatches(data, plan.seed, rows=plan.rows, warmup=plan.stage == "warmup")
     batches.drawn = plan.seen
     plan = replace(plan, sequence=data.sequences.shape[1])
-    return Pretrainer(model, prefix_ids(tokenizer, config.memory), batches, plan, out, "", **options)
+    prefix = prefix_ids(tokenizer, config.memory)
+    made = Pretrainer(model, prefix, batches, plan, out, base_sha256(base), **options)
+    others = [file for file in base.files if file.suffix in (".json", ".jinja")]
+    made.base_files = [file for file in others if not file.name.endswith(".index.json")]
+    return made

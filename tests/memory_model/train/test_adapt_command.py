@@ -1,6 +1,7 @@
 """`memory-model adapt` on a model folder: where the run is kept, what is installed, what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,18 @@ def test_a_run_of_other_settings_is_not_gone_on_with(base: Path, tmp_path: Path)
     for name, change in others:
         with pytest.raises(InvalidInput, match=rf"\({name}\)"):
             run(base, tmp_path / "run", 2, **{"warmup": True, **change}).resume()
+
+
+def test_a_run_keeps_the_files_of_the_base_that_it_began_with(base: Path, tmp_path: Path) -> None:
+    run(base, tmp_path / "run", 2, warmup=True).run(limit_s=0.0)
+    other = Path(shutil.copytree(base, tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text()) | {"max_position_embeddings": 99}
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidInput, match=r"\(base\)"):
+        run(other, tmp_path / "run", 2, warmup=True).resume()
+    assert open_checkpoint(tmp_path / "run").config("x") == open_checkpoint(base).config("x")
+    with pytest.raises(InvalidInput, match="the base itself"):
+        run(other, other, 2, warmup=True)
 
 
 def test_only_matrices_decay_and_the_rate_falls_to_near_zero_at_the_end(base: Path, tmp_path: Path) -> None:
