@@ -10,6 +10,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -139,14 +140,21 @@ class Mixture:
 
 
 def parse_weights(text: str, known: Collection[str]) -> dict[str, float]:
-    """`facts:4,prose` as {"facts": 4.0, "prose": 1.0}; raises InvalidInput, also for an unknown task."""
+    """`facts:4,prose` as {"facts": 4.0, "prose": 1.0}.
+
+    Raises InvalidInput for an unknown task, one that is named twice, and a weight that is not finite and above 0.
+    """
     weights: dict[str, float] = {}
     for entry in text.split(","):
         task, _, weight = entry.strip().partition(":")
         if task not in known:
             raise InvalidInput(f"--mixture names no task {task!r}: choose from {', '.join(known)}")
+        if task in weights:
+            raise InvalidInput(f"--mixture names {task} twice: add its weights up")
         try:
             weights[task] = float(weight or 1)
         except ValueError as error:
             raise InvalidInput(f"--mixture {entry!r}: write TASK:WEIGHT, such as facts:4") from error
+        if not 0 < weights[task] < inf:
+            raise InvalidInput(f"--mixture {entry!r}: a task needs a weight above 0, such as facts:4")
     return weights
