@@ -38,6 +38,7 @@ def new(
     codec rounds each number to 4 bits. `eval` measures it, `export` writes the bundle for devices. For smaller
     memories, `adapt --model OUT` tunes it to read few heads, and `fit-codec --model OUT` fits a codec to them.
     """
+    from memory3.codec.codec import MemoryCodec
     from memory3.codec.payload import MemoryFormat
     from memory3.config import parse_budget
     from memory3.errors import MissingFile
@@ -51,6 +52,18 @@ def new(
     if embedder != MINILM and not (embedder and Path(embedder).is_dir()):
         raise MissingFile(f"no embedder at {embedder}: give minilm, or the folder of a BERT or XLM-R")
     with console.status("hashing") as status:
+
+        def complete(made: ModelFolder) -> None:
+            """Add a codec that needs no fitting, where there is one."""
+            memory = made.memory
+            if not has_scalar_codec(memory):
+                return
+            status.update(f"writing {_CALIBRATION_TEXTS} memories for the codec")
+            rows, loaded = read_jsonl(ModelFolder.open(ASSETS / TINY).calibration or "", KEYS), load_model(made)
+            texts = [split(row["knowledge"], "", loaded.tokenizer.count, memory.reference_tokens)[0] for row in rows]
+            codec = scalar_codec(loaded.writer, memory, sorted(texts, key=len)[-_CALIBRATION_TEXTS:])
+            codec.save(made.path / "codec.npz")
+
         made = ModelFolder.create(
             base,
             out,
@@ -58,21 +71,17 @@ def new(
             embedder=embedder if embedder == MINILM else str(Path(embedder).resolve()),
             chat_template=chat_template.read_text(encoding="utf-8") if chat_template else "",
             progress=lambda name: status.update(f"hashing {name}"),
+            complete=complete,
         )
     config, memory = made.config(), made.memory
     console.print(
         f"{made.name}: {config.layers} layers, {config.parameters() / 1e6:,.1f} M parameters, "
         f"{len(memory.heads)} memory heads, {memory.vectors:,} vectors a memory; in [bold]{out}[/bold]"
     )
-    if not has_scalar_codec(memory):
+    if made.codec is None:
         console.print(f"its heads keep different tokens: memory-model fit-codec --model {out} makes its codec")
         return
-    with console.status(f"writing {_CALIBRATION_TEXTS} memories for the codec"):
-        rows, loaded = read_jsonl(ModelFolder.open(ASSETS / TINY).calibration or "", KEYS), load_model(made)
-        texts = [split(row["knowledge"], "", loaded.tokenizer.count, memory.reference_tokens)[0] for row in rows]
-        codec = scalar_codec(loaded.writer, memory, sorted(texts, key=len)[-_CALIBRATION_TEXTS:])
-        codec.save(made.path / "codec.npz")
-    size = MemoryFormat(config, loaded.model_id, codec).full_bytes
+    size = MemoryFormat(config, "", MemoryCodec.load(made.codec)).full_bytes
     tuned = 2 * _TUNED_HEADS * config.head_dim * memory.reference_tokens // 8
     console.print(f"{size:,} bytes a memory at 4 bits a number; ready for `eval` and `export --model {out}`")
     if size > tuned:

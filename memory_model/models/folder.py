@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -112,11 +113,13 @@ class ModelFolder:
         embedder: str = MINILM,
         chat_template: str = "",
         progress: Callable[[str], None] = lambda _: None,
+        complete: Callable[[ModelFolder], None] = lambda _: None,
     ) -> ModelFolder:
         """Make the folder `out` of a base, after shape, weights, tokenizer and template were checked.
 
-        memory: the budget for the base's shape. progress: called with the name of each file that is hashed. Raises
-        MissingFile, CorruptFile, InvalidInput before anything is written.
+        memory: the budget for the base's shape. progress: called with the name of each file that is hashed. complete:
+        adds what else the folder holds; where that fails, nothing is left. Raises MissingFile, CorruptFile,
+        InvalidInput before anything is written.
         """
         named = entry_of(str(base)) if str(base).startswith(PREFIX) else None
         base, out = named.require() if named else Path(base).absolute(), Path(out)
@@ -137,8 +140,6 @@ class ModelFolder:
         shown = f"../{place.relative_to(near)}" if place.is_relative_to(near) else str(place)
         shown = f"{PREFIX}{named.name}" if named else shown
         out.mkdir(parents=True, exist_ok=True)
-        if chat_template:
-            (out / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
         made = cls(
             out,
             config.name.lower(),
@@ -149,7 +150,14 @@ class ModelFolder:
             embedder,
             named.licence if named else _licence(base),
         )
-        made.save()
+        try:
+            if chat_template:
+                (out / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+            made.save()
+            complete(made)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)  # it was empty, and the same command works again
+            raise
         return made
 
     def save(self) -> None:

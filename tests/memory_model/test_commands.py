@@ -19,6 +19,7 @@ from memory_model.cli import app
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_base, load_model
 from memory_model.nn.adapter import attach, collect
+from memory_model.nn.writing import MemoryWriter
 from tests.edge_client.tiny_bundle import probe_of, tiny_bert
 from tests.memory_model.models.published import published
 
@@ -127,6 +128,23 @@ def test_what_does_not_fit_is_refused_before_weights_are_read(line: str, says: s
 )
 def test_numbers_out_of_range_are_wrong_arguments(line: str) -> None:
     assert CliRunner().invoke(app, line.split()).exit_code == 2
+
+
+def test_a_folder_whose_making_was_interrupted_is_made_by_the_same_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    line = "new base --out made --heads all"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryWriter, "write", interrupted)
+        assert CliRunner().invoke(app, line.split()).exit_code == 130
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert ModelFolder.open("made").codec is not None
 
 
 def test_rows_without_a_text_name_the_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
