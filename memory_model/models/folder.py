@@ -90,9 +90,9 @@ class ModelFolder:
             grounding = Grounding(**data.pop("grounding", None) or {})
             return cls(
                 folder,
-                base=base["path"],
-                base_id=base["sha256"],
-                sizes=base["sizes"],
+                base=str(base["path"]),
+                base_id=str(base["sha256"]),
+                sizes={name: int(size) for name, size in base["sizes"].items()},
                 memory=memory,
                 refusal=refusal,
                 ranking=ranking,

@@ -70,9 +70,12 @@ class Adapter:
             if not names:
                 raise KeyError("it has no low-rank factors")
             factors = {name: (tensors[f"{name}.a"], tensors[f"{name}.b"]) for name in names}
+            for name, (a, b) in factors.items():
+                if a.ndim != 2 or b.ndim != 2 or b.shape[1] != len(a):
+                    raise ValueError(f"factors of {name} have shapes {list(a.shape)} and {list(b.shape)}")
             memory = MemoryConfig.from_dict(header["memory"])
             return cls(factors, float(header["scale"]), memory, str(header["base_sha256"]), header["details"])
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{path} is not an adapter file: {error}") from error
 
     def save(self, path: str | Path) -> None:

@@ -183,6 +183,16 @@ def test_a_tokenizer_of_another_model_is_refused(copy: Path, tmp_path: Path) -> 
         new(copy, tmp_path / "model")
 
 
+@pytest.mark.parametrize("damage", [{"path": 1}, {"sha256": 1}, {"sizes": "x"}, {"sizes": {"config.json": [1]}}])
+def test_a_model_json_of_other_types_is_refused(base: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
+    made = new(base, tmp_path / "model")
+    data = json.loads((made.path / "model.json").read_text())
+    data["base"] |= damage
+    (made.path / "model.json").write_text(json.dumps(data))
+    with pytest.raises((CorruptFile, MissingFile, BaseMismatch), match="model"):
+        load_model(made.path)
+
+
 def test_a_base_that_changed_is_refused(copy: Path, tmp_path: Path) -> None:
     folder = new(copy, tmp_path / "model")
     stored = load_file(copy / "model.safetensors")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.data.conversations import FactConversations, Sizes, references_of
@@ -123,6 +125,25 @@ def test_an_adapter_that_does_not_fit_what_is_tuned_is_not_continued(tmp_path: P
         tuner(tmp_path / "c", steps=1, start=low_rank, first_layer=2)
     with pytest.raises(InvalidInput, match="--rank 4"):
         tuner(tmp_path / "c", steps=1, start=low_rank, rank=8)
+
+
+@pytest.mark.parametrize("header", [{"memory": "x"}, {"scale": [1]}, [], "factors of another rank"])
+def test_a_damaged_adapter_is_refused(tmp_path: Path, header: Any) -> None:
+    path = tmp_path / "a.safetensors"
+    tuned = tiny_model()
+    attach(tuned, rank=2, alpha=2.0, first_layer=0)
+    collect(tuned, tuned.config.memory, "0" * 64, {}).save(path)
+    with safe_open(path, framework="pt") as file:
+        own = json.loads(file.metadata()["memory3"])
+        factors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    if isinstance(header, str):
+        name = max(factors)
+        factors[name], header = factors[name][:, :1].contiguous(), own
+    elif isinstance(header, dict):
+        header = own | header
+    save_file(factors, path, metadata={"memory3": json.dumps(header)})
+    with pytest.raises(CorruptFile, match="not an adapter file"):
+        Adapter.load(path)
 
 
 def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
