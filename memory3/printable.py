@@ -93,6 +93,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
+def refused_by_system(error: OSError) -> str:
+    """What the system refused, and the file if it names one: writing to a pipe or a full disk names none."""
+    why = error.strerror or str(error)
+    return why if error.filename is None else f"{error.filename}: {why}"
+
+
 class Bars(Progress):
     """Progress bars; where there is no terminal to draw them, lines, one in half a minute at most."""
 
@@ -122,12 +128,10 @@ class Commands(TyperGroup):
         """See TyperGroup."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # who reads the output has had enough
+            raise
         except (Memory3Error, OSError) as error:
-            message = str(error)
-            if not isinstance(error, Memory3Error):
-                if error.filename is None:
-                    raise
-                message = f"{error.filename}: {error.strerror}"
+            message = str(error) if isinstance(error, Memory3Error) else refused_by_system(error)
             line, code = Text.assemble(("error:", "bold red"), f" {printable(message)}"), 1
         except KeyboardInterrupt:
             line, code = Text(self.interrupted), 130

@@ -42,7 +42,7 @@ from edge_client.stream import AnswerStream, Remembered, Result, Token
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import Report, find_sources, read_documents
 from memory3.formats.naming import Naming
-from memory3.printable import Wrapped, counted, printable
+from memory3.printable import Wrapped, counted, printable, refused_by_system
 
 if TYPE_CHECKING:
     from edge_client.generate.sampling import SamplingOptions
@@ -105,8 +105,10 @@ class TerminalChat:
                     self._answer(text)
             except Memory3Error as error:
                 say(described(error), "red")
+            except BrokenPipeError:  # who reads the answers has had enough
+                raise
             except OSError as error:  # of a file that was named
-                say(f"{error.filename or name}: {error.strerror or error}", "red")
+                say(refused_by_system(error), "red")
 
     def close(self) -> None:
         """Close the model."""

@@ -50,7 +50,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import FileDocument, Report, find_sources, read_documents
-from memory3.printable import Wrapped, version_option
+from memory3.printable import Wrapped, refused_by_system, version_option
 
 EXIT_CODES = (
     "Exit codes: 0 success, also if the service is down and the answer has no memories (with a warning); "
@@ -85,11 +85,16 @@ def main(version: Annotated[bool, version_option("edge-client")] = False) -> Non
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Print a Memory3Error as one line and exit with 1, with 130 on Ctrl-C; a traceback only for bugs."""
+    """Print a Memory3Error, or what the system refuses, as one line and exit with 1, with 130 on Ctrl-C.
+
+    A traceback is only for bugs.
+    """
     try:
         yield
-    except Memory3Error as error:
-        say(described(error), "red")
+    except BrokenPipeError:  # who reads the output has had enough
+        raise
+    except (Memory3Error, OSError) as error:
+        say(described(error) if isinstance(error, Memory3Error) else refused_by_system(error), "red")
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error

@@ -1,12 +1,15 @@
-"""Progress where there is no terminal: one line, in numbers that people read."""
+"""Progress where there is no terminal, and what a system refuses: one line that people read."""
 
+import errno
 import io
 
 import pytest
+import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, ProgressColumn, TextColumn
+from typer.testing import CliRunner
 
-from memory3.printable import Bars
+from memory3.printable import Bars, Commands
 
 
 @pytest.mark.parametrize(
@@ -24,3 +27,24 @@ def test_a_line_of_progress_has_bytes_as_gigabytes_and_counts_whole(
         bars.update(bars.add_task("model", total=2_200_000_000), completed=1_117_320_000)
         first = output.getvalue()
     assert first == line
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "error: No space left on device\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "/a/file"), "error: /a/file: Permission denied\n"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(refused: OSError, said: str) -> None:
+    app = typer.Typer(cls=Commands)
+
+    @app.callback()
+    def main() -> None: ...
+
+    @app.command()
+    def write() -> None:
+        raise refused
+
+    result = CliRunner().invoke(app, ["write"])
+    assert (result.exit_code, result.stderr) == (1, said)

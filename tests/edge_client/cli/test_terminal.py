@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from edge_client.cli.options import memories_table
+from edge_client.model import EdgeModel
 from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.stream import Recalled
 from memory3 import __version__
@@ -75,6 +77,30 @@ def test_a_disk_that_cannot_be_written_ends_the_command_and_not_the_chat(
     assert result.exit_code == 0, result.output
     assert "NOT_WRITABLE" in result.stderr
     assert "user> hello" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "/a/port"), "/a/port: Permission denied\n"),
+    ],
+)
+@pytest.mark.parametrize("command", [("ask", "x"), ("chat",), ("serve", "--port", 0), ("mcp",)])
+def test_what_the_system_refuses_is_one_line(
+    places: list[object], monkeypatch: pytest.MonkeyPatch, refused: OSError, said: str, command: tuple[object, ...]
+) -> None:
+    monkeypatch.setattr(EdgeModel, "open", Mock(side_effect=refused))
+    result = run(*command, *places)
+    assert (result.exit_code, result.stderr) == (1, said)
+
+
+def test_a_chat_ends_with_the_program_that_reads_its_answers(
+    places: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wrapped, "write", gone := Mock(side_effect=BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    assert run("chat", *places, "--max-tokens", 2, stdin="hello\nhello\n").exit_code == 1
+    assert gone.call_count == 1
 
 
 def test_a_file_is_named_as_in_a_shell(places: list[object], tmp_path: Path) -> None:
