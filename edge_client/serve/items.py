@@ -12,17 +12,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from edge_client.serve.requests import (
+    AllowedChoice,
+    AllowedTools,
     ChatMessage,
     ChatRequest,
+    Choice,
     Custom,
     CustomFormat,
     Drawn,
     Function,
     Grammar,
+    NamedTool,
     ResponseFormat,
     TokenLimit,
     Tolerant,
     Tool,
+    callable_among,
 )
 from memory3.errors import InvalidInput
 
@@ -143,17 +148,28 @@ class ResponseTool(BaseModel, extra="allow", frozen=True):
         return Tool(custom=Custom(name=self.name, description=self.description, format=form))
 
 
-class ToolChoice(BaseModel, extra="allow", frozen=True):
+class ToolName(BaseModel, extra="allow", frozen=True):
     """The tool that is called."""
 
     type: Literal["function", "custom"]
     name: str
 
-    def as_tool(self) -> Tool:
+    def as_choice(self) -> NamedTool:
         """The same in a chat request."""
-        if self.type == "function":
-            return Tool(function=Function(name=self.name))
-        return Tool(custom=Custom(name=self.name))
+        return NamedTool.model_validate({self.type: {"name": self.name}})
+
+
+class AllowedNames(BaseModel, extra="allow", frozen=True):
+    """A choice among some of the tools; those that are not named, such as a search of the web, are never called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[dict[str, Any]]
+
+    def as_choice(self) -> AllowedChoice:
+        """The same in a chat request."""
+        tools = [Tool(function=Function(name=str(tool.get("name", "")))) for tool in self.tools]
+        return AllowedChoice(allowed_tools=AllowedTools(mode=self.mode, tools=tools))
 
 
 class TextFormat(Tolerant):
@@ -201,7 +217,7 @@ class ResponseRequest(Drawn):
     max_output_tokens: TokenLimit | None = None
     text: TextOptions = TextOptions()
     tools: list[ResponseTool] = Field(default=[])
-    tool_choice: str | ToolChoice = "auto"
+    tool_choice: Choice | ToolName | AllowedNames = "auto"
     parallel_tool_calls: bool = True
     store: bool = True
     metadata: dict[str, str] = Field(default={}, max_length=MOST_METADATA)
@@ -237,15 +253,22 @@ class ResponseRequest(Drawn):
             messages=messages,
             max_completion_tokens=self.max_output_tokens,
             response_format=self.text.format.as_response_format(),
-            tools=[tool.as_tool() for tool in self.tools],
-            tool_choice=self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.as_tool(),
+            tools=self._tools,
+            tool_choice=self._choice,
         )
+
+    @property
+    def _tools(self) -> list[Tool]:
+        return [tool.as_tool() for tool in self.tools]
+
+    @property
+    def _choice(self) -> Choice | NamedTool | AllowedChoice:
+        return self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.as_choice()
 
     def ignored(self) -> list[str]:
         """See the base class; tools that cannot be called are ignored."""
-        known = any(tool.type in ("function", "custom") for tool in self.tools)
-        called = known and self.tool_choice not in ("auto", "none")
-        return [*super().ignored(), *(["tools"] if self.tools and not called else [])]
+        unused = self.tools and not callable_among(self._tools, self._choice)
+        return [*super().ignored(), *(["tools"] if unused else [])]
 
 
 def new_id(kind: str) -> str:

@@ -134,6 +134,45 @@ class Tool(BaseModel, extra="allow", frozen=True):
         return self.function or self.custom
 
 
+class NamedTool(Tool, frozen=True):
+    """The tool that is called."""
+
+    @model_validator(mode="after")
+    def _has_name(self) -> NamedTool:
+        if not (self.either and self.either.name):
+            raise ValueError("the function or custom tool must have a name")
+        return self
+
+
+class AllowedTools(BaseModel, extra="allow", frozen=True):
+    """The tools of which one may, or must, be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[Tool]
+
+
+class AllowedChoice(BaseModel, extra="allow", frozen=True):
+    """A choice among some of the tools."""
+
+    allowed_tools: AllowedTools
+
+
+Choice = Literal["none", "auto", "required", "any"]
+
+
+def callable_among(tools: Sequence[Tool], choice: Choice | NamedTool | AllowedChoice) -> list[Function | Custom]:
+    """The tools of which the answer must call one; empty for a text answer. Raises InvalidInput."""
+    allowed = choice.allowed_tools if isinstance(choice, AllowedChoice) else None
+    if (allowed.mode if allowed else choice) in ("none", "auto"):
+        return []
+    demanded = allowed.tools if allowed else [choice] if isinstance(choice, NamedTool) else tools
+    names = list(dict.fromkeys(tool.either.name for tool in demanded if tool.either and tool.either.name))
+    found = [tool.either for tool in tools if tool.either and tool.either.name in names]
+    if not found:
+        raise InvalidInput(f"tool_choice requires {' or '.join(names) or 'a function'}, which tools does not have")
+    return found
+
+
 def call_schema(tools: Sequence[Function | Custom]) -> dict[str, Any]:
     """The schema of a call of one of the tools: {"name": …, "arguments": …}, or "input" of a custom one."""
     calls = []
@@ -314,8 +353,8 @@ class _Sampled(Drawn):
 class ChatRequest(_Sampled):
     """POST /v1/chat/completions.
 
-    tools: the model calls one only if `tool_choice` is `required` or names one, because it was not tuned to choose
-    among them. Otherwise it answers in text.
+    tools: the model calls one only if `tool_choice` demands it, because it was not tuned to choose among them;
+    otherwise it answers in text.
     """
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -323,7 +362,7 @@ class ChatRequest(_Sampled):
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS)
     tools: list[Tool] = []
-    tool_choice: str | Tool = "auto"
+    tool_choice: Choice | NamedTool | AllowedChoice = "auto"
 
     def ignored(self) -> list[str]:
         """See the base class; tools that cannot be called are ignored."""
@@ -332,15 +371,7 @@ class ChatRequest(_Sampled):
 
     def callable_tools(self) -> list[Function | Custom]:
         """The tools of which the answer must call one; empty for a text answer. Raises InvalidInput."""
-        choice = self.tool_choice
-        named = choice.either.name if isinstance(choice, Tool) and choice.either else ""
-        if not named and choice not in ("required", "any"):
-            return []
-        tools = [tool.either for tool in self.tools if tool.either]
-        found = [tool for tool in tools if tool.name and named in ("", tool.name)]
-        if not found:
-            raise InvalidInput(f"tool_choice requires {named or 'a function'}, which tools does not have")
-        return found
+        return callable_among(self.tools, self.tool_choice)
 
     def custom_tool(self) -> Custom | None:
         """The custom tool that is the only one to call: its input is the answer. Raises InvalidInput."""

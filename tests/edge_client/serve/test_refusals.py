@@ -37,6 +37,12 @@ from tests.edge_client.http_calls import MESSAGES, MODEL, QUESTION, call, post, 
         {"tools": [{"function": "f"}], "tool_choice": "required"},
         {"tools": [{"function": {"name": "f", "parameters": [1]}}], "tool_choice": "required"},
         {"tool_choice": {"function": "f"}},
+        {"tools": [{"function": {"name": "f"}}], "tool_choice": "f"},
+        {"tools": [{"function": {"name": "f"}}], "tool_choice": {"type": "function", "name": "f"}},
+        {
+            "tools": [{"function": {"name": "f"}}],
+            "tool_choice": {"allowed_tools": {"mode": "required", "tools": [{"function": {"name": "g"}}]}},
+        },
         {"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}, *MESSAGES]},
         {"temperature": -1},
         {"n": 2},
@@ -234,7 +240,13 @@ def test_a_conversation_with_tools_and_null_content_is_read(client: OpenAI) -> N
     assert not answer.choices[0].message.tool_calls
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+WEATHER = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", WEATHER, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [WEATHER]}}],
+)
 def test_a_call_that_is_demanded_satisfies_its_schema_whole_and_streamed(client: OpenAI, choice: Any) -> None:
     wanted: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "tool_choice": choice}
     whole = client.chat.completions.create(**wanted).choices[0]
@@ -251,6 +263,13 @@ def test_a_call_that_is_demanded_satisfies_its_schema_whole_and_streamed(client:
     assert streamed.finish_reason == "tool_calls"
     assert streamed.message.tool_calls[0].function.name == call.function.name
     assert streamed.message.tool_calls[0].function.arguments == call.function.arguments
+
+
+def test_where_allowed_tools_may_be_left_uncalled_the_answer_is_text(server: AppProcess) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [WEATHER]}}
+    answer = post(server, {"messages": MESSAGES, "tools": TOOLS, "tool_choice": choice, "max_tokens": 4})
+    assert answer.json()["choices"][0]["message"]["content"]
+    assert answer.headers["x-ignored-fields"] == "tools"
 
 
 class City(BaseModel):

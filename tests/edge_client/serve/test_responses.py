@@ -141,7 +141,12 @@ def test_what_is_kept_is_read_and_forgotten_and_the_rest_is_not_kept(server: App
         assert refused(asked(server, previous_response_id=gone.id)) == (400, "previous_response_not_found")
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}])
+NAMED = {"type": "function", "name": "add"}
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", NAMED, {"type": "allowed_tools", "mode": "required", "tools": [NAMED, {"type": "mcp"}]}]
+)
 def test_a_function_that_is_demanded_is_called_whole_and_streamed(client: OpenAI, choice: Any) -> None:
     wanted: dict[str, Any] = {"model": MODEL, "input": QUESTION, "tools": [ADD], "tool_choice": choice}
     (item,) = client.responses.create(**wanted).output
@@ -285,6 +290,11 @@ def test_what_cannot_be_answered_is_refused_by_name(
 def test_fields_and_tools_that_are_not_used_are_named(server: AppProcess) -> None:
     reply = asked(server, reasoning={"effort": "low"}, tools=[{"type": "web_search"}], include=[])
     assert reply.headers["x-ignored-fields"] == "reasoning, include, tools"
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [NAMED]}
+    reply = asked(server, tools=[ADD], tool_choice=allowed)
+    assert reply.headers["x-ignored-fields"] == "tools"
+    assert reply.json()["output"][0]["type"] == "message"
+    assert reply.json()["tool_choice"] == allowed
 
 
 async def test_a_stream_that_fails_ends_with_a_response_that_says_why() -> None:
