@@ -23,6 +23,7 @@ from edge_client.serve.requests import (
     Function,
     Grammar,
     NamedTool,
+    RefusalPart,
     ResponseFormat,
     TokenLimit,
     Tolerant,
@@ -36,9 +37,12 @@ MOST_METADATA = 16
 
 
 class ItemPart(Tolerant):
-    """A part of an item's content; only text is supported. annotations, logprobs: of an earlier answer; not read."""
+    """A part of an item's content; only text is supported. annotations, logprobs: of an earlier answer; not read.
 
-    type: Literal["input_text", "output_text", "text"]
+    reasoning_text: of reasoning, which is not read.
+    """
+
+    type: Literal["input_text", "output_text", "text", "reasoning_text"]
     text: str
     annotations: list[Any] = Field(default=[])
     logprobs: list[Any] = Field(default=[])
@@ -60,11 +64,11 @@ class Item(Tolerant):
         "item_reference",
     ] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[ItemPart] = ""
+    content: str | list[ItemPart | RefusalPart] = ""
     name: str = ""
     arguments: str = "{}"
     input: str = ""
-    output: str | list[ItemPart] = ""
+    output: str | list[ItemPart | RefusalPart] = ""
     call_id: str = ""
     id: str = ""
     status: str = ""
@@ -276,5 +280,5 @@ def new_id(kind: str) -> str:
     return f"{kind}_{uuid.uuid4().hex}"
 
 
-def _text(content: str | list[ItemPart]) -> str:
+def _text(content: str | list[ItemPart | RefusalPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -272,11 +272,23 @@ class TextPart(Tolerant):
     text: str
 
 
+class RefusalPart(Tolerant):
+    """A part of a message in which a model refused to answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """What it said."""
+        return self.refusal
+
+
 class ChatMessage(Tolerant):
     """One turn. A tool's result reads as the user's turn, a call as the JSON that it was generated as."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] = ""
+    content: str | list[TextPart | RefusalPart] = ""
     tool_calls: list[Tool] = []
 
     def plain(self) -> dict[str, str]:

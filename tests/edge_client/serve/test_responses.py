@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from edge_client.serve.items import Item, ResponseRequest
 from edge_client.serve.refusals import ApiError
-from edge_client.serve.requests import Custom, Function, call_schema
+from edge_client.serve.requests import ChatRequest, Custom, Function, call_schema
 from edge_client.serve.responses import Kept, Memo, ResponseForm
 from edge_client.stream import Event, Token
 from testing.processes import AppProcess
@@ -187,6 +187,19 @@ def test_a_custom_tool_gets_a_text_of_its_grammar(
     chat = post(server, {"messages": MESSAGES, "tools": [nested], "tool_choice": "required"}).json()["choices"][0]
     assert chat["finish_reason"] == "tool_calls"
     assert re.fullmatch(expected, chat["message"]["tool_calls"][0]["custom"]["input"])
+
+
+def test_what_another_model_answered_is_read_with_its_refusals_and_without_its_reasoning() -> None:
+    reasoning = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}], "summary": []}
+    refusal = {"type": "refusal", "refusal": "I can't."}
+    question, further = {"role": "user", "content": "x"}, {"role": "user", "content": "And?"}
+    answered = {"type": "message", "role": "assistant", "content": [refusal]}
+    body = ResponseRequest.model_validate({"input": [question, reasoning, answered, further]})
+    chat = ChatRequest.model_validate({"messages": [question, {"role": "assistant", "content": [refusal]}, further]})
+    expected = [question, {"role": "assistant", "content": "I can't."}, further]
+    assert body.chat(body.items).conversation() == chat.conversation() == expected
+    listed = [item.as_json() for item in body.items]
+    assert [item["content"][0]["text"] for item in listed if item["type"] == "message"] == ["x", "I can't.", "And?"]
 
 
 def test_a_custom_tool_without_a_grammar_is_called_with_any_text() -> None:
