@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_client.cli.options import (
+    NOTHING,
     PARTIAL,
     Memory,
     attentive,
@@ -69,7 +70,6 @@ HELP = {
     "/quit": "leave, as Ctrl-D does",
 }
 COMMANDS = [name.split()[0] for name in HELP]
-NOTHING = "this device remembers nothing yet: /add FILE remembers a file or a folder"
 Typed = Callable[[], str | None]
 """Returns the next input, stripped; None at the end. Raises KeyboardInterrupt on Ctrl-C."""
 
@@ -144,7 +144,7 @@ class TerminalChat:
         if self._tables or self._last.without_memory or refused:
             err.print(memories_table(self._last.recalls, texts=False))
         if self._last.without_memory and not any(self._model.local.documents().values()):
-            say(NOTHING)
+            say(NOTHING.format("/add FILE"))
 
     def _follow(self, session: ChatSession, stream: AnswerStream) -> Result:
         """Print an answer as it is generated."""
@@ -212,7 +212,7 @@ class TerminalChat:
             for one in documents:
                 say(f"{name}: {one.key}, {counted(one.references, 'memory')}{PARTIAL if one.partial else ''}")
         if not any(bases.values()):
-            say(NOTHING)
+            say(NOTHING.format("/add FILE"))
 
     def _do_forget(self, key: str) -> None:
         chosen = self._model.local.forget(DEFAULT_NAME, str(_typed_path("/forget DOCUMENT", key)), folders=True)

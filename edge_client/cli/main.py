@@ -16,6 +16,7 @@ from edge_client.cli.build import build
 from edge_client.cli.chat import TerminalChat, typed_at_terminal, typed_lines
 from edge_client.cli.doctor import doctor, pull
 from edge_client.cli.options import (
+    NOTHING,
     Memory,
     as_json,
     attentive,
@@ -154,6 +155,8 @@ def ask(
                     for delta in stream.deltas:
                         shown_text.write(delta)
                 _around(stream.result(), citations=drawn.get("citations", False), details=details)
+                if stream.result().without_memory and not any(model.local.documents().values()):
+                    say(NOTHING.format("`edge-client remember FILE`"))
             results.append(stream.result())
     if json_output:
         shown = [as_json(result) for result in results]
@@ -297,7 +300,7 @@ def _around(result: Result, *, citations: bool, details: bool) -> None:
     """
     if line := verdict_of(result):
         err.print(line)
-    if result.without_memory:  # the reasons are the lines that follow
+    if result.without_memory and notes_of(result.recalls).renderables:  # the reasons are the lines that follow
         which = "without the memories of some chunks" if result.memories else "without memory"
         say(f"answered {which}; why:", "yellow")
     for line in sources_of(result, citations=citations):

@@ -68,6 +68,7 @@ MOST_SOURCES = 3
 """Documents that a line names."""
 PARTIAL = " (not complete: remember it again)"
 """Behind a document of which memories are missing."""
+NOTHING = "this device remembers nothing yet: {} remembers a file or a folder"
 NARROW = 70
 """Terminal columns below which the times of an answer are one line."""
 LEAST_TEXT = 30
@@ -202,12 +203,12 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     taken = sum(max(map(cell_len, column)) for column in zip(*rows, strict=True)) + 3 * len(table.columns) + 1
     if taken + (LEAST_TEXT if texts else 0) > err.width:
         return _memories_list(recalls, texts)
-    nothing = [_label(recalled) for recalled in recalls if not (recalled.recall.read or _note(recalled))]
+    nothing = [_label(one) for one in recalls if not (one.recall.read or one.recall.error or one.recall.service_error)]
     below = [Text(f"chunk {', '.join(nothing)}: the knowledge base has nothing near it", style="yellow")]
     return Group(*([table] if table.row_count else []), notes_of(recalls), *(below if nothing else []))
 
 
-def notes_of(recalls: Sequence[Recalled]) -> RenderableType:
+def notes_of(recalls: Sequence[Recalled]) -> Group:
     """What went wrong in recalls, a line each with the chunks that it concerns."""
     notes: dict[str, list[str]] = {}
     for recalled in recalls:
@@ -221,6 +222,8 @@ def _label(recalled: Recalled) -> str:
 
 
 def _note(recalled: Recalled) -> str:
+    if recalled.recall.reason == "OFFLINE":  # as it was told to be
+        return ""
     if recalled.recall.error:
         kept = f"; {counted(recalled.kept, 'memory')} from before kept" if recalled.kept else ""
         return f"{recalled.state}: {recalled.recall.error}{kept}"
@@ -237,9 +240,7 @@ def _memories_list(recalls: Sequence[Recalled], texts: bool) -> RenderableType:
                 lines.append(Text(printable(f"{memory.name} ({memory.score:.2f})"), style="bold"))
                 if texts:
                     lines.append(Text(printable(memory.refused or memory.text or "")))
-    notes = {
-        r.recall.error or r.recall.service_error: None for r in recalls if r.recall.error or r.recall.service_error
-    }
+    notes = {r.recall.error or r.recall.service_error: None for r in recalls if _note(r)}
     return Group(*(lines if len(lines) > 1 else []), *(Text(printable(note), style="yellow") for note in notes))
 
 

@@ -179,6 +179,18 @@ def test_ask_without_service_answers_warns_and_can_be_strict(tiny: Bundle, nobod
     assert "UNREACHABLE" not in run("ask", QUESTION, *places, "--memory", "off").stderr
 
 
+@pytest.mark.parametrize("command", [["ask", QUESTION], ["ask", QUESTION, "--details"], ["chat"]])
+def test_who_asks_offline_without_documents_is_told_to_remember_a_file(
+    tiny: Bundle, tmp_path: Path, command: list[str]
+) -> None:
+    given = ["--bundle", tiny.folder, "--local", tmp_path / "none", "--offline", "--max-tokens", 5]
+    said = " ".join(run(*command, *given, stdin=f"{QUESTION}\n/memories\n").stderr.split())
+    assert "this device remembers nothing yet:" in said
+    assert "OFFLINE:" not in said
+    assert "answered without memory" not in said
+    assert "knowledge base has nothing" not in said
+
+
 def test_ask_fails_where_memories_are_refused_for_a_reason_that_lasts(
     places: list[object], service: FakeService
 ) -> None:
