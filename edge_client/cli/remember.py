@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from edge_client.cli.options import PARTIAL, err, out, say, with_options
+from edge_client.cli.options import NOTHING, PARTIAL, err, out, say, with_options
 from edge_client.decoder.providers import execution_providers
 from edge_client.decoder.threads import physical_cores
 from edge_client.errors import StorageError
@@ -148,6 +148,7 @@ def remembered(
     """List this device's knowledge bases with their models, or the documents of one."""
     store = EdgeSettings(**given).store
     if kb is None:
+        listed = False
         for path in store.files():
             try:
                 base = LocalKnowledgeBase.any(path)
@@ -157,10 +158,15 @@ def remembered(
             with closing(base):
                 documents, references = len(base.files()), len(base)
                 model = store.model_of(path, base.head)
+            if not (documents or references):  # all were forgotten
+                continue
+            listed = True
             size = f"{size_of(path) / 1e6:.1f} MB"
             print(
                 f"{path.stem}: {counted(documents, 'document')}, {counted(references, 'memory')}, {size}, model {model}"
             )
+        if not listed:
+            say(NOTHING.format("`edge-client remember FILE`"))
         return
     paths = _named(store, kb)
     for path in paths:

@@ -83,6 +83,15 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert run("remembered").stdout == ""
 
 
+def test_a_knowledge_base_without_documents_is_not_listed(tiny: Bundle, notes: Path) -> None:
+    assert "this device remembers nothing yet" in run("remembered").stderr
+    remembered(tiny, notes)
+    assert run("remembered").stdout.startswith("mine: 2 documents")
+    assert run("forget", notes).exit_code == 0
+    emptied = run("remembered")
+    assert (emptied.stdout, "this device remembers nothing yet" in emptied.stderr) == ("", True)
+
+
 def test_what_is_remembered_is_counted_while_another_program_has_it_open(tiny: Bundle, notes: Path) -> None:
     with EdgeModel.open(tiny.folder, offline=True) as model:
         model.remember("The key lies below the mat. " * 200, key="key")
