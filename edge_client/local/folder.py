@@ -259,7 +259,7 @@ def remember(
     for file, parts in groupby(documents, key=lambda read: read.source):
         several = False
         for each in parts:
-            read = replace(each, title=composed(each.title), text=composed(each.text))
+            read = replace(each, title=writer.fitting_title(composed(each.title)), text=composed(each.text))
             files.add(file, read.key, readable=not read.unreadable)
             document = LocalDocument(read.key, read.title, read.text, with_file(read))
             try:

@@ -25,7 +25,7 @@ from memory3.files.bundle import Bundle
 from memory3.runtime.embedder import CPU_ALONE, Embedder, ExecutionProviders
 from memory3.runtime.onnx_runtime import ort
 from memory3.text.chat import prefix_ids
-from memory3.text.references import split
+from memory3.text.references import fitting_title, split
 
 PASS_TOKENS, SHORT_PASS_TOKENS = 1024, 256
 """Of one forward pass, padding included: a processor gains little by more, and a pass cannot be interrupted. Short
@@ -76,6 +76,10 @@ class MemoryWriter:
     def split(self, text: str, title: str = "") -> list[str]:
         """References of a document's text, cut as the service cuts; raises InvalidInput for too long a title."""
         return split(text, title, self.bundle.tokenizer.count, self.bundle.config.memory.reference_tokens)
+
+    def fitting_title(self, title: str) -> str:
+        """The title, or as much of it as may stand before the references of a document."""
+        return fitting_title(title, self.bundle.tokenizer.count, self.bundle.config.memory.reference_tokens)
 
     def write(self, texts: Sequence[str], *, per_step: float = 1.0) -> Written:
         """One memory and one vector for each reference; per_step: see `BatchingDecoder.give_way`.

@@ -77,11 +77,26 @@ def title_line(title: str) -> str:
     return f"{' '.join(title.split())}\n" if title.strip() else ""
 
 
+def fitting_title(title: str, count_tokens: Callable[[str], int], limit: int = 128) -> str:
+    """The title, or of one that takes more than three quarters of a reference what fits into them, cut at a space.
+
+    Titles are as long as people make them: a mail's subject, a web page's list of search words.
+    """
+    most = limit * 3 // 4
+
+    def with_break(part: str) -> int:
+        return count_tokens(f"{part}\n")
+
+    whole = " ".join(title.split())
+    return title if not whole or with_break(whole) <= most else _fit(whole, "", with_break, most)[0]
+
+
 def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128, overlap: int = 0) -> list[str]:
     """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
 
     overlap: each reference but the first begins with the last whole sentences of the one before, as many as have at
-    most so many tokens. Raises InvalidInput for a title that leaves too little room, or an overlap of more than half.
+    most so many tokens. Raises InvalidInput for a title that leaves too little room (see `fitting_title`), or an overlap
+    of more than half.
     """
     head = title_line(title)
     if head and count_tokens(head) > limit * 3 // 4:

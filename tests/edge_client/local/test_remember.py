@@ -268,6 +268,20 @@ def test_a_text_is_remembered_by_a_running_model_and_read_by_the_next_answer(tin
         assert model.ask("Where is the key?", max_tokens=1).memories == ()
 
 
+def test_a_title_longer_than_a_memory_is_remembered_by_its_beginning(tiny: Bundle) -> None:
+    subject = "Re: the pump, the lid and the valve " * 40
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        assert model.remember("The key.", key="mail", title=subject) == 1
+        assert model.remember("The key.", key="mail", title=subject) == 1, "it is unchanged"
+        ((one,),) = model.local.documents().values()
+        assert subject.startswith(one.title)
+        (memory,) = model.local.base("mine").memories_of(["mail"])
+        assert memory.text == f"{one.title}\nThe key."
+        assert model.correct("mail", 0, "The door.")
+        (memory,) = model.local.base("mine").memories_of(["mail"])
+        assert memory.text == f"{one.title}\nThe door."
+
+
 @pytest.fixture
 def secrets(tiny: Bundle, notes: Path) -> Iterator[list[bytes]]:
     """Every string, number and vector of what the device remembers, as bytes that a request could hold."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory3.errors import InvalidInput
-from memory3.text.references import split, turn_references
+from memory3.text.references import fitting_title, split, title_line, turn_references
 
 
 def words(text: str) -> int:
@@ -29,6 +29,14 @@ def test_a_sentence_longer_than_a_reference_is_cut_at_spaces() -> None:
 def test_a_title_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(InvalidInput, match="title"):
         split("text", "a b c d e f g h i", words, limit=10)
+
+
+@given(st.text(max_size=60), st.integers(8, 40))
+def test_a_fitting_title_leaves_room_and_is_the_beginning_of_the_title(title: str, limit: int) -> None:
+    fitting = fitting_title(title, len, limit)
+    assert len(title_line(fitting)) <= limit * 3 // 4
+    assert fitting == title or (len(title_line(title)) > limit * 3 // 4 and title_line(title).startswith(fitting))
+    assert all(len(piece) <= limit for piece in split("some words of a text", fitting, len, limit=limit))
 
 
 @given(st.text(max_size=400), st.integers(8, 40))
