@@ -95,8 +95,8 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
     """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
 
     overlap: each reference but the first begins with the last whole sentences of the one before, as many as have at
-    most so many tokens. Raises InvalidInput for a title that leaves too little room (see `fitting_title`), or an overlap
-    of more than half.
+    most so many tokens. Raises InvalidInput for a title that leaves too little room, unlike a `fitting_title`, or an
+    overlap of more than half.
     """
     head = title_line(title)
     if head and count_tokens(head) > limit * 3 // 4:

@@ -265,6 +265,27 @@ def test_conversations_are_renamed_and_found_by_what_was_said(open_small: OpenPa
     expect(page.locator("#list .open")).to_have_text("Water")
 
 
+def test_back_leads_to_the_conversation_before_and_past_a_deleted_one(open_small: OpenPage) -> None:
+    page = short(open_small)
+    ask_and_wait(page, "first")
+    page.get_by_role("button", name="New chat").click()
+    ask_and_wait(page, "second")
+    page.locator("#list").get_by_role("button", name="first", exact=True).click()
+    expect_said(page, "first")
+    page.go_back()
+    expect_said(page, "second")
+    page.go_back()
+    expect_said(page, "first")
+    page.go_forward()
+    expect_said(page, "second")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete first").click()
+    page.go_back()
+    expect(page.locator("#list .current")).to_have_text("second")
+    expect_said(page, "second")
+    assert page.evaluate("location.hash"), "a reload shows it again"
+
+
 def test_an_export_is_imported_with_its_versions_and_what_is_none_is_refused(
     open_small: OpenPage, tmp_path: Path
 ) -> None:

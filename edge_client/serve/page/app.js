@@ -99,10 +99,12 @@ function toBottom() {
 
 async function open(id) {
   const found = running.get(id)?.conversation ?? (await kept(id));
-  if (!found) return;
+  if (!found) return history.replaceState(null, "", addressOf(conversation)); // it was deleted
   enter(found, `#${id}`);
   toBottom();
 }
+
+const addressOf = ({ id, messages }) => (messages.length ? `#${id}` : location.pathname);
 
 /** A conversation as it is stored; an answer that no tab writes any more was broken off. */
 async function kept(id) {
@@ -122,9 +124,11 @@ async function kept(id) {
 
 const begin = () => enter(fresh(), location.pathname);
 
+/** Show a conversation; the browser's Back leads to the one before. */
 function enter(found, address) {
   conversation = found;
-  history.replaceState(null, "", address);
+  const isHere = new URL(address, location).href === location.href; // Back led here, or a link
+  history[isHere ? "replaceState" : "pushState"](null, "", address);
   stopEditing();
   if (about) askAbout(null);
   draw();
@@ -414,7 +418,8 @@ async function start() {
   window.addEventListener("hashchange", () => {
     const id = location.hash.slice(1);
     if (id.startsWith("key=")) location.reload();
-    else if (id && id !== conversation.id) open(id);
+    else if (!id) begin();
+    else if (id !== conversation.id) open(id);
   });
   draw();
   if (location.hash.slice(1)) await open(location.hash.slice(1));
