@@ -107,3 +107,24 @@ def test_the_name_of_an_upload_is_shown_whole_above_its_message(open_small: Open
     assert above
     assert below
     assert above["y"] + above["height"] <= below["y"]
+
+
+def test_files_of_one_name_are_kept_together_and_a_later_one_replaces_visibly(
+    open_small: OpenPage, tmp_path: Path
+) -> None:
+    files = []
+    for folder, text in (("a", "Hall 1 has a door.\n"), ("b", "Hall 2 has a window.\n")):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "notes.md")
+        files[-1].write_text(text)
+    page = with_documents(open_small, *files)
+    listed = page.locator("#u-local summary .name", has_text="notes")
+    expect(listed).to_have_text(["notes (2)", "notes"])
+    said = page.locator("#u-list .good")
+    expect(said).to_have_text(["ready: 1 memory", "ready: 1 memory"])
+    for again, expected in ((files[0], "ready: 1 memory"), (files[1], "in place of the earlier notes.md")):
+        count = said.count()
+        page.locator("#u-files").set_input_files([again])
+        expect(said).to_have_count(count + 1, timeout=90_000)
+        expect(said.last).to_contain_text(expected)
+    expect(listed).to_have_count(2)

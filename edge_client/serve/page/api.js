@@ -88,15 +88,15 @@ export const documents = (base, page = "") =>
 export const suggestions = async (bases) =>
   (await getJson(`/v1/suggestions?${new URLSearchParams({ knowledge_base: bases })}`)).data;
 
-/** The steps of remembering a file on this device. */
-export async function* remember(file) {
+/** The steps of remembering a file on this device by a name. */
+export async function* remember(file, name) {
   const reader = file.stream().getReader();
   await reader.read().catch(() => { // else the browser says only that the request failed
     throw new Error(t`it cannot be read: it is a folder, or was moved or deleted`);
   });
   reader.cancel();
   const headers = { "Content-Type": "application/octet-stream" };
-  const query = new URLSearchParams({ key: file.name.slice(-200) });
+  const query = new URLSearchParams({ key: name.slice(-200) });
   yield* events(await call(`/v1/local?${query}`, { method: "POST", headers, body: file }));
 }
 

@@ -128,31 +128,49 @@ async function shared(page = "") {
   byId("u-more").onclick = () => shared(found.next);
 }
 
-function add(files) {
-  for (const file of files) {
-    const bar = h("progress", { max: 1, "aria-label": t`Progress of ${file.name}` });
-    const state = h("span", { class: "dim" }, t`in line`);
-    byId("u-list").append(h("li", {}, h("span", { class: "name", title: file.name }, file.name), state, bar));
-    unread += 1;
-    line = line.then(() => send(file, bar, state)).finally(() => { unread -= 1; });
+/** A name that none of the others has: of two files that are called alike, the second is "notes (2).md". */
+function unlike(name, others) {
+  const [, stem, ending] = /^(.+?)(\.[^.]*)?$/s.exec(name);
+  for (let number = 1; ; number += 1) {
+    const free = number === 1 ? name : `${stem} (${number})${ending ?? ""}`;
+    if (!others.has(free)) return free;
   }
 }
 
-async function send(file, bar, state) {
+/** Add files that were chosen together, of which none is to replace another; one of an earlier choice is replaced. */
+function add(files) {
+  const names = new Set();
+  for (const file of files) {
+    const name = unlike(file.name, names);
+    names.add(name);
+    const bar = h("progress", { max: 1, "aria-label": t`Progress of ${name}` });
+    const state = h("span", { class: "dim" }, t`in line`);
+    byId("u-list").append(h("li", {}, h("span", { class: "name", title: name }, name), state, bar));
+    unread += 1;
+    line = line.then(() => send(file, name, bar, state)).finally(() => { unread -= 1; });
+  }
+}
+
+async function send(file, name, bar, state) {
   state.textContent = t`reading`;
-  sending = file.name;
+  sending = name;
+  const earlier = (await service.remembered()).some((one) => one.file === name && one.references === one.whole);
+  let replaced = false;
   let failed = "";
   let notes = "";
   let written = 0;
   let empty = ""; // why nothing was there to be read
   try {
-    for await (const step of api.remember(file)) {
+    for await (const step of api.remember(file, name)) {
       if (step.outcome === "failed") failed = step.message;
       else if (step.outcome === "read") [notes, empty] = [step.message, !written && step.report.skipped[0]?.why];
       else if (step.outcome === "writing") {
         bar.value = step.done / step.references;
         state.textContent = t`${step.done} of ${memories(step.references)}`;
-      } else written += step.references;
+      } else {
+        written += step.references;
+        replaced ||= earlier && step.outcome === "stored";
+      }
     }
   } catch (error) {
     failed = error.message;
@@ -160,7 +178,8 @@ async function send(file, bar, state) {
   failed ||= empty;
   sending = "";
   bar.remove();
-  const done = failed ? plain(failed) : t`ready: ${memories(written)}`;
+  const ready = replaced ? t`ready: ${memories(written)}, in place of the earlier ${name}` : t`ready: ${memories(written)}`;
+  const done = failed ? plain(failed) : ready;
   state.textContent = notes ? `${done}; ${plain(notes)}` : done;
   state.className = failed ? "bad" : "good";
   await local();

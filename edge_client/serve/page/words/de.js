@@ -130,6 +130,7 @@ export default {
   "Read: {0}": "Gelesen: {0}",
   "reading": "wird gelesen",
   "ready: {0}": "fertig: {0}",
+  "ready: {0}, in place of the earlier {1}": "fertig: {0}, an Stelle der früheren Datei {1}",
   "Recall": "Abruf",
   "Rename {0}": "{0} umbenennen",
   "Save": "Speichern",

@@ -130,6 +130,7 @@ export default {
   "Read: {0}": "已读：{0}",
   "reading": "读取中",
   "ready: {0}": "就绪：{0}",
+  "ready: {0}, in place of the earlier {1}": "就绪：{0}，已替换之前的 {1}",
   "Recall": "检索方式",
   "Rename {0}": "重命名 {0}",
   "Save": "保存",
