@@ -131,6 +131,10 @@ def install(app: FastAPI) -> None:
 def _first_problem(problems: Sequence[Any], body: Any) -> tuple[str, str | None]:
     """Message and field of a validation error, without the value, which may be large. A union lists all its forms."""
     problem: Mapping[str, Any] = problems[0]
+    part, *names = problem["loc"]
+    if part != "body":  # a parameter of the address
+        where = ".".join(map(str, names))
+        return f"{where}: {_message(problem)}", where
     field = _field(problem, body)
     where = ".".join(str(part) for part in field)
     if problem["type"] == "json_invalid":

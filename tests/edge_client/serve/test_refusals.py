@@ -58,6 +58,28 @@ def test_a_wrong_value_is_refused_by_name(server: AppProcess, fields: dict[str, 
     assert refused(post(server, {"messages": MESSAGES, **fields})) == (400, "invalid_value")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "name", "said"),
+    [
+        ("GET", "/v1/conversations/x/items?limit=0", "limit", "greater than or equal to 1"),
+        ("GET", "/v1/responses/x/input_items?order=up", "order", "'asc' or 'desc'"),
+        ("GET", "/v1/knowledge_bases/.x/documents", "name", "pattern"),
+        ("GET", "/v1/suggestions?knowledge_base=../x", "knowledge_base", "pattern"),
+        ("POST", "/v1/local", "key", "Field required"),
+        ("PUT", "/v1/local/memories?key=a&chunk_number=-1", "chunk_number", "greater than or equal to 0"),
+    ],
+)
+def test_a_wrong_parameter_of_the_address_is_refused_by_name(
+    server: AppProcess, method: str, path: str, name: str, said: str
+) -> None:
+    reply = call(server.port, method, path, *([json.dumps({"text": ""})] if method == "PUT" else []))
+    assert refused(reply) == (400, "invalid_value")
+    error = reply.json()["error"]
+    assert error["param"] == name
+    assert error["message"].startswith(f"{name}: ")
+    assert said in error["message"]
+
+
 def test_bad_requests_are_refused_and_the_server_lives_on(server: AppProcess) -> None:
     long = [{"role": "user", "content": "x" * 5000}]
     assert refused(post(server, {"messages": long})) == (400, "context_length_exceeded")
