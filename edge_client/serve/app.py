@@ -79,7 +79,8 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, key:
     if not settings.allowed_origins:
         return guarded
     any_: Any = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
-    return CORSMiddleware(guarded, allow_origins=settings.allowed_origins, **any_)
+    # A browser asks before a site of the Internet reaches this machine or its network.
+    return CORSMiddleware(guarded, allow_origins=settings.allowed_origins, allow_private_network=True, **any_)
 
 
 class _Page(StaticFiles):

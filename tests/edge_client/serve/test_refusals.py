@@ -128,6 +128,15 @@ def test_other_sites_and_other_names_are_refused(server: AppProcess) -> None:
         assert call(server.port, "OPTIONS", "/v1/models", Origin=origin, **asks).status == status
 
 
+def test_an_allowed_site_of_the_internet_may_reach_a_private_network(server: AppProcess) -> None:
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Private-Network": "true"}
+    friend = call(server.port, "OPTIONS", "/v1/models", Origin="http://friend.test", **asks)
+    assert (friend.status, friend.headers["access-control-allow-private-network"]) == (200, "true")
+    evil = call(server.port, "OPTIONS", "/v1/models", Origin="http://evil.test", **asks)
+    assert evil.status == 400
+    assert "access-control-allow-origin" not in evil.headers
+
+
 def test_the_page_may_load_nothing_from_outside(server: AppProcess) -> None:
     page = call(server.port, "GET", "/")
     assert page.status == 200
