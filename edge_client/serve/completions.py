@@ -215,11 +215,16 @@ class _Text:
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
     opening: dict[str, Any] | None = None
     """Content of the first chunk; None sends no such chunk."""
+    echoed = ""
+    """What stands before the answer."""
 
     def __init__(self, body: ChatRequest | CompletionRequest, bundle: Bundle) -> None:
         self.body, self.tokenizer = body, bundle.tokenizer
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._head = {"id": self.id, "created": int(time.time()), "model": bundle.manifest.name}
+        if isinstance(body, CompletionRequest) and body.echo:
+            self.echoed = body.text
+            self.opening = self.piece(self.echoed)
 
     def piece(self, text: str | None) -> dict[str, Any]:
         """The text of a chunk's choice; None if the chunk has no text."""
@@ -231,13 +236,17 @@ class _Text:
 
     def message(self, finished: Finished) -> dict[str, Any]:
         """Content of the choice in a complete response."""
-        return {"text": finished.text, **self.annotations(finished)}
+        return {"text": self.echoed + finished.text, **self.annotations(finished)}
 
     def annotations(self, finished: Finished) -> dict[str, Any]:
         """What each part of the answer was read from, as OpenAI's file citations; empty unless requested."""
         if not self.body.memory.citations:
             return {}
-        return {"annotations": [file_citation(finished.text, s, self.body.memory.texts) for s in finished.spans]}
+        found = [file_citation(finished.text, s, self.body.memory.texts) for s in finished.spans]
+        for one in found:
+            one["start_index"] += len(self.echoed)
+            one["end_index"] += len(self.echoed)
+        return {"annotations": found}
 
     def reason(self, finished: Finished) -> str:
         """OpenAI's `finish_reason`."""

@@ -440,9 +440,10 @@ class ChatRequest(_Sampled):
 
 
 class CompletionRequest(_Sampled):
-    """POST /v1/completions: continues a text without the chat template."""
+    """POST /v1/completions: continues a text without the chat template. echo: the answer begins with the text."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)]
+    echo: bool = False
 
     @property
     def text(self) -> str:

@@ -18,7 +18,10 @@ from pydantic import BaseModel
 
 from edge_client.errors import ContextFull
 from edge_client.model import EdgeModel
+from edge_client.recall.outcome import MemoryRead
 from edge_client.serve import completions
+from edge_client.serve.requests import CompletionRequest, MemoryOptions
+from edge_client.stream import Finished, Span, Statistics
 from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
 from tests.edge_client.conftest import TEXTS
@@ -466,6 +469,23 @@ def test_completions_go_on_with_the_text_as_it_is(client: OpenAI) -> None:
     whole = client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9)
     with client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9, stream=True) as stream:
         assert "".join(c.choices[0].text for c in stream if c.choices) == whole.choices[0].text
+
+
+def test_an_echoed_completion_begins_with_its_text(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "The code of Lima", "max_tokens": 9}
+    plain = client.completions.create(**asked).choices[0].text
+    assert client.completions.create(**asked, echo=True).choices[0].text == f"The code of Lima{plain}"
+    with client.completions.create(**asked, echo=True, stream=True) as stream:
+        assert "".join(c.choices[0].text for c in stream if c.choices) == f"The code of Lima{plain}"
+
+
+def test_citations_of_an_echoed_completion_count_its_text(tiny: Bundle) -> None:
+    read = MemoryRead(1, "a.md", "Lima", 0, 0.5, "Lima\n4711")
+    finished = Finished(" is 4711", "stop", Statistics(), False, spans=(Span(4, 8, read, 0.3),))
+    body = CompletionRequest(prompt="The code", echo=True, memory=MemoryOptions(citations=True))
+    choice = completions._Text(body, tiny).message(finished)
+    (found,) = choice["annotations"]
+    assert choice["text"][found["start_index"] : found["end_index"]] == found["text"] == "4711"
 
 
 def test_models_and_embeddings(client: OpenAI, tiny: Bundle) -> None:
