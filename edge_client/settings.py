@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
-import platformdirs
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -18,6 +17,7 @@ from edge_client.recall.policy import RecallMode, RecallPolicy
 from memory3.channel import PORT, ChannelSettings
 from memory3.errors import InvalidInput
 from memory3.files.bundle import DEFAULT_FOLDER
+from memory3.home import users_folder
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
@@ -29,7 +29,7 @@ _LONGEST_SHOWN = 60
 
 def user_folder() -> Path:
     """Folder of the user's own knowledge bases: ~/.local/share/memory3-edge/local, or as the system has it."""
-    return platformdirs.user_data_path("memory3-edge", appauthor=False) / "local"
+    return users_folder("data", "memory3-edge") / "local"
 
 
 class CheckedSettings(BaseSettings):

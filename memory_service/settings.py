@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-import platformdirs
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from memory3.channel import PORT
 from memory3.errors import InvalidInput, MissingFile
+from memory3.home import users_folder
 from memory_service.stores.address import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
@@ -28,7 +28,7 @@ _SECRET = ("password", "key", "store")
 
 def default_store() -> str:
     """A store among the user's data: ~/.local/share/memory-service, or as the system has it."""
-    return f"file://{platformdirs.user_data_path('memory-service', appauthor=False).resolve() / 'files'}"
+    return f"file://{users_folder('data', 'memory-service').resolve() / 'files'}"
 
 
 class Settings(BaseSettings):

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import platformdirs
-
 from edge_client.errors import ProviderError
 from memory3.errors import CorruptFile, Memory3Error
+from memory3.home import users_folder
 from memory3.runtime.embedder import ExecutionProviders
 from memory3.runtime.onnx_runtime import ort, runtime_errors
 
@@ -71,8 +70,7 @@ def cache_folder(decoder: Path) -> Path:
     """Where what is made for this device is kept: `cache` in the bundle; the user's cache if that is read-only."""
     if os.access(decoder.parent, os.W_OK):
         return decoder.parent / "cache"
-    base = platformdirs.user_cache_path("memory3-edge", appauthor=False)
-    return base / hashlib.sha256(str(decoder.resolve()).encode()).hexdigest()[:16]
+    return users_folder("cache", "memory3-edge") / hashlib.sha256(str(decoder.resolve()).encode()).hexdigest()[:16]
 
 
 @contextmanager

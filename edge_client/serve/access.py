@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import platformdirs
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from edge_client.settings import CheckedSettings
 from memory3.channel import is_loopback
 from memory3.errors import InvalidInput
+from memory3.home import users_folder
 
 CERTIFICATE_DAYS = 800
 """Apple's browsers refuse certificates that are valid for more than 825."""
@@ -135,7 +135,7 @@ def fingerprint(certificate: Path) -> str:
 
 def state_folder() -> Path:
     """`memory3-edge` in the user's state folder: ~/.local/state, or as the system has it."""
-    return platformdirs.user_state_path("memory3-edge", appauthor=False)
+    return users_folder("state", "memory3-edge")
 
 
 def _kept(name: str, new: str) -> str:

@@ -95,6 +95,21 @@ def test_what_the_system_refuses_is_one_line(
     assert (result.exit_code, result.stderr) == (1, said)
 
 
+@pytest.mark.parametrize(
+    ("command", "variable"), [(("remembered",), "XDG_DATA_HOME"), (("serve", "--lan", "--port", 0), "XDG_STATE_HOME")]
+)
+def test_a_user_without_a_home_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[object, ...], variable: str
+) -> None:
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))  # as of a container's user that has only a number
+    for name in ("HOME", "EDGE_CLIENT_LOCAL", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    result = run(*command)
+    assert result.exit_code == 1
+    assert "this user has no home folder" in result.stderr
+    assert f"set HOME, or {variable}" in result.stderr
+
+
 def test_a_chat_ends_with_the_program_that_reads_its_answers(
     places: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
