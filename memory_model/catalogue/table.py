@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.home import users_folder
 
 _TABLE = Path(__file__).resolve().parents[1] / "assets" / "catalogue.json"
 PREFIX = "catalogue:"
@@ -61,7 +60,7 @@ class Entry:
     @property
     def folder(self) -> Path:
         """The entry's folder in the user's cache."""
-        return user_cache_path("memory3") / "models" / self.name
+        return users_folder("cache", "memory3") / "models" / self.name
 
     @property
     def path(self) -> Path:

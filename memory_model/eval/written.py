@@ -9,11 +9,11 @@ from pathlib import Path
 from zlib import crc32
 
 import torch
-from platformdirs import user_cache_path
 
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import Memory3Error
+from memory3.home import users_folder
 from memory_model.models.load import LoadedModel
 
 LARGEST = 4 << 30
@@ -26,7 +26,7 @@ class WrittenMemories:
     """Files by the SHA-256 of model, memory format, precision and reference text. Processes may share them."""
 
     def __init__(self, loaded: LoadedModel, folder: Path | None = None) -> None:
-        self.folder = folder or user_cache_path("memory3") / "memories"
+        self.folder = folder or users_folder("cache", "memory3") / "memories"
         self._format = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
         device = loaded.model.embed_tokens.weight.device.type
         self._identity = f"{loaded.model_id} {loaded.config.memory_format_id} {device}"
