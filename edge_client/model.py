@@ -14,7 +14,7 @@ from edge_client.engine import Engine
 from edge_client.generate.loop import answer_stream, checked
 from edge_client.generate.past import Progress
 from edge_client.generate.whole import document_stream
-from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, composed, readable
+from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, readable
 from edge_client.local.folder import remember as remember_documents
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.session import ChatSession
@@ -23,7 +23,7 @@ from edge_client.stream import AnswerStream, Result
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
 from memory3.formats import FileDocument
-from memory3.formats.document import joined
+from memory3.formats.document import composed, joined
 from memory3.text.chat import Message, Prompt
 
 if TYPE_CHECKING:

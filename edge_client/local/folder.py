@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -31,6 +30,7 @@ from memory3.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3E
 from memory3.files.bundle import Bundle, Manifest
 from memory3.files.knowledge_file import Head
 from memory3.formats import FileDocument
+from memory3.formats.document import composed
 from memory3.formats.naming import MOST_NAMED, FilesRead, called, with_file
 from memory3.text.tokenizer import well_formed
 
@@ -308,11 +308,6 @@ def forget(paths: Sequence[Path], document: str, *, folders: bool = False) -> li
         for base in bases:
             base.delete(*keys)
     return keys
-
-
-def composed(text: str) -> str:
-    """The text with ä as one character, as it is asked for, where a file or its name has a and two dots (NFC)."""
-    return unicodedata.normalize("NFC", text)
 
 
 def readable(read: FileDocument) -> str:

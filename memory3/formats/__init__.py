@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memory3.errors import InvalidInput, Memory3Error, MissingFile
-from memory3.formats.document import NO_TEXT, title_of
+from memory3.formats.document import NO_TEXT, composed, title_of
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
 from memory3.formats.readers import books, calendars, code, mail, markup, pages, records, structured
@@ -262,7 +262,8 @@ def _named(source: Path, typed: Path, kind: Kind | None) -> Iterator[FileDocumen
         for document in kind.read(source):
             if not (document.text.strip() or document.unreadable or kind.read in _RECORDS):
                 document = _of_its_title(document, source)
-            yield replace(document.named(typed), text=document.text.replace(_SOFT_HYPHEN, ""))
+            title, text = composed(document.title), composed(document.text.replace(_SOFT_HYPHEN, ""))
+            yield replace(document.named(typed), title=title, text=text)
     except (OSError, MissingFile, UnicodeError) as error:
         yield FileDocument.failed(typed, error)
     except Exception as error:  # whatever a damaged file does to its reader, the others are read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import unicodedata
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -147,3 +148,8 @@ def useful_title(title: object) -> str:
     """A title from a file's metadata; empty for one that a program made up, such as "Microsoft Word - Document1"."""
     words = " ".join(str(title or "").replace("\0", " ").split())
     return "" if _USELESS_TITLE.fullmatch(words) else words
+
+
+def composed(text: str) -> str:
+    """The text with ä as one character, as it is asked for, where a file or its name has a and two dots (NFC)."""
+    return unicodedata.normalize("NFC", text)

@@ -140,6 +140,14 @@ def test_items_of_html_have_the_numbers_that_browsers_show(tmp_path: Path) -> No
     assert document.text.split("\n") == found
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json"])
+def test_letters_and_their_marks_are_one_character(name: str, tmp_path: Path) -> None:
+    texts = {"a.csv": "name,place\nCafe\u0301,Ko\u0308ln\n", "a.json": '{"Cafe\u0301": "Ko\u0308ln"}'}
+    (tmp_path / name).write_text(texts.get(name, "The Cafe\u0301 is in Ko\u0308ln.\n"))
+    (read,) = read_documents(tmp_path / name)
+    assert ("Caf\u00e9" in read.text, "K\u00f6ln" in read.text, "\u0301" in read.title) == (True, True, False)
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.json", "a.html"])
 def test_soft_hyphens_do_not_divide_words(name: str, tmp_path: Path) -> None:
     texts = {"a.csv": "name,depth\nQu\u00aday,4\n", "a.json": '{"Qu\u00aday": 4}'}
