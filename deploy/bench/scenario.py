@@ -44,8 +44,7 @@ class Settings(BaseModel):
 
     rounds: of every variant, after `warm_up` rounds that are discarded; fewer than five give no intervals. threads:
     of the decoder and of its peers. bundle: folder of the edge bundle, relative to the repository; default: the one of
-    the model that MEMORY3_MODEL names (`make bench-… MODEL=`). target: address of a running service; None starts one on
-    loopback for the time of the measurement.
+    the model that MEMORY3_MODEL names (`make bench-… MODEL=`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,12 +53,20 @@ class Settings(BaseModel):
     warm_up: int = Field(default=1, ge=0, le=1000)
     threads: int = Field(default=1, ge=1, le=256)
     bundle: Path = Field(default_factory=lambda: bundle_of(), validate_default=True)
-    target: str | None = Field(default=None, pattern=ADDRESS_PATTERN)
 
     @field_validator("bundle", "model", check_fields=False)
     @classmethod
     def _from_the_repository(cls, path: Path) -> Path:
         return ROOT / path
+
+
+class TargetSettings(Settings):
+    """Settings of scenarios in which a device asks a service; the others would measure without the one that is named.
+
+    target: address of a running service; None starts one on loopback for the time of the measurement.
+    """
+
+    target: str | None = Field(default=None, pattern=ADDRESS_PATTERN)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,17 @@ def test_every_scenario_has_valid_settings_and_five_rounds_unless_it_is_quick(na
     assert scenario.settings_of(quick=True)
 
 
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_running_service_may_be_named_where_a_scenario_asks_one_and_nowhere_else(name):
+    """Elsewhere the figures would be of this machine, whatever service was named."""
+    scenario, target = find_scenario(name), "target=memories.example:7430"
+    if {"service_for", "measure_decoding"} & set(scenario.measure.__code__.co_names):
+        assert scenario.settings_of([target]).target == "memories.example:7430"
+    else:
+        with pytest.raises(ScenarioFailed, match="target: Extra inputs"):
+            scenario.settings_of([target])
+
+
 @pytest.mark.parametrize(
     "wrong", ["rounds", "=3", "rounds=[", "round=3", "rounds=0", "threads=many", "target=http://h"]
 )

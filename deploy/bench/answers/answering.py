@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from deploy.bench.scenario import ScenarioFailed, Settings
+from deploy.bench.scenario import ScenarioFailed, TargetSettings
 from edge_client import EdgeModel, Finished, Recalled
 from edge_client.retrieval import RetrievalResult
 from edge_client.stream import Statistics
@@ -41,7 +41,7 @@ NO_LOCAL = Path("build/none")
 """A folder without knowledge bases: what the user remembers is not read."""
 
 
-class AnswerSettings(Settings):
+class AnswerSettings(TargetSettings):
     """Settings of scenarios in which the SDK answers.
 
     prompt_tokens, answer_tokens: the paper's lengths by default (its table of throughputs).

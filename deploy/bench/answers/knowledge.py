@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.bench.machine import ROOT
-from deploy.bench.scenario import BUILD, ScenarioFailed, Settings
+from deploy.bench.scenario import BUILD, ScenarioFailed, TargetSettings
 from memory3.config import ModelConfig
 from memory3.digest import file_sha256
 from memory3.files.bundle import Bundle
@@ -28,7 +28,7 @@ FILLERS = (" the", ".")
 
 
 @contextmanager
-def service_for(settings: Settings, bundle: Bundle, model: Path | None = None) -> Iterator[str]:
+def service_for(settings: TargetSettings, bundle: Bundle, model: Path | None = None) -> Iterator[str]:
     """The address of the service that the settings name, or of one of our own; raises ScenarioFailed.
 
     model: the folder of the model that the bundle was exported from, by default the packaged one. The store is kept in

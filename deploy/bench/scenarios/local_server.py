@@ -26,8 +26,8 @@ from deploy.bench.scenario import (
     Keys,
     Scenario,
     ScenarioFailed,
-    Settings,
     Sheet,
+    TargetSettings,
     figure,
     round_figure,
     subject,
@@ -44,7 +44,7 @@ FIGURES = ("tokens_per_s", "end_to_end_tokens_per_s", "first_token_ms")
 """Of `Together`."""
 
 
-class LocalServerSettings(Settings):
+class LocalServerSettings(TargetSettings):
     """conversations: at once, each with a prompt of its own. device: the execution provider of the local server."""
 
     threads: int = Field(default=2, ge=1, le=256)
