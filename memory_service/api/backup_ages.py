@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -42,8 +43,9 @@ def families() -> Families:
 class BackupAges(Collector):
     """Reads the records of backups in a thread of its own; `close` ends it.
 
-    The age of a knowledge base without a backup is its own. Where the records cannot be read, the newest known backup
-    goes on ageing. Thread-safe.
+    The age of a knowledge base without a backup is its own; a name of `backups_of` that no knowledge base has is
+    infinitely old, because no run backs it up. Where the records cannot be read, the newest known backup goes on
+    ageing. Thread-safe.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
@@ -51,8 +53,8 @@ class BackupAges(Collector):
         self._store, self._place = store, settings.backups.rstrip("/")
         self._names = {name.strip() for name in settings.backups_of.split(",") if name.strip()}
         self._limit_s = 3600 * settings.backups_max_age_h
-        self._made_at: dict[int, datetime] = {}
-        self._unread: set[int] = set()
+        self._made_at: dict[str, datetime] = {}
+        self._unread: set[str] = set()
         self._ending = threading.Event()
         with contextlib.suppress(MissingFile):
             Archive(self._place, create=False)
@@ -66,36 +68,39 @@ class BackupAges(Collector):
 
     def look(self) -> None:
         """Reads the newest record of every knowledge base."""
-        for base in self._watched():
+        for name in self._watched():
             if self._ending.is_set():
                 return
             try:
-                newest = _newest(f"{self._place}/{base.name}")
+                newest = _newest(f"{self._place}/{name}")
             except Memory3Error as error:
-                if base.number not in self._unread:
-                    self._unread.add(base.number)
-                    logger().warning("backup_not_read", knowledge_base=base.name, problem=str(error))
+                if name not in self._unread:
+                    self._unread.add(name)
+                    logger().warning("backup_not_read", knowledge_base=name, problem=str(error))
                 continue
-            self._unread.discard(base.number)
+            self._unread.discard(name)
             if newest is None:
-                self._made_at.pop(base.number, None)
+                self._made_at.pop(name, None)
             else:
-                self._made_at[base.number] = newest
+                self._made_at[name] = newest
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See prometheus_client: the ages as they are now."""
         gauges, now = families(), datetime.now(timezone.utc)
-        for base in self._watched():
-            since = self._made_at.get(base.number)
-            if since is None and not base.problem:
+        for name, base in self._watched().items():
+            since = self._made_at.get(name)
+            if since is None and base is not None:
+                if base.problem:
+                    continue
                 since = base.created_at
-            if since is not None:
-                gauges.age.add_metric([base.name], max(0.0, (now - since).total_seconds()))
-                gauges.limit.add_metric([base.name], self._limit_s)
+            gauges.age.add_metric([name], math.inf if since is None else max(0.0, (now - since).total_seconds()))
+            gauges.limit.add_metric([name], self._limit_s)
         yield from gauges
 
-    def _watched(self) -> list[KnowledgeBase]:
-        return [base for base in self._store.knowledge_bases() if not self._names or base.name in self._names]
+    def _watched(self) -> dict[str, KnowledgeBase | None]:
+        """By name; None for one that is to be there and is not."""
+        found = {base.name: base for base in self._store.knowledge_bases()}
+        return {name: found.get(name) for name in sorted(self._names)} if self._names else {**found}
 
     def _run(self) -> None:
         while not self._ending.is_set():

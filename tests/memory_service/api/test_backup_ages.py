@@ -1,5 +1,6 @@
 """The age of each knowledge base's newest backup, as its record says."""
 
+import math
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -49,6 +50,24 @@ def test_the_age_is_the_newest_complete_backups_or_the_knowledge_bases_own(
     with running(tmp_path, HashEncoder(), **settings, backups_of="default") as (_, server):
         assert metric(server.metrics_port, 'memory_service_backup_age_limit_seconds{knowledge_base="kb"}') == 0
         assert metric(server.metrics_port, 'memory_service_backup_age_limit_seconds{knowledge_base="default"}') == 3600
+
+
+def test_a_knowledge_base_that_is_to_be_backed_up_and_is_not_there_is_infinitely_old(tmp_path: Path) -> None:
+    """Such as a misspelt one: every run of its backup fails, and nothing else would tell."""
+    place = tmp_path / "backups"
+    settings = {"metrics_listen": "127.0.0.1:0", "backups": str(place), "backups_of": "kb,default"}
+    with running(tmp_path, HashEncoder(), **settings) as (client, server):
+
+        def age_s(kb: str) -> float:
+            return metric(server.metrics_port, f'memory_service_backup_age_seconds{{knowledge_base="{kb}"}}')
+
+        assert age_s("kb") == math.inf
+        assert age_s("default") < 60
+        client.ingest("kb", document("a", "Text."))
+        back_up(f"127.0.0.1:{server.port}", "kb", Archive(str(place / "kb")))
+        assert age_s("kb") < 60
+        client.drop("kb")
+        eventually(lambda: 0 < age_s("kb") < 60)
 
 
 class Yesterday(datetime):
