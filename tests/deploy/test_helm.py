@@ -361,6 +361,21 @@ def test_spans_may_leave_for_their_collector(endpoint: str, port: int) -> None:
     assert {"ports": [{"protocol": "TCP", "port": port}]} in egress
 
 
+@pytest.mark.parametrize("address", ["ch:18123", "[fd00::8123]:18123"])
+def test_a_policy_lets_the_pods_reach_their_store_at_the_port_of_its_address(address: str) -> None:
+    url = f"clickhouse://m@{address}/m"
+    values = {"store": {"kind": "external", "external": {"url": url}}, "networkPolicy": {"enabled": True}}
+    manifests = render(values)
+    accepted(manifests)
+    (rule,) = [
+        r for r in fact(manifests, "NetworkPolicy", "spec.egress") if {"protocol": "TCP", "port": 443} in r["ports"]
+    ]
+    assert [p["port"] for p in rule["ports"]] == [443, 8123, 8443, 9000, 9440, 18123]
+    with_usual_port = render({**values, "store": EXTERNAL})
+    (rule,) = [r for r in fact(with_usual_port, "NetworkPolicy", "spec.egress") if len(r["ports"]) > 4]
+    assert len(rule["ports"]) == 5
+
+
 def test_workers_divide_the_documents_by_the_index_of_their_pod() -> None:
     job = of_kind(render({"ingestion": {**INGESTION, "workers": 8}}), "Job", "")["spec"]
     assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 8, 8)
