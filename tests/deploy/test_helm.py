@@ -414,6 +414,7 @@ def test_alerts_are_about_this_release_alone() -> None:
         ({"image": {"tag": "latest"}}, "latest is refused"),
         ({"ingestion": {"enabled": True}}, "the claim with the documents"),
         ({"backup": {"enabled": True, "target": "here"}}, "set backup.existingClaim"),
+        ({"backup": BACKUP, "auth": {"existingSecret": "k"}}, "an api-key that may read"),
         ({"terminationGracePeriodSeconds": 20}, "calls under way would be killed"),
         ({"settings": {"max_kk": 1}}, "max_kk"),
         ({"settings": {"max_k": 0}}, "max_k"),
@@ -501,6 +502,15 @@ def test_what_the_migration_reads_can_be_made_before_it() -> None:
 )
 def test_other_shapes_of_a_release_are_accepted_too(values: dict[str, Any]) -> None:
     accepted(render({"backup": {"enabled": True, "target": "s3://b"}, **values}))
+
+
+def test_the_key_of_the_charts_own_clients_has_the_scopes_of_their_calls() -> None:
+    text = (CHART / "values.yaml").read_text()
+    (said,) = re.findall(r"((?: +#.*\n)+) +existingClientSecret: .*\n\ntls:", text)
+    (script,) = of_kind(render(), "Pod")["spec"]["containers"][0]["args"]
+    calls = set(re.findall(r"memory-service (\w+(?: \w+)?)", script))
+    assert {"kb create", "kb delete"} <= calls, "which need admin"
+    assert re.search(r"`helm test`[^,]+`admin`, ingestion `write`,[^,]+, backup `read`", said.replace("\n  #", ""))
 
 
 @pytest.mark.slow

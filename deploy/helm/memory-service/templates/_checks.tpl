@@ -81,7 +81,7 @@
 {{- fail "backup.target is a path: set backup.existingClaim to the claim it lies on" -}}
 {{- end -}}
 {{- if and $v.auth.enabled (not (include "ms.clientSecret" .)) -}}
-{{- fail "backup.enabled with auth.existingSecret needs auth.existingClientSecret: a Secret with an api-key that may administer" -}}
+{{- fail "backup.enabled with auth.existingSecret needs auth.existingClientSecret: a Secret with an api-key that may read" -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.tls.certManager.enabled (not $v.tls.certManager.clusterNames) (not $v.tls.certManager.dnsNames) -}}
