@@ -6,6 +6,7 @@ import json
 import pathlib
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -205,6 +206,17 @@ def test_helm_tests_knowledge_base_has_a_name_that_is_allowed() -> None:
     assert "${HOSTNAME%-round-trip}" in pod["spec"]["containers"][0]["args"][0]
 
 
+def notes(values: dict[str, Any]) -> str:
+    """NOTES.txt, which `helm template` leaves out, on one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        chart = shutil.copytree(CHART, pathlib.Path(folder, "chart"))
+        text = (chart / "templates" / "NOTES.txt").read_text()
+        wrapped = '{{- define "notes" }}' + text + '{{ end }}\nkind: Notes\ntext: {{ include "notes" . | quote }}\n'
+        (chart / "templates" / "notes.yaml").write_text(wrapped)
+        done = run("template", "memories", chart, "--show-only", "templates/notes.yaml", values=values)
+    return " ".join(yaml.safe_load(done.stdout)["text"].split())
+
+
 @pytest.mark.parametrize(
     "way",
     [
@@ -214,20 +226,32 @@ def test_helm_tests_knowledge_base_has_a_name_that_is_allowed() -> None:
     ],
     ids=lambda way: next(iter(way)),
 )
-def test_a_policy_that_shuts_out_who_comes_from_outside_is_warned_of(
-    tmp_path: pathlib.Path, way: dict[str, Any]
-) -> None:
+def test_a_policy_that_shuts_out_who_comes_from_outside_is_warned_of(way: dict[str, Any]) -> None:
     values = {"networkPolicy": {"enabled": True}, **way}
-
-    chart = shutil.copytree(CHART, tmp_path / "chart")
-    text = (chart / "templates" / "NOTES.txt").read_text()  # which `helm template` leaves out
-    wrapped = '{{- define "notes" }}' + text + '{{ end }}\nkind: Notes\ntext: {{ include "notes" . | quote }}\n'
-    (chart / "templates" / "notes.yaml").write_text(wrapped)
-
-    def notes(values: dict[str, Any]) -> str:
-        done = run("template", "memories", chart, "--show-only", "templates/notes.yaml", values=values)
-        return " ".join(yaml.safe_load(done.stdout)["text"].split())
-
     assert "reaches no pod: name it in networkPolicy.ingressFrom" in notes(values)
     values["networkPolicy"]["ingressFrom"] = [{"namespaceSelector": {}}]
     assert "reaches no pod" not in notes(values)
+
+
+@pytest.mark.parametrize("way", ["ingress", "grpcRoute"])
+def test_who_ends_the_tls_of_clients_whose_certificates_are_asked_for_is_warned_of(way: str) -> None:
+    tls = {"enabled": True, "existingSecret": "t"}
+    warning = "the service sees the controller's certificate in place of theirs"
+    assert warning in notes({"tls": {**tls, "clientCaSecret": "ca"}, way: EVERYTHING[way]})
+    assert warning not in notes({"tls": tls, way: EVERYTHING[way]})
+
+
+def test_the_notes_tell_to_type_what_works_with_the_values() -> None:
+    """A test that is rendered, the authority that there is, and what the service asks of its clients."""
+    tls = {"enabled": True, "existingSecret": "t"}
+    assert "helm test" in notes({})
+    assert "helm test" not in notes({"tests": {"enabled": False}})
+    assert "helm test" not in notes({"auth": {"existingSecret": "keys"}}), "there is no key to test with"
+    assert "EDGE_CLIENT_CA=ca.crt" in notes({"tls": tls})
+    public = notes({"tls": {**tls, "caKey": ""}})
+    assert "EDGE_CLIENT_TLS=true" in public
+    assert "EDGE_CLIENT_CA=" not in public
+    assert "EDGE_CLIENT_CERTIFICATE=" not in public
+    mutual = notes({"tls": {**tls, "clientCaSecret": "ca"}})
+    assert "EDGE_CLIENT_CERTIFICATE=tls.crt EDGE_CLIENT_KEY=tls.key" in mutual
+    assert "helm test" not in mutual, "the chart has no certificate to test with"

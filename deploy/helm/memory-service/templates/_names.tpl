@@ -67,6 +67,13 @@ app.kubernetes.io/component: {{ last . }}
 {{- end -}}
 {{- end -}}
 
+{{/* Whether there is a `helm test`: it needs what the service asks of its clients. */}}
+{{- define "ms.tested" -}}
+{{- $key := or (not .Values.auth.enabled) (include "ms.clientSecret" .) -}}
+{{- $certificate := or (not .Values.tls.clientCaSecret) .Values.tls.existingClientSecret -}}
+{{- if and .Values.tests.enabled $key $certificate -}}true{{- end -}}
+{{- end -}}
+
 {{- define "ms.tlsSecret" -}}
 {{- default (printf "%s-tls" (include "ms.fullname" .)) .Values.tls.existingSecret -}}
 {{- end -}}
