@@ -245,6 +245,13 @@ def test_alerts_say_what_is_wrong_and_where_it_is_told_what_to_do() -> None:
         assert rule["annotations"]["runbook"] in told
 
 
+def test_the_runbook_of_slow_retrievals_names_every_stage_and_the_wait_for_memories() -> None:
+    """A stage that it leaves out is the one that nobody looks at."""
+    text = (ROOT / "docs/operations/runbooks.md").read_text().partition("## Retrieval is slow")[2].partition("\n## ")[0]
+    assert {f"`{stage}`" for stage in metrics._STAGES} <= set(re.findall(r"`\w+`", text))
+    assert "`cold_wait_s`" in text, "it is part of `fetch`"
+
+
 def test_promtool_sees_each_alert_fire_and_not_fire() -> None:
     page = yaml.safe_load((ROOT / "tests" / "deploy" / "alerts.promtool.yaml").read_text())
     cases = [case for test in page["tests"] for case in test["alert_rule_test"]]
