@@ -410,6 +410,11 @@ def test_alerts_are_about_this_release_alone() -> None:
         ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "by which the chart selects its pods"),
         ({"tls": {"enabled": True}}, "needs tls.existingSecret or tls.certManager.enabled"),
         ({"tls": {**TLS, **MTLS}, "auth": {"enabled": False}}, "the key file what they may do"),
+        ({"auth": {"enabled": False, "existingSecret": "k"}}, "every caller could read and write"),
+        (
+            {"store": {"embedded": {"persistence": {"enabled": False, "existingClaim": "c"}}}},
+            "a restart would lose every memory",
+        ),
         ({"ingress": {"enabled": True}}, "needs ingress.hosts and ingress.tlsSecret"),
         ({"image": {"tag": "latest"}}, "latest is refused"),
         ({"ingestion": {"enabled": True}}, "the claim with the documents"),

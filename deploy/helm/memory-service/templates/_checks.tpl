@@ -23,6 +23,12 @@
 {{- if and (not $external) $v.store.external.url -}}
 {{- fail "store.external.url is set, but store.kind is embedded: set store.kind to external, or drop the url" -}}
 {{- end -}}
+{{- if and $v.store.embedded.persistence.existingClaim (not $v.store.embedded.persistence.enabled) -}}
+{{- fail "store.embedded.persistence.existingClaim is set, but store.embedded.persistence.enabled is false: a restart would lose every memory" -}}
+{{- end -}}
+{{- if and (not $v.auth.enabled) $v.auth.existingSecret -}}
+{{- fail "auth.existingSecret is set, but auth.enabled is false: every caller could read and write" -}}
+{{- end -}}
 {{- if and (eq $v.service.type "ClusterIP") $v.service.externalTrafficPolicy -}}
 {{- fail "service.externalTrafficPolicy is set, but service.type is ClusterIP, which has no traffic from outside: set the type, or drop the policy" -}}
 {{- end -}}
