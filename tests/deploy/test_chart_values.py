@@ -145,6 +145,14 @@ def test_null_is_empty_where_a_list_or_a_map_is_expected(name: str) -> None:
     assert context["runAsNonRoot"]
 
 
+@pytest.mark.parametrize("modes", [None, []])
+def test_a_volume_has_a_mode_of_access(modes: Any) -> None:
+    """Kubernetes makes no claim without one, and the pod waits for it."""
+    done = run("template", "memories", CHART, values={"store": {"embedded": {"persistence": {"accessModes": modes}}}})
+    assert done.returncode
+    assert "accessModes" in done.stderr
+
+
 def test_a_backup_is_of_all_knowledge_bases_each_by_itself() -> None:
     def script(**backup: Any) -> list[str]:
         job = of_kind(render({"backup": {"enabled": True, "target": "s3://b/x", **backup}}), "CronJob")

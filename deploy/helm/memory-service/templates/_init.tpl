@@ -3,7 +3,6 @@
 {{- $v := .Values -}}
 {{- $_ := set $v "commonLabels" (default dict $v.commonLabels) -}}
 {{- $_ := set $v "imagePullSecrets" (default list $v.imagePullSecrets) -}}
-{{- $_ := set $v.store.embedded.persistence "accessModes" (default list $v.store.embedded.persistence.accessModes) -}}
 {{- $_ := set $v.store.embedded.persistence "annotations" (default dict $v.store.embedded.persistence.annotations) -}}
 {{- $_ := set $v "settings" (default dict $v.settings) -}}
 {{- $_ := set $v "extraEnv" (default list $v.extraEnv) -}}
