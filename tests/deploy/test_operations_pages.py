@@ -234,6 +234,17 @@ def test_a_query_asks_for_what_the_service_exports(where: str, query: str) -> No
         assert used <= known[selector.name] | ADDED, where
 
 
+def test_the_legend_of_a_panel_names_labels_that_its_query_leaves() -> None:
+    """Without its label a line of the panel has no name, and the lines of several pods are one."""
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    for target in (target for panel in dashboard["panels"] for target in panel["targets"]):
+        named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        aggregated = re.match(r"(?:sum|min|max|avg|histogram_quantile)\b(?: by \(([^)]*)\))?", target["expr"])
+        if aggregated:
+            left = aggregated[1] or "".join(re.findall(r" by \(([^)]*)\)", target["expr"])[:1])
+            assert named <= set(left.split(", ")), target["expr"]
+
+
 def test_alerts_say_what_is_wrong_and_where_it_is_told_what_to_do() -> None:
     page = "docs/operations/runbooks.md"
     titles = re.findall(r"^## (.+)$", (ROOT / page).read_text(), re.M)
