@@ -18,6 +18,8 @@ from pydantic_settings import BaseSettings
 
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
+from memory_service.api import backup_ages, gauges
+from memory_service.client.connection import Connection
 from memory_service.settings import Settings
 from memory_service.telemetry.metrics import REGISTRY
 
@@ -32,6 +34,7 @@ PROGRAMS = {
 }
 SETTINGS: dict[str, type[BaseSettings]] = {
     "the service": Settings,
+    "the commands that call the service": Connection,
     "a device": EdgeSettings,
     "`edge-client serve`": ServeSettings,
 }
@@ -57,12 +60,18 @@ def stage(folder: Path = STAGED) -> None:
 
 
 def commands_page() -> str:
-    """Every command with its options, as typer writes them down, all settings, and the service's metrics."""
+    """Every command with its options, as typer writes them down, then settings and metrics."""
     parts = ["# Commands\n"]
     for name, module in PROGRAMS.items():
         command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
         told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
         parts.append(re.sub(r"^#", "##", told, flags=re.MULTILINE))
+    return "\n".join(parts) + "\n" + settings_and_metrics()
+
+
+def settings_and_metrics() -> str:
+    """All settings, and the service's metrics, with those that only a running service registers."""
+    parts = []
     for whose, settings in SETTINGS.items():
         parts.append(
             f"\n## Settings of {whose}\n\n{inspect.getdoc(settings)}\n\n| variable | default | |\n|---|---|---|"
@@ -74,8 +83,8 @@ def commands_page() -> str:
             variable = f"{settings.model_config['env_prefix']}{name.upper()}"
             parts.append(f"| `{variable}` | {default} | {field.description or ''} |")
     parts.append("\n## Metrics of the service\n\n| metric | type | counts |\n|---|---|---|")
-    ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("memory_service_")]
-    for metric in ours:
+    always = [metric for metric in REGISTRY.collect() if metric.name.startswith("memory_service_")]
+    for metric in (*always, *gauges.families(), *backup_ages.families()):
         parts.append(
             f"| `{metric.name}{'_total' * (metric.type == 'counter')}` | {metric.type} | {metric.documentation} |"
         )

@@ -30,10 +30,14 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.kube_tools import ROOT, tool
 from deploy.wheels import WHEELS
+from docs import site
+from edge_client.serve.access import ServeSettings
+from edge_client.settings import EdgeSettings
 from memory_model.catalogue.table import PREFIX
 from memory_model.defaults import PACKAGED
 from memory_model.models.folder import ModelFolder
 from memory_service.api import backup_ages, gauges, server
+from memory_service.client.connection import Connection
 from memory_service.errors import StoreUnavailable
 from memory_service.settings import Settings
 from memory_service.telemetry import metrics
@@ -232,6 +236,18 @@ def test_a_query_asks_for_what_the_service_exports(where: str, query: str) -> No
         assert selector.name in known, where
         used = {m.name for m in selector.matchers.matchers}
         assert used <= known[selector.name] | ADDED, where
+
+
+def test_the_reference_that_is_made_lists_every_setting_and_metric() -> None:
+    """Metrics that only a running service registers too, which most alerts are about."""
+    series = {name for name in exported() if name.startswith("memory_service_") and not name.endswith("_created")}
+    wanted = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series}
+    guide = (ROOT / "docs" / "operator-guide.md").read_text()
+    named = re.findall(r"`(?:memory_service)?_([a-z_]+)(?:{[\w,]+})?`", guide)
+    assert {f"memory_service_{name}" for name in named} == wanted
+    for settings in (Settings, Connection, EdgeSettings, ServeSettings):
+        wanted |= {f"{settings.model_config['env_prefix']}{name.upper()}" for name in settings.model_fields}
+    assert wanted <= set(re.findall(r"`(\w+)`", site.settings_and_metrics()))
 
 
 def test_the_legend_of_a_panel_names_labels_that_its_query_leaves() -> None:
