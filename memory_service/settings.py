@@ -102,7 +102,9 @@ class Settings(BaseSettings):
     shutdown_delay_s: float = Field(0.0, ge=0, description="time after SIGTERM that still accepts calls (NOT_SERVING)")
     connection_age_s: float = Field(0.0, ge=0, description="age at which connections are closed; 0: never")
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level that is logged: debug, info, warning, error"
+    )
 
     @property
     def bundle_folders(self) -> list[Path]:

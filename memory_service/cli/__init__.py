@@ -10,7 +10,7 @@ from memory_service.cli.documents import documents_app
 from memory_service.cli.ingest import ingest
 from memory_service.cli.kb import kb_app
 from memory_service.cli.keys import keys_app
-from memory_service.cli.serve import migrate, serve
+from memory_service.cli.serve import all_settings, migrate, serve
 
 app = typer.Typer(
     cls=Commands,
@@ -35,7 +35,8 @@ def main(version: Annotated[bool, version_option("memory-service")] = False) -> 
     """Options of all commands."""
 
 
-for command in (serve, ingest, backup, backups, restore, migrate):
+app.command(epilog=all_settings())(serve)
+for command in (ingest, backup, backups, restore, migrate):
     app.command()(command)
 app.add_typer(kb_app, name="kb")
 app.add_typer(documents_app, name="documents")

@@ -8,13 +8,25 @@ from typing import Annotated
 import typer
 
 from memory3.printable import counted
-from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
+from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, Settings, load_settings
 from memory_service.stores.address import parse_address
 
 Store = Annotated[
     str | None, typer.Option(help="file:///path, chdb:///path, clickhouse[s]://user@host/database or myscale[s]://…")
 ]
 Config = Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")]
+
+
+def all_settings() -> str:
+    """A line for each setting: name, what it is, default."""
+
+    def line(name: str) -> str:
+        field = Settings.model_fields[name]
+        fixed = isinstance(field.default, bool | int | float | str) and field.default != ""
+        default = str(field.default).lower() if isinstance(field.default, bool) else f"{field.default}"
+        return f"{name}: {field.description}" + (f" ({default.removesuffix('.0')})" if fixed else "")
+
+    return "\n".join(["All settings (default):", *map(line, Settings.model_fields)])
 
 
 def serve(

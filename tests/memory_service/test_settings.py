@@ -2,10 +2,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from memory3.errors import InvalidInput, MissingFile
+from memory_service.cli import app
 from memory_service.client.connection import Connection
-from memory_service.settings import CONFIG_VARIABLE, load_settings
+from memory_service.settings import CONFIG_VARIABLE, Settings, load_settings
 from memory_service.telemetry.metrics import metrics_port
 
 
@@ -21,6 +23,17 @@ def test_the_command_line_wins_over_environment_over_file(tmp_path: Path, monkey
     monkeypatch.setenv("MEMORY_SERVICE_LISTEN", "environment:1")
     settings = load_settings(file, {"listen": "line:1"})
     assert (settings.listen, settings.store, settings.max_k) == ("line:1", "chdb:///environment", 7)
+
+
+def test_the_help_of_serve_lists_every_setting() -> None:
+    """Whoever gives an unknown one, or writes values of the chart, is sent there."""
+    with pytest.raises(InvalidInput, match="`memory-service serve --help` lists them"):
+        load_settings(None, {"max_kk": 1})
+    text = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"}).output
+    lines = [line.strip() for line in text.splitlines()]
+    missing = {name for name in Settings.model_fields if not any(line.startswith(f"{name}: ") for line in lines)}
+    assert not missing
+    assert "max_k: most memories per query (100)" in lines
 
 
 @pytest.mark.parametrize(
