@@ -40,7 +40,8 @@ class Settings(BaseSettings):
     port_file: Path | None = Field(None, description="file to write the port to, once ready")
     store: str = Field(
         default_factory=default_store,
-        description="file:///path, chdb:///path, clickhouse[s]://user@host/database or myscale[s]://…",
+        description="file:///path, chdb:///path, clickhouse://user@host/database or myscale://…;"
+        " with TLS clickhouses://…, myscales://…",
     )
     store_password: SecretStr = Field(SecretStr(""), description="password, if not in the store's address")
     store_cluster: str = Field("", description="ClickHouse cluster, for replicated and distributed tables")

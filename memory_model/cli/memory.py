@@ -78,7 +78,10 @@ def fit_codec(
     data: terminal.DataOption = FACTBOOK,
     corpus: terminal.CorpusOption = None,
     factory: Annotated[
-        str, typer.Option(help="'tokens:PARTSxBITS[xAXES]', 'scalar:4', 'scalar:8', or a FAISS factory string.")
+        str,
+        typer.Option(
+            help="'tokens:PARTSxBITS', 'tokens:PARTSxBITSxAXES', 'scalar:4', 'scalar:8', or a FAISS factory string."
+        ),
     ] = "",
     references: Annotated[int, typer.Option(min=2, help="References to write; a tenth is for measuring.")] = 700,
     questions: Annotated[

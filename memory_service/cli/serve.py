@@ -11,9 +11,7 @@ from memory3.printable import counted
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, Settings, load_settings
 from memory_service.stores.address import parse_address
 
-Store = Annotated[
-    str | None, typer.Option(help="file:///path, chdb:///path, clickhouse[s]://user@host/database or myscale[s]://…")
-]
+Store = Annotated[str | None, typer.Option(help=Settings.model_fields["store"].description)]
 Config = Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from rich.text import Text
 
 from docs import floors
 from edge_client import errors as device_errors
@@ -84,6 +85,21 @@ def test_every_program_command_and_option_on_a_page_exists(page: str) -> None:
         known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         used = {word.partition("=")[0] for word in rest if word.startswith("--")}
         assert used <= known | {"--help"}, f"{program} {' '.join(words)}"
+
+
+def helped(command: Any) -> Iterator[str]:
+    """Every text of the help of a command and of those below it."""
+    texts = [command.help, command.epilog, *(getattr(parameter, "help", None) for parameter in command.params)]
+    yield from filter(None, texts)
+    for below in getattr(command, "commands", {}).values():
+        yield from helped(below)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_shows_what_it_says(program: str) -> None:
+    """Words in square brackets are markup and would be left out: `clickhouse[s]` was shown without its TLS."""
+    for text in helped(commands(program)):
+        assert Text.from_markup(text).plain == Text(text).plain
 
 
 def test_every_setting_in_the_documents_exists() -> None:
