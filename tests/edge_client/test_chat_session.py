@@ -21,6 +21,7 @@ from edge_client import (
 )
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
+from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.outcome import Recall
 from edge_client.recall.recaller import SLOW, Recaller
 from edge_client.settings import EdgeSettings
@@ -37,7 +38,7 @@ class Gate(Recaller):
     """A recaller whose answers about generated text wait until they are let through."""
 
     def __init__(self, bundle: Bundle, memories: Sequence[ExplicitMemory]) -> None:
-        super().__init__(bundle.embedder(), None, bundle.memory_format)
+        super().__init__(QueryEmbedder(bundle.embedder()), None, bundle.memory_format)
         self.memories = list(memories)
         self.open = threading.Event()
         self.open.set()

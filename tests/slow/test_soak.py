@@ -15,6 +15,7 @@ import pytest
 from edge_client import EdgeModel, RecallMode
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.engine import Engine
+from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.outcome import Recall
 from edge_client.recall.recaller import Recaller
 from edge_client.settings import EdgeSettings
@@ -35,7 +36,7 @@ class NewMemories(Recaller):
     """A recaller that never gives the same arrays twice."""
 
     def __init__(self, bundle: Bundle) -> None:
-        super().__init__(bundle.embedder(), None, bundle.memory_format)
+        super().__init__(QueryEmbedder(bundle.embedder()), None, bundle.memory_format)
         self.count = 0
         self.format = format_of(tiny_loaded())
 
