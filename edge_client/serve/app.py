@@ -251,7 +251,8 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
         async def steps() -> AsyncGenerator[dict[str, Any], None]:
             with TemporaryDirectory() as folder:
-                file = Path(folder) / f"{PurePath(key).stem[:60] or 'file'}{PurePath(key).suffix[:20]}"
+                stem = PurePath(key).stem.encode()[:150].decode(errors="ignore").strip(".")  # names have 255 bytes
+                file = Path(folder) / f"{stem or 'file'}{PurePath(key).suffix[:20]}"
                 file.write_bytes(body)
                 report = Report()
                 async with one_at_a_time:

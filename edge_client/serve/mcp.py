@@ -50,6 +50,8 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
     @server.tool(annotations=READS)
     async def ask(question: str, max_tokens: int = 256) -> dict[str, Any]:
         """A short answer from what is remembered, and the passages that it was read from, or else all retrieved."""
+        if not question.strip():
+            raise ToolError("the question is empty")
         cite = model.engine.decoder.backend.records_queries
         stream = await in_thread(lambda: model.generate(question, max_tokens=max_tokens, citations=cite))
         with _tool_errors():

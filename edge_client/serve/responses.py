@@ -372,9 +372,11 @@ def _annotation(text: str, span: Span, texts: bool) -> dict[str, Any]:
 
 
 def _listed(items: Sequence[Item], limit: int, after: str, order: str) -> dict[str, Any]:
-    """A page of items, from behind the one with this id."""
+    """A page of items, from behind the one with this id; raises ApiError where there is none."""
     ordered = [*items] if order == "asc" else [*items][::-1]
     begin = next((n for n, item in enumerate(ordered, 1) if item.id == after), 0)
+    if after and not begin:
+        raise ApiError(404, f"there is no item {after!r}", code="not_found")
     page = [item.as_json() for item in ordered[begin : begin + limit]]
     ids = [item["id"] for item in page] or [None]
     more = begin + limit < len(ordered)

@@ -53,6 +53,7 @@ async def test_the_tools_remember_list_search_answer_and_forget(tiny: Bundle, tm
         refused = await client.call_tool("remember", {"text": " ", "key": "empty"})
         assert refused.is_error
         assert "no text" in json.dumps([part.model_dump(mode="json") for part in refused.content])
+        assert (await client.call_tool("ask", {"question": " "})).is_error
         assert value(await client.call_tool("forget", {"key": "cabin"})) == {"forgotten": True}
         assert value(await client.call_tool("list", {})) == []
 

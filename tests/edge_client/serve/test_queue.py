@@ -230,6 +230,12 @@ def test_a_document_needs_a_file_name(alone: AppProcess, path: str) -> None:
     assert call(alone.port, "POST", path, "x").status == 400
 
 
+@pytest.mark.parametrize("key", ["..", "...", "\N{SNAKE}" * 80 + ".txt", "a." + "\N{SNAKE}" * 80])
+def test_a_file_of_any_name_that_a_browser_sends_is_remembered(alone: AppProcess, key: str) -> None:
+    assert remember(alone, key, "Code of Lima: 74")["outcome"] == "stored"
+    assert call(alone.port, "DELETE", f"/v1/local?key={quote(key)}").json() == {"deleted": True}
+
+
 def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(alone: AppProcess, tmp_path: Path) -> None:
     remember(alone, "<b>.log", "<script>x()</script>")
     pdf = Canvas(str(tmp_path / "leave.pdf"))

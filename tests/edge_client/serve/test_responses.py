@@ -109,6 +109,8 @@ def test_a_conversation_grows_by_its_responses(server: AppProcess, client: OpenA
     assert [one.role for one in items] == ["user", "user", "assistant", "user", "assistant"]
     client.conversations.items.create(begun.id, items=[{"type": "message", "role": "user", "content": "Last"}])
     newest = client.conversations.items.list(begun.id, limit=2)
+    with pytest.raises(openai.NotFoundError, match="no item 'gone'"):
+        client.conversations.items.list(begun.id, after="gone")
     assert newest.has_more
     assert len([*newest]) == 6, "all pages"
     assert client.conversations.retrieve(begun.id).id == begun.id
