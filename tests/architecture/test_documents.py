@@ -1,6 +1,5 @@
-"""What the documents name exists: programs, options, settings, files, links, decisions, stages and their bytes."""
+"""What the documents name exists: programs, options, settings, files, links, decisions."""
 
-import ast
 import functools
 import importlib
 import re
@@ -13,21 +12,15 @@ import pytest
 import typer.main
 from rich.text import Text
 
-from docs import floors
 from edge_client import errors as device_errors
 from edge_client.local.database import KEY_FILE
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
-from memory3.codec.codec import MemoryCodec
-from memory3.codec.payload import HEADER, MemoryFormat
-from memory_model.models.folder import DEFAULT
-from memory_model.nn.adapter import Adapter
 from memory_service.client.connection import Connection
 from memory_service.settings import Settings
-from testing.shapes import SMOLLM2_135M
+from testing.programs import ROOT
 from tests.memory_service.test_errors import REASONS
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     "memory-service": "memory_service.cli",
     "memory-model": "memory_model.cli",
@@ -144,60 +137,3 @@ def test_every_decision_that_code_names_is_on_the_page() -> None:
         ["git", "grep", "-hioE", r"decisions? 0[0-9]{3}"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert {line[-4:] for line in code.split("\n") if line} <= decided
-
-
-ROOT = Path(__file__).resolve().parents[2]
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
-
-
-def stages() -> list[tuple[str, str, str]]:
-    """(stage, file, public name) of every row of the stage tables: the last cell is `file: name`, once or twice."""
-    rows = []
-    for line in ARCHITECTURE.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|"):
-            rows += [(cells[0], *found) for found in re.findall(r"`([\w/.-]+)`: `([\w.]+)`", cells[-1])]
-    return rows
-
-
-def public_names(path: Path) -> set[str]:
-    """Functions and classes of a module, methods as Class.method; messages and services of a proto file."""
-    text = path.read_text()
-    if path.suffix == ".proto":
-        return set(re.findall(r"^\s*(?:message|service|rpc) (\w+)", text, flags=re.MULTILINE))
-    names = set()
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            names |= {
-                f"{node.name}.{sub.name}"
-                for sub in node.body
-                if isinstance(sub, (ast.FunctionDef, ast.AsyncFunctionDef))
-            }
-    return names
-
-
-def test_every_stage_of_the_document_exists_in_the_file_that_it_names() -> None:
-    found = stages()
-    assert len(found) >= 12, "the stage tables of docs/architecture.md were not recognised"
-    for stage, file, name in found:
-        path = ROOT / file
-        assert path.is_file(), f"stage {stage!r} is said to live in {file}"
-        assert name in public_names(path), f"stage {stage!r} is said to be {name} in {file}"
-
-
-def test_the_bytes_of_the_tables_are_those_of_the_shipped_model() -> None:
-    memory = Adapter.load(DEFAULT / "adapter.safetensors").memory
-    codec = MemoryCodec.load(DEFAULT / "codec.npz")
-    model_format = MemoryFormat(SMOLLM2_135M.with_memory(memory), "00" * 32, codec)
-    payload = model_format.payload_bytes(memory.reference_tokens)
-    numbers = (payload, payload - HEADER.size, 2 * memory.budget * codec.head_dim * 4)
-    text = ARCHITECTURE.read_text()
-    for number in numbers:
-        assert f" {number:,} |" in text, f"docs/architecture.md does not say {number:,} bytes"
-
-
-def test_the_page_shows_the_floors_that_the_linter_checks() -> None:
-    text = ARCHITECTURE.read_text()
-    assert floors.page(text, (ROOT / "pyproject.toml").read_text()) == text, "run `python -m docs.floors`"
