@@ -124,7 +124,7 @@ def test_ask_waits_longer_for_memories_than_a_conversation_unless_it_is_told(
     assert seen == [waits_s]
 
 
-def test_ask_says_what_an_answer_rests_on(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ask_says_what_a_refusal_rests_on_also_as_json(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
     options = [QUESTION, *places, "--max-tokens", 1]
     assert "found no answer in what it read (Title" in run("ask", *options).stderr

@@ -9,14 +9,10 @@ import google_crc32c
 import grpc
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from edge_client.errors import Cancellation, RetrievalError
-from edge_client.recall.cache import CachedMemory, MemoryCache
+from edge_client.errors import Cancellation
 from edge_client.recall.embedding import QueryEmbedder
 from edge_client.recall.outcome import MemoryRead, Recall, named_apart
-from edge_client.recall.policy import LONGEST_PAUSE_S, Breaker
 from edge_client.recall.recaller import Recaller
 from edge_client.retrieval import RetrievalResult
 from edge_client.wire.client import MemoryClient
@@ -317,87 +313,6 @@ def test_a_refusal_is_not_hidden_by_the_pack(tiny: Bundle, service: FakeService)
     recaller = recaller_of(tiny, service.address, stand_ins=lambda: [stand_in])
     (found,) = recaller.recall([QUERY])
     assert (found.state, found.error.split(":")[0]) == ("failed", "ACCESS_REFUSED")
-
-
-LIMIT = 100
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["put", "find", "forget"]), st.integers(0, 9), st.integers(0, 60)), max_size=60
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(STEPS)
-def test_it_does_what_a_plain_list_does(steps: list[tuple[str, int, int]]) -> None:
-    cache = MemoryCache(LIMIT)
-    plain: dict[int, int] = {}  # id -> bytes, the one used last at the end
-    for what, key, size in steps:
-        known = plain.pop(key, None)
-        if what == "put":
-            cache.put(key, CachedMemory(bytes(size), size))
-            plain[key] = size
-            while sum(plain.values()) > LIMIT:
-                del plain[next(iter(plain))]
-        elif what == "forget":
-            cache.forget(key)
-        else:
-            found = cache.find(key)
-            assert (None if found is None else len(found.payload)) == known
-            plain |= {} if known is None else {key: known}
-        assert list(cache.held(10)) == list(reversed(plain))
-        assert cache.held_bytes == sum(plain.values())
-
-
-AWAY = RetrievalError("away", reason="UNREACHABLE", unavailable=True)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def pause_s(breaker: Breaker, clock: Clock) -> float:
-    """Seconds until a call may be made."""
-    begun = clock.now
-    while breaker.open_error():
-        clock.now += 0.5
-    return clock.now - begun
-
-
-def test_failures_in_a_row_double_the_pause_and_an_answer_closes_it() -> None:
-    clock = Clock()
-    breaker = Breaker(clock)
-    for expected in (1, 2, 4, 8, 16, 30, 30):
-        breaker.failed(breaker.begin(), AWAY)
-        assert pause_s(breaker, clock) == expected
-    breaker.answered()
-    assert breaker.open_error() is None
-    breaker.failed(breaker.begin(), AWAY)
-    assert pause_s(breaker, clock) == 1
-
-
-def test_failures_of_calls_that_were_under_way_together_count_once() -> None:
-    clock = Clock()
-    breaker = Breaker(clock)
-    together = [breaker.begin() for _ in range(3)]
-    for expected in (1, 2):  # the next failure of a call that began later counts again
-        for call in together:
-            breaker.failed(call, AWAY)
-        assert pause_s(breaker, clock) == expected
-        together = [breaker.begin()]
-
-
-def test_the_service_names_a_longer_pause_up_to_the_longest() -> None:
-    clock = Clock()
-    breaker = Breaker(clock)
-    for wish_s, expected in ((3.0, 3.0), (600.0, LONGEST_PAUSE_S)):
-        busy = RetrievalError("busy", reason="OVERLOADED", unavailable=True, retry_after_s=wish_s)
-        breaker.failed(breaker.begin(), busy)
-        error = breaker.open_error()
-        assert error is not None
-        assert (error.reason, str(error)) == ("OVERLOADED", f"busy (no new call for {expected:.1f} s)")
-        assert pause_s(breaker, clock) == expected
 
 
 def test_only_documents_of_several_files_that_are_called_alike_are_named_with_more() -> None:
