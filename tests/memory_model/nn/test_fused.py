@@ -29,7 +29,7 @@ def agree(ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: lis
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("masks", [0, 1, 3], ids=["causal", "one mask", "a mask for each key head"])
-def test_attention(kind: torch.dtype, masks: int) -> None:
+def test_attention_is_that_of_pytorch(kind: torch.dtype, masks: int) -> None:
     torch.manual_seed(0)
     T, S = (5, 11) if masks else (300, 300)
     q, k, v = (torch.randn(2, heads, length, 8).to(kind) for heads, length in ((6, T), (3, S), (3, S)))
@@ -46,7 +46,7 @@ def test_attention(kind: torch.dtype, masks: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_low_rank_linear(kind: torch.dtype) -> None:
+def test_a_low_rank_layer_is_the_sum_of_its_products(kind: torch.dtype) -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(2, 7, 12).to(kind), torch.randn(10, 12).to(kind), torch.randn(10).to(kind)
     a, b = torch.randn(3, 12), torch.randn(10, 3)
@@ -85,7 +85,7 @@ def test_changes_below_half_a_step_of_bfloat16_weights_are_not_lost() -> None:
     assert float(found) == 0.25
 
 
-def test_rms_norm_and_rotation() -> None:
+def test_norm_and_rotation_are_their_formulas() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 5, 8), torch.rand(8)
 
