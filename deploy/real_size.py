@@ -30,8 +30,8 @@ from rich.table import Table
 
 from deploy.default_bundle import is_current, made_from, record
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "real-size"
 LOG = WORK / "log.jsonl"
 FACTBOOK = ROOT / "data" / "factbook.jsonl"

@@ -22,8 +22,8 @@ from typing import Any
 import tomllib
 
 from memory3 import __version__ as VERSION
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT: dict[str, Any] = PYPROJECT["project"]

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from memory_service.stores.address import parse_address
+from testing.programs import ROOT
 
 PASSWORD = "s3cret/%"
 OLD_ENGINE = "chdb==0.11.5"
@@ -33,7 +34,7 @@ def clickhouse_server(folder: Path, port: int = 0) -> Iterator[int]:
 @contextlib.contextmanager
 def myscale_server(folder: Path) -> Iterator[int]:
     """Serve MyScale's dialect on an engine of 2023 (`myscale_server.py`), which pip installs; yields the port."""
-    path = os.pathsep.join([str(old_engine(OLD_ENGINE)), str(Path(__file__).resolve().parents[1])])
+    path = os.pathsep.join([str(old_engine(OLD_ENGINE)), str(ROOT)])
     with _serving("myscale_server.py", folder, folder / "myscale.port", 0, {"PYTHONPATH": path}) as served:
         yield served
 

@@ -23,10 +23,10 @@ from typing import Any
 
 from gguf import GGUFReader
 
-from deploy.bench.machine import ROOT
 from deploy.bench.scenario import ScenarioFailed
 from memory_model.defaults import MODEL
 from memory_model.models.folder import ModelFolder, packaged_models
+from testing.programs import ROOT
 
 FOLDER = ROOT / "build" / "llama"
 HOW_TO_BUILD = "llama.cpp is not built, so it is not compared with: `make llama` builds it in a quarter of an hour"

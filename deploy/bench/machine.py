@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from edge_client.cli.doctor import Board
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COPY_BYTES = 128 << 20
 COPIES = 7
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "faiss-cpu")

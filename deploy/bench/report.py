@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from deploy.bench import outcome, summary
-from deploy.bench.machine import ROOT
 from deploy.bench.scenario import SCENARIOS, ScenarioFailed, Sheet, find_scenario
+from testing.programs import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN = "<!-- results: begin, written by `make bench-report` -->"

@@ -12,9 +12,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from deploy.bench.intervals import Interval
-from deploy.bench.machine import ROOT
 from deploy.default_bundle import bundle_of
 from edge_client.settings import ADDRESS_PATTERN
+from testing.programs import ROOT
 
 BUILD = ROOT / "build" / "bench"
 """What scenarios keep from run to run: a store with memories, trained codecs."""

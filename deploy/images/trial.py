@@ -24,8 +24,8 @@ from pathlib import Path
 import psutil
 
 from testing.processes import serving
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "image"
 BASE = "localhost/memory3/trial-base:bookworm"
 IMAGES = {side: f"localhost/memory3/memory-{side}:trial" for side in ("service", "edge")}

@@ -2,7 +2,7 @@
 
 import re
 
-from deploy.kube_tools import ROOT
+from testing.programs import ROOT
 
 PAGE = ROOT / "docs" / "operations" / "promises.md"
 FAULTS = PAGE.with_name("trust.md")

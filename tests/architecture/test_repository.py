@@ -8,8 +8,8 @@ import tomllib
 import yaml
 
 from edge_client.decoder.providers.nvidia import INSTALL
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # A download address of a package registry, in whatever file: installs must follow the user's own settings.

@@ -22,7 +22,8 @@ from playwright.sync_api import (
 )
 
 from testing.processes import AppProcess
-from tests.browser.day import ROOT, Day
+from testing.programs import ROOT
+from tests.browser.day import Day
 from tests.edge_client.tiny_bundle import tiny_bundle
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""

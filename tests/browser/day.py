@@ -1,13 +1,11 @@
 """What the browser's tests run against: the real model, a real service with some countries, a real app."""
 
 import json
-import sys
 from pathlib import Path
 
-from testing.processes import AppProcess, ServiceProcess
+from testing.processes import PROGRAMS, AppProcess, ServiceProcess
 from testing.programs import ROOT, ran
 
-PROGRAMS = Path(sys.executable).parent
 PATIENT = {"EDGE_CLIENT_DEADLINE_S": "30"}  # nothing here depends on speed
 # Benin, which was held out of tuning, and lines of two other countries, so that there is something else to read.
 LINES = {"bn": slice(0, 40), "to": slice(40, 60), "ng": slice(80, 100)}

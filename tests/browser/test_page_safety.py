@@ -1,17 +1,16 @@
 """Nothing in an answer, a memory or a title executes, and pages of other sites get nothing."""
 
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from testing.processes import AppProcess
+from testing.programs import ROOT
 from tests.browser.chat_page import import_turns, memories
 from tests.browser.conftest import OpenPage
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
-PAGE = Path(__file__).resolve().parents[2] / "edge_client" / "serve" / "page"
+PAGE = ROOT / "edge_client" / "serve" / "page"
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     "<img src=x onerror='window.hacked = 1'>",

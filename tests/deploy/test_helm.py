@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ import pytest
 import tomllib
 import yaml
 
-from deploy.kube_tools import ROOT, tool
+from deploy.kube_tools import tool
 from memory3 import __version__ as VERSION
 from memory_service.access.authorization import OPERATORS_NAME
 from memory_service.access.keys import KeyFile
 from memory_service.settings import CONFIG_VARIABLE, Settings
-from testing.processes import ServiceProcess
-from testing.programs import ran
+from testing.processes import PROGRAMS, ServiceProcess
+from testing.programs import ROOT, ran
 
 CHART = ROOT / "deploy" / "helm" / "memory-service"
 SET_BY_CHART = {
@@ -523,6 +522,6 @@ def test_what_helm_test_runs_passes_against_a_service(bundle: Path, tmp_path: Pa
     (script,) = of_kind(render(), "Pod")["spec"]["containers"][0]["args"]
     with ServiceProcess.start(tmp_path, bundle) as service:
         given = {"MEMORY_SERVICE_ADDRESS": service.address, "EDGE_CLIENT_SERVICE": service.address, "HOSTNAME": "pod"}
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{PROGRAMS}:{os.environ['PATH']}"
         environment = {**os.environ, **given, "EDGE_CLIENT_BUNDLE": str(bundle), "PATH": path}
         assert "47" in ran("sh", "-ec", script, env=environment)

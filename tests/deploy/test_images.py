@@ -10,8 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.images import sbom
+from testing.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RUN, MORE = re.findall(r"^(?:RUN|DEV) := (?:\$\(RUN\) )?(.+)$", (ROOT / "Makefile").read_text(), re.M)
 LOCKS = {

@@ -17,7 +17,6 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from deploy.kube_tools import ROOT
 from docs import site
 from edge_client.serve.access import ServeSettings
 from edge_client.settings import EdgeSettings
@@ -27,7 +26,7 @@ from memory_service.errors import StoreUnavailable
 from memory_service.settings import Settings
 from memory_service.telemetry import metrics
 from memory_service.telemetry.metrics import REGISTRY
-from testing.programs import ran
+from testing.programs import ROOT, ran
 
 SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
 CHART = ROOT / "deploy" / "helm" / "memory-service"

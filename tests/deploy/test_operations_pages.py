@@ -12,17 +12,18 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from deploy.kube_tools import ROOT, tool
+from deploy.kube_tools import tool
 from deploy.wheels import WHEELS
 from memory_model.catalogue.table import PREFIX
 from memory_model.defaults import PACKAGED
 from memory_model.models.folder import ModelFolder
 from memory_service.settings import Settings
+from testing.processes import PROGRAMS
+from testing.programs import ROOT
 
 FOLDER = ROOT / "docs" / "operations"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md"))
@@ -152,7 +153,7 @@ def environment(folder: Path) -> dict[str, str]:
     tool("kubectl")
     return {
         **inherited,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(tool("helm").parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(PROGRAMS), str(tool("helm").parent), os.environ["PATH"]]),
         "HOME": str(folder),
         "MEMORY_SERVICE_LISTEN": address,
         "MEMORY_SERVICE_ADDRESS": address,

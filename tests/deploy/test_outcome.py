@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from deploy.bench import outcome, report, summary
-from deploy.bench.machine import ROOT
 from deploy.bench.outcome import FORMAT_VERSION
 from deploy.bench.scenario import SCENARIOS, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, find_scenario
 from deploy.default_bundle import bundle_of
 from memory_model.defaults import PACKAGED, TINY
+from testing.programs import ROOT
 
 
 def made_scenario(**keys: Any) -> Scenario[Settings]:

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, build, described, lay_out, tracked
+from deploy.wheels import EXTRAS, VERSION, WHEELS, WORKSHOP, Wheel, build, described, lay_out, tracked
 from memory3.codec.native.compile import LIBRARY, compiler, wheel_tag
-from testing.programs import ran
+from testing.programs import ROOT, ran
 
 PACKAGES = ("protos", "memory3", "memory_model", "memory_service", "edge_client")
 ALL = {wheel.name: wheel for wheel in WHEELS}

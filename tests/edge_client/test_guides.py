@@ -9,9 +9,10 @@ import pytest
 
 from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
+from testing.programs import ROOT
 from tests.edge_client.fake_service import FakeService
 
-GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+GUIDES = ROOT / "docs" / "guides"
 
 
 def run(name: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:

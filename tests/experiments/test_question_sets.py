@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from memory3.text.tokenizer import Tokenizer
 from memory_model.data import factbook
 from memory_model.data.rows import read_rows
 from memory_model.models.folder import ModelFolder
+from testing.programs import ROOT
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = ROOT / "data"
 TITLES = ("Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta")
 FIELDS = ("Capital - name", "Coastline", "Airports", "Climate")
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from memory3.errors import ModelMismatch
 from memory_model.cli import app
 from memory_service.settings import Settings
 from memory_service.write.model_encoder import ModelEncoder
-from testing.processes import AppProcess, ServiceProcess
+from testing.processes import PROGRAMS, AppProcess, ServiceProcess
 from testing.programs import ROOT, ran
 from tests.edge_client.http_calls import post
 from tests.edge_client.tiny_bundle import tiny_bert
@@ -100,7 +99,7 @@ def ask(bundle: Path, service: ServiceProcess) -> tuple[Recalled, Finished]:
 def test_documents_become_memories_read(models: tuple[Made, Made], service: ServiceProcess, folder: Path) -> None:
     documents = folder / "documents.jsonl"
     documents.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
-    program = Path(sys.executable).parent / "memory-service"
+    program = PROGRAMS / "memory-service"
     assert "3 stored; 3 references" in ran(program, "ingest", documents, "--address", service.address)
     recalled, finished = ask(models[0].bundle, service)
     assert "Togo" in {memory.title for memory in recalled.recall.read}

@@ -18,10 +18,10 @@ import pytest
 from reportlab.pdfgen.canvas import Canvas
 
 from memory3 import telemetry
+from testing.processes import PROGRAMS
 from testing.programs import ROOT
 from tests.memory3.formats import office_files
 
-PROGRAMS = Path(sys.executable).parent
 TRACED = "connect,sendto,sendmsg,sendmmsg,openat,creat,mkdir,mkdirat,rename,renameat,renameat2"
 NETWORK = re.compile(r"sa_family=AF_INET6?, sin6?_port=htons\((\d+)\).*?\"([0-9a-f.:]+)\"")
 CREATED = re.compile(

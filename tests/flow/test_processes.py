@@ -6,7 +6,6 @@ One service for the module; the tests build on each other in the order of this f
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,9 @@ from typing import Any
 import pytest
 
 from edge_client import EdgeModel, Finished, Recalled, Token
-from testing.processes import ServiceProcess
+from testing.processes import PROGRAMS, ServiceProcess
 from tests.browser.day import write_countries
 
-PROGRAMS = Path(sys.executable).parent
 # Benin, which was held out of tuning, and two of its neighbours, each with other lines of the Factbook: this tests the
 # way of a memory, not how well the model tells countries apart. Lines enough to fill whole references, as tuned.
 LINES = {"bn": slice(0, 20), "to": slice(40, 60), "ng": slice(80, 100)}

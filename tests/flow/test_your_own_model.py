@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+from testing.processes import PROGRAMS
 from testing.programs import ROOT, ran
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
@@ -32,7 +32,7 @@ def test_every_step_of_the_guide_works_in_its_order(tmp_path: Path) -> None:
     published(base, "qwen2", num_hidden_layers=2)
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "BASE": str(base),
         "EMBEDDER": str(tiny_bert(tmp_path / "bert")),

@@ -20,10 +20,10 @@ from memory_service.stores.opening import open_store
 from memory_service.stores.store import KnowledgeBase, Query, Store
 from testing.clickhouse import PASSWORD, clickhouse_server, stall
 from testing.encoders import vector_of
+from testing.programs import ROOT
 from tests.memory_service.pod import KEYS, OTHERS, K, version_of
 from tests.memory_service.stored import IDENTITY, keys_near, require_whole
 
-ROOT = Path(__file__).resolve().parents[2]
 WHEN = ("before", "during", "after")
 WHAT = (
     "INSERT INTO documents",

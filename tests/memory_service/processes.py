@@ -17,9 +17,8 @@ from memory_service.settings import Settings
 from memory_service.telemetry.logs import configure_logs
 from testing.clickhouse import port_of
 from testing.encoders import SlowEncoder
+from testing.programs import ROOT
 from tests.memory_service.running import Client
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass

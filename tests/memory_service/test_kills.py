@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from memory_service.stores.opening import open_store
+from testing.programs import ROOT
 from tests.memory_service.killed_writer import Writer
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.store_writer import KEYS, OTHER, version_of
 from tests.memory_service.stored import require_whole
 
-ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4  # of each seed, one after the other on the same files
 
 State = dict[str, int]

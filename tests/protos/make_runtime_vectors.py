@@ -33,10 +33,11 @@ from memory_model.export.bundle import export_bundle
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel
 from memory_model.nn.decoder import Decoder
+from testing.programs import ROOT
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer, tiny_bert, tiny_config
 from tests.memory_model.tiny import chunk_memories
 
-FOLDER = Path(__file__).resolve().parents[2] / "protos" / "vectors" / "runtime"
+FOLDER = ROOT / "protos" / "vectors" / "runtime"
 SMALLEST_LEAD = 1e-3
 """Between the two likeliest tokens of every greedy step: rounding must not decide."""
 _TOKENS_OF_MEMORIES = (32, 9, 1, 20)

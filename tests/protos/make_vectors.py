@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import google_crc32c
@@ -17,9 +16,10 @@ from memory3.codec.scalar import SCALAR_BITS, ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, MemoryHead
 from memory3.text.words import query_words
 from memory_service.write.document import content_hash_of, text_hash_of
+from testing.programs import ROOT
 from tests.memory_model.tiny import tiny_config
 
-FOLDER = Path(__file__).resolve().parents[2] / "protos" / "vectors"
+FOLDER = ROOT / "protos" / "vectors"
 
 _TEXTS = (
     "",

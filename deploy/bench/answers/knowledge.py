@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, ScenarioFailed, TargetSettings
 from memory3.config import ModelConfig
 from memory3.digest import file_sha256
@@ -17,6 +16,7 @@ from memory3.files.bundle import Bundle
 from memory3.formats import FileDocument
 from memory3.text.references import split
 from testing.processes import PROGRAMS, ProcessFailed, ServiceProcess
+from testing.programs import ROOT
 
 FACTBOOK = ROOT / "data" / "factbook.jsonl"
 COUNTRIES = ("bn", "lu")

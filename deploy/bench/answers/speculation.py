@@ -11,11 +11,11 @@ from typing import Any
 
 from deploy.bench.answers.answering import AnswerSettings
 from deploy.bench.intervals import Interval, interleave, ratio_interval
-from deploy.bench.machine import ROOT
 from deploy.bench.scenario import Keys, Sheet, figure, round_figure, with_intervals
 from edge_client import EdgeModel, Finished, Token
 from edge_client.stream import Statistics
 from memory3.formats import FileDocument
+from testing.programs import ROOT
 
 DATA = ROOT / "data"
 SETS = {"facts": "facts_dev.json", "notes": "everyday_dev.json", "prose": "introductions_dev.json"}

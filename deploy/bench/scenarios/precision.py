@@ -24,7 +24,6 @@ from rich.progress import track
 from deploy.bench.answers.decoding import weight_bytes
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.llama import LlamaCpp, bits_per_weight
-from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, Keys, Scenario, ScenarioFailed, Settings, Sheet, figure, with_intervals
 from edge_client.decoder.providers import open_decoder
 from memory3.runtime.backend import DecoderBackend, RunInput
@@ -35,6 +34,7 @@ from memory_model.export.decoder import export_decoder
 from memory_model.export.weights import Precision
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base
+from testing.programs import ROOT
 
 TEXT = ROOT / "data" / "introductions.jsonl"
 """English prose in overlapping paragraphs, of which the first sentences are read, each once."""

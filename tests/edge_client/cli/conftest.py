@@ -1,16 +1,14 @@
 """The command as a test runs it, and the options that every question needs."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner, Result
 
 from edge_client.cli.main import app
 from memory3.files.bundle import Bundle
+from testing.processes import PROGRAMS
 from tests.edge_client.fake_service import FakeService
 
-PROGRAM = Path(sys.executable).parent / "edge-client"
+PROGRAM = PROGRAMS / "edge-client"
 
 
 def run(*arguments: object, stdin: str = "") -> Result:

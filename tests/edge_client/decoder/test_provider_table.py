@@ -1,7 +1,5 @@
 """The recipe of CONTRIBUTING for a provider: one class and one row, and everything that names providers knows it."""
 
-from pathlib import Path
-
 import pytest
 
 from edge_client import EdgeModel
@@ -14,6 +12,7 @@ from edge_client.settings import EdgeSettings
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
 from memory3.runtime.embedder import CPU_ALONE
+from testing.programs import ROOT
 
 
 class ExampleProvider(CpuProvider):
@@ -65,5 +64,5 @@ def test_what_is_missing_for_a_named_provider_is_said_and_auto_passes_it_over(
 
 
 def test_every_provider_is_a_file_named_like_its_row() -> None:
-    folder = Path(__file__).parents[3] / "edge_client" / "decoder" / "providers"
+    folder = ROOT / "edge_client" / "decoder" / "providers"
     assert {*PROVIDERS} == {path.stem for path in folder.glob("*.py")} - {"__init__", "provider", "nvidia"}

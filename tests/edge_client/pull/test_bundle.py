@@ -24,11 +24,12 @@ from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import MANIFEST, Bundle
 from protos.memory.v1 import models_pb2, models_pb2_grpc
+from testing.processes import PROGRAMS
 from testing.programs import ran
 from testing.tcp_proxy import TcpProxy
 from tests.memory_service.processes import service as service_process
 
-PROGRAM = Path(sys.executable).parent / "edge-client"
+PROGRAM = PROGRAMS / "edge-client"
 EXTRA = "notes.bin"
 EXTRA_BYTES = 9 << 20
 

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from edge_client.recall.outcome import Recall
 from edge_client.recall.recaller import LocalSource
 from edge_client.recall.worker import RecallWorker
 from memory3.files.bundle import Bundle
+from testing.programs import ROOT
 from tests.edge_client.fake_service import FakeService
 
 LONG_S = 20.0
@@ -84,9 +84,7 @@ def test_a_program_that_ends_without_closing_does_not_wait_for_a_recall(tiny: Bu
     called, over = threading.Event(), threading.Event()
     service.before = lambda *_: called.set() or (over.wait(60) and None)  # type: ignore[func-returns-value]
     command = [sys.executable, "-c", ENDS, str(tiny.folder), service.address]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[3]
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         assert called.wait(60)
         begun = time.monotonic()
         _, said = process.communicate(b"\n", timeout=60)

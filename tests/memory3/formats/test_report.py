@@ -8,8 +8,7 @@ import pytest
 from memory3 import formats
 from memory3.formats import KINDS, Report, find_sources, libraries, read_documents
 from memory3.formats.report import LEFT
-
-ROOT = Path(__file__).resolve().parents[3]
+from testing.programs import ROOT
 
 
 def test_every_file_of_a_folder_is_read_or_named_with_the_reason(tmp_path: Path) -> None:

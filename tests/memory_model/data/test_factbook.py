@@ -11,8 +11,7 @@ from experiments.corpus.preparing import write_rows
 from memory3.errors import CorruptFile, MissingFile
 from memory_model.data import factbook
 from memory_model.data.passages import Passage, PassageQuestion, held_out, read_rows
-
-ROOT = Path(__file__).resolve().parents[3]
+from testing.programs import ROOT
 
 
 def test_the_factbook_has_every_country_once_and_its_held_out_ones_are_listed() -> None:

@@ -27,13 +27,14 @@ from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
 from memory_model.train.losses import batch_gradients
 from memory_model.train.tuner import Tuner, TuningPlan
+from testing.programs import ROOT
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.experiments.test_paragraphs import paragraphs
 from tests.memory_model.data.test_hard_negatives import REFUSING, ROWS, hard
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.test_losses import gradients, tuned
 
-DATA = Path(__file__).resolve().parents[3] / "data"
+DATA = ROOT / "data"
 TESTS = [p for name in ("*_test", "heldout*", "unanswerable", "unanswerable_twins") for p in DATA.glob(f"{name}.json")]
 UNREAD = {row.question: "Napoleon" for row in ROWS}
 

@@ -26,6 +26,7 @@ from memory_model.export.weights import Precision
 from memory_model.models.engine import TorchBackend
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.decoder import Decoder
+from testing.programs import ROOT
 from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
 from tests.memory_model.tiny import chunk_memories, random_model, tiny_config
 
@@ -309,7 +310,7 @@ def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
 
 
 def test_half_of_the_shipped_rows_are_about_countries_that_are_not_held_out_half_are_tunings_prose() -> None:
-    rows, data = read_jsonl(DEFAULT / "calibration.jsonl", KEYS), Path(__file__).parents[3] / "data"
+    rows, data = read_jsonl(DEFAULT / "calibration.jsonl", KEYS), ROOT / "data"
     names = [c["title"] for c in json.loads((data / "heldout.json").read_text())]
     tuned = {(row["text"], row["question"]) for row in map(json.loads, (data / "introductions.jsonl").open())}
     facts = [row for row in rows if (row["knowledge"], row["question"]) not in tuned]

@@ -17,6 +17,7 @@ from memory_service.stores.store import KnowledgeBase, NewDocument, Written
 from memory_service.write.document import DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import DIMENSION, HashEncoder, SlowEncoder, identity_of, payload_of, vector_of
+from testing.programs import ROOT
 from tests.memory_service.running import Client, document, ingest_requests, outcome, refusal, refused, running
 
 MODEL_ID = identity_of("test").model_id
@@ -157,7 +158,7 @@ def test_the_text_of_prepared_references_is_counted_in_bytes() -> None:
         assert bool(read.error) == bool(error)
 
 
-CONTRACT = Path(__file__).resolve().parents[3] / "protos" / "memory" / "v1" / "ingestion.proto"
+CONTRACT = ROOT / "protos" / "memory" / "v1" / "ingestion.proto"
 
 
 @pytest.mark.parametrize(

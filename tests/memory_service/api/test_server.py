@@ -15,6 +15,7 @@ from memory_service.stores.store import KnowledgeBase, Query, Retrieved
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from testing.encoders import HashEncoder, vector_of
+from testing.programs import ROOT
 from tests.memory_service.running import document, eventually, ingest_requests, outcome, refusal, refused, running
 from tests.memory_service.write.test_cold_start import Gated
 
@@ -144,7 +145,7 @@ def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) ->
         assert new.ingest("kb", document("a", "Text."))[1].acknowledged.outcome == 1
 
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "wire.md"
+PAGE = ROOT / "docs" / "wire.md"
 
 
 def test_the_example_writes_and_finds_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

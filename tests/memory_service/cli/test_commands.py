@@ -16,7 +16,8 @@ from reportlab.pdfgen.canvas import Canvas
 from typer.testing import CliRunner
 
 from memory_service.cli import app
-from tests.memory_service.processes import ROOT, Service, service
+from testing.programs import ROOT
+from tests.memory_service.processes import Service, service
 
 PROGRAM = [
     sys.executable,
