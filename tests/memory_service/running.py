@@ -177,6 +177,11 @@ def outcome(response: ingestion_pb2.IngestResponse) -> object:
     return reason_of(response.failed) if failed else response.acknowledged.outcome
 
 
+def outcomes(client: Client, *documents: tuple[str, str]) -> list[object]:
+    """Of documents (key, text) that a knowledge base takes in one stream."""
+    return [outcome(one) for one in client.ingest("kb", *(document(*one) for one in documents))[1:]]
+
+
 def refused(call: Callable[[], Any]) -> Refusal:
     """How a call is refused, which must be."""
     with pytest.raises(grpc.RpcError) as caught:

@@ -17,7 +17,7 @@ from protos.memory.v1.knowledge_bases_pb2 import ListKnowledgeBasesRequest
 from testing.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.api.test_operations import metric
 from tests.memory_service.keyed import new_key, with_key
-from tests.memory_service.running import Client, document, eventually, ingest_requests, outcome, running
+from tests.memory_service.running import Client, document, eventually, ingest_requests, outcomes, running
 from tests.memory_service.write.test_cold_start import Gated, ingest_later, unwritten
 
 every_store = pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
@@ -31,10 +31,6 @@ def limited(folder: Path, references: int, size_bytes: int) -> tuple[Path, str]:
     with changing(keys) as file:
         file.with_quota("acme", references, size_bytes, 0.0).write(keys)
     return keys, secret
-
-
-def outcomes(client: Client, *documents: tuple[str, str]) -> list[object]:
-    return [outcome(one) for one in client.ingest("kb", *(document(*one) for one in documents))[1:]]
 
 
 @every_store

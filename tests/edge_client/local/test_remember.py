@@ -26,7 +26,7 @@ from tests.edge_client.answers import finished, recalls_of
 from tests.edge_client.cli.conftest import run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
-from tests.edge_client.tiny_bundle import tiny_bundle
+from tests.edge_client.local.conftest import remembered
 
 NOTES = {"safe.txt": "The safe opens with 4711.", "deep/key.md": "# Key\n\nThe key lies below the mat."}
 
@@ -40,18 +40,6 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return Path("notes")
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A bundle of another model."""
-    return tiny_bundle(tmp_path_factory.mktemp("other"), seed=1)
-
-
-def remembered(tiny: Bundle, *arguments: object, code: int = 0) -> str:
-    result = run("remember", *arguments, "--bundle", tiny.folder)
-    assert result.exit_code == code, result.output
-    return result.stdout.strip()
 
 
 def base_of(bundle: Bundle, name: str = "mine") -> LocalKnowledgeBase:

@@ -17,13 +17,6 @@ from edge_client.settings import EdgeSettings, user_folder
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
 from tests.edge_client.cli.conftest import run
-from tests.edge_client.tiny_bundle import tiny_bundle
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A bundle of another model."""
-    return tiny_bundle(tmp_path_factory.mktemp("other"), seed=1)
 
 
 @pytest.fixture

@@ -30,13 +30,7 @@ from memory3.files.bundle import Bundle
 from memory3.formats import FileDocument, Report, find_sources, read_documents
 from memory3.formats.naming import Naming
 from tests.edge_client.cli.conftest import run
-from tests.edge_client.tiny_bundle import tiny_bundle
-
-
-def remembered(tiny: Bundle, *arguments: object, code: int = 0) -> str:
-    result = run("remember", *arguments, "--bundle", tiny.folder)
-    assert result.exit_code == code, result.output
-    return result.stdout.strip()
+from tests.edge_client.local.conftest import remembered
 
 
 def keys(tiny: Bundle, name: str = "mine") -> list[str]:
@@ -190,14 +184,13 @@ def test_a_file_is_forgotten_with_all_its_records_and_what_was_begun_of_it(tiny:
 
 
 def test_a_correction_stays_when_its_unchanged_file_is_remembered_again(
-    tiny: Bundle, notes: Path, tmp_path_factory: pytest.TempPathFactory
+    tiny: Bundle, other: Bundle, notes: Path
 ) -> None:
     rent = notes / "rent.md"
     remembered(tiny, rent)
     with EdgeModel.open(tiny.folder, offline=True) as model:
         assert model.correct(str(rent), 0, "The rent is 750.")
     assert remembered(tiny, rent) == "1 document: 1 unchanged; 1 memory"
-    other = tiny_bundle(tmp_path_factory.mktemp("other"), seed=1)
     assert "1 stored" in remembered(other, "--anew")
     assert remembered(other, rent) == "1 document: 1 unchanged; 1 memory", "what was written anew is corrected too"
     rent.write_text("The rent is 780.")

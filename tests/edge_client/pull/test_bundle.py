@@ -24,12 +24,11 @@ from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import MANIFEST, Bundle
 from protos.memory.v1 import models_pb2, models_pb2_grpc
-from testing.processes import PROGRAMS
 from testing.programs import ran
 from testing.tcp_proxy import TcpProxy
+from tests.edge_client.cli.conftest import PROGRAM
 from tests.memory_service.processes import service as service_process
 
-PROGRAM = PROGRAMS / "edge-client"
 EXTRA = "notes.bin"
 EXTRA_BYTES = 9 << 20
 

@@ -19,12 +19,11 @@ from memory3.errors import InvalidInput, ModelMismatch
 from memory3.files.bundle import MANIFEST, Bundle
 from memory_service.api.models import check_bundles
 from memory_service.settings import Settings
-from testing.processes import PROGRAMS
 from testing.programs import ran
+from tests.edge_client.cli.conftest import PROGRAM
 from tests.edge_client.tiny_bundle import tiny_bundle
 from tests.memory_service.processes import service
 
-PROGRAM = PROGRAMS / "edge-client"
 INT4, HALF, FLOAT16 = Variant("a", "int4", True), Variant("b", "int4-half", False), Variant("c", "float16", False)
 
 

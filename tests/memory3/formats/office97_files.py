@@ -21,11 +21,6 @@ def compound(path: Path, streams: dict[str, bytes]) -> Path:
     assert len(fat) <= SECTOR // 4, "one sector of the FAT"
     names = sorted(bodies, key=lambda name: (len(name), name.upper()))  # as they are to be ordered
 
-    def entry(name: str, kind: int, start: int, size: int, right: int = NONE, child: int = NONE) -> bytes:
-        encoded = name.encode("utf-16-le")
-        head = encoded.ljust(64, b"\0") + struct.pack("<HBB", len(encoded) + 2, kind, 1)
-        return head + struct.pack("<III", NONE, right, child) + bytes(36) + struct.pack("<IQ", start, size)
-
     entries = [entry("Root Entry", 5, END, 0, child=1)]
     for number, name in enumerate(names, 1):
         right = number + 1 if number < len(names) else NONE
@@ -36,6 +31,13 @@ def compound(path: Path, streams: dict[str, bytes]) -> Path:
     table = b"".join(struct.pack("<I", number) for number in fat).ljust(SECTOR, b"\xff")
     path.write_bytes(header + table + b"".join(entries).ljust(directory * SECTOR, b"\0") + b"".join(bodies.values()))
     return path
+
+
+def entry(name: str, kind: int, start: int, size: int, right: int = NONE, child: int = NONE) -> bytes:
+    """One of the directory."""
+    encoded = name.encode("utf-16-le")
+    head = encoded.ljust(64, b"\0") + struct.pack("<HBB", len(encoded) + 2, kind, 1)
+    return head + struct.pack("<III", NONE, right, child) + bytes(36) + struct.pack("<IQ", start, size)
 
 
 def write_doc(path: Path, text: str, *, footnotes: int = 0, claimed: int = 0, encrypted: bool = False) -> Path:

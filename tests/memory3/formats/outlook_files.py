@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.memory3.formats.office97_files import END, FAT, LEAST, NONE, SECTOR
+from tests.memory3.formats.office97_files import END, FAT, LEAST, NONE, SECTOR, entry
 
 MINI = 64
 SUBJECT, TRANSPORT, CLASS, BODY, HTML, RTF, CODE_PAGE = 0x0037, 0x007D, 0x001A, 0x1000, 0x1013, 0x1009, 0x3FFD
@@ -108,10 +108,3 @@ def write(path: Path, root: Folder) -> Path:
     whole = [header.ljust(SECTOR, b"\xff"), table, b"".join(entries), *bodies]
     path.write_bytes(b"".join(part.ljust(-(-len(part) // SECTOR) * SECTOR, b"\0") for part in whole))
     return path
-
-
-def entry(name: str, kind: int, start: int, size: int, right: int = NONE, child: int = NONE) -> bytes:
-    """One of the directory."""
-    encoded = name.encode("utf-16-le")
-    head = encoded.ljust(64, b"\0") + struct.pack("<HBB", len(encoded) + 2, kind, 1)
-    return head + struct.pack("<III", NONE, right, child) + bytes(36) + struct.pack("<IQ", start, size)

@@ -10,12 +10,7 @@ import pytest
 
 from memory3 import formats
 from memory3.formats import FileDocument, Kind, count_documents, read_documents
-
-
-def read(path: Path) -> FileDocument:
-    (document,) = read_documents(path)
-    assert not document.unreadable, document.unreadable
-    return document
+from tests.memory3.formats.reading import read
 
 
 def test_mail_has_its_headers_its_text_and_its_attachments(tmp_path: Path) -> None:

@@ -8,19 +8,14 @@ from pathlib import Path
 import compressed_rtf
 import pytest
 
-from memory3.formats import FileDocument, read_documents
+from memory3.formats import read_documents
 from tests.memory3.formats import outlook_files as outlook
+from tests.memory3.formats.reading import read
 
 SENT = datetime.datetime(2026, 3, 12, 8, 30, tzinfo=datetime.timezone.utc)
 HEAD = {outlook.SUBJECT: "Größe der Kiste", outlook.SENDER: "Otto Prem", outlook.SENDER_ADDRESS: "o@prem.example"}
 IDA = {outlook.NAME: "Ida", outlook.ADDRESS: "ida@firm.example", outlook.KIND: 1}
 BOSS = {outlook.NAME: "Boss", outlook.ADDRESS: "/O=FIRM/CN=BOSS", outlook.KIND: 2}
-
-
-def read(path: Path) -> FileDocument:
-    (document,) = read_documents(path)
-    assert not document.unreadable, document.unreadable
-    return document
 
 
 def test_a_message_of_outlook_is_the_document_that_the_same_mail_is(tmp_path: Path) -> None:

@@ -7,19 +7,14 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from memory3.formats import FileDocument, read_documents
+from memory3.formats import read_documents
 from memory3.formats.readers.office import documents as office
 from memory3.formats.readers.office import numbers
 from tests.memory3.formats import office97_files, office_files
+from tests.memory3.formats.reading import read
 
 TABLE = [("Printer", "Room", "IP address"), ("Alma", 12, "10.0.0.7"), ("Bero", 14, "10.0.0.9")]
 BERO = "Printer: Bero; IP address: 10.0.0.9"
-
-
-def read(path: Path) -> FileDocument:
-    (document,) = read_documents(path)
-    assert not document.unreadable
-    return document
 
 
 def test_word_has_its_paragraphs_tables_headers_footers_and_comments(tmp_path: Path) -> None:

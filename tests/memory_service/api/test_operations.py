@@ -23,7 +23,7 @@ from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from testing.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.processes import client_of, service
-from tests.memory_service.running import Client, document, eventually, outcome, refused, running
+from tests.memory_service.running import Client, document, eventually, outcomes, refused, running
 
 
 def status(client: Client, service: str = "") -> int:
@@ -94,18 +94,15 @@ def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) 
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", **settings) as (nobody, _):
         client, other = with_key(nobody.channel, small), with_key(nobody.channel, large)
 
-        def ingest(*documents: tuple[str, str]) -> list[object]:
-            return [outcome(one) for one in client.ingest("kb", *(document(*one) for one in documents))[1:]]
-
         texts = [(f"d{n}", f"Text {n}.") for n in range(5)]
-        assert ingest(*texts) == [1, 1, 1, "QUOTA_EXCEEDED", "QUOTA_EXCEEDED"]
+        assert outcomes(client, *texts) == [1, 1, 1, "QUOTA_EXCEEDED", "QUOTA_EXCEEDED"]
         assert other.ingest("kb", document("d", "Mine."))[1].HasField("acknowledged")
-        assert ingest(("d0", "Text other than before.")) == [2], "which needs no room"
-        assert ingest(texts[0]) == [2]
-        assert ingest(("d0", "A sentence of some words. " * 60)) == ["QUOTA_EXCEEDED"]
-        assert ingest(*texts[:3]) == [3, 3, 3], "the same documents again are no new ones"
+        assert outcomes(client, ("d0", "Text other than before.")) == [2], "which needs no room"
+        assert outcomes(client, texts[0]) == [2]
+        assert outcomes(client, ("d0", "A sentence of some words. " * 60)) == ["QUOTA_EXCEEDED"]
+        assert outcomes(client, *texts[:3]) == [3, 3, 3], "the same documents again are no new ones"
         change(4, 0)
-        assert ingest(texts[3]) == [1]
+        assert outcomes(client, texts[3]) == [1]
         change(4, 2.0)
         describe = models_pb2.DescribeRequest()
         error = refused(lambda: [client.models.Describe(describe, timeout=60) for _ in range(100)])
