@@ -106,7 +106,6 @@ def fit_refusal(
     """
     import numpy as np
 
-    from memory3.errors import InvalidInput
     from memory3.runtime.answerability import PROBE_FILE
     from memory_model.data.rows import QuestionRow, open_rows
     from memory_model.eval.conditions import Evaluation
@@ -118,8 +117,8 @@ def fit_refusal(
 
     use_threads(threads)
     folder = ModelFolder.open(model)
-    if out is None and folder.packaged:
-        raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, or give --out")
+    if out is None:
+        folder.require_own(f"copy {folder.path}, or give --out")
     sets = [open_rows(path, limit) for path in data]
     subject = Subject.open(model, adapter, codec, device=device, probed=False)  # the old one may be of other weights
     subject.bank.written = WrittenMemories(subject.loaded)
@@ -181,8 +180,8 @@ def fit_requests(
 
     use_threads(threads)
     folder = ModelFolder.open(model)
-    if out is None and folder.packaged:
-        raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, or give --out")
+    if out is None:
+        folder.require_own(f"copy {folder.path}, or give --out")
     read = [row["request"] for path in requests for row in factbook.read_jsonl(path, ("request",))[:limit]]
     asked = [QuestionRow(request, request, "-") for request in read]  # no answer of it is scored
     questions = [replace(row, answerable=False) for path in data for row in open_rows(path, limit)]
@@ -236,8 +235,8 @@ def calibrate(
 
     use_threads(threads)
     folder = ModelFolder.open(model)
-    if save and folder.packaged:
-        raise InvalidInput(f"the packaged model is not written to: copy {folder.path}, and give the copy with --model")
+    if save:
+        folder.require_own(f"copy {folder.path}, and give the copy with --model")
     sets = {path.stem: open_rows(path, limit) for path in data}
     if len(sets) < len(data):
         raise InvalidInput("two files of questions have one name: give each its own")

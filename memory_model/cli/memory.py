@@ -99,7 +99,6 @@ def fit_codec(
     4 bits: more bytes, but a few references suffice (`memory-model new` writes such a codec). Default: tokens with
     8 bytes per vector if every memory head keeps all tokens, otherwise the paper's 14 bytes.
     """
-    from memory3.errors import InvalidInput
     from memory_model.data.mixture import Reader, codec_texts
     from memory_model.data.rows import open_rows
     from memory_model.models.folder import ModelFolder
@@ -109,8 +108,8 @@ def fit_codec(
 
     use_threads(threads)
     folder = ModelFolder.open(model)
-    if out is None and folder.packaged:
-        raise InvalidInput("the packaged model folder is not written to: give --out")
+    if out is None:
+        folder.require_own("give --out")
     out = out or folder.path / "codec.npz"
     loaded = load_model(folder, adapter)
     loaded.model.to(writing_device(device))

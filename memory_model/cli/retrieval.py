@@ -52,10 +52,8 @@ def calibrate_retrieval(
         tokenizer, memory, measured = opened.tokenizer, opened.config.memory, opened.embedder()
     else:
         folder = ModelFolder.open(model)
-        if save and folder.packaged:
-            raise InvalidInput(
-                f"the packaged model is not written to: copy {folder.path}, and give the copy with --model"
-            )
+        if save:
+            folder.require_own(f"copy {folder.path}, and give the copy with --model")
         if save and embedder is not None:
             raise InvalidInput(
                 "the result of another embedder is not the folder's: name the embedder in its model.json"

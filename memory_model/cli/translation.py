@@ -46,8 +46,8 @@ def translate_memories(
 
     use_threads(threads)
     folders = [ModelFolder.open(one) for one in (old, new)]
-    if out is None and folders[1].packaged:
-        raise InvalidInput("the packaged model folder is not written to: give --out")
+    if out is None:
+        folders[1].require_own("give --out")
     out = out or folders[1].path / FOLDER
     configs = [folder.config() for folder in folders]
     before, after = (

@@ -84,8 +84,8 @@ def adapt(
     from memory_model.train.tuner import Tuner, TuningPlan
 
     folder = ModelFolder.open(model)
-    if out is None and folder.packaged:
-        raise InvalidInput("the packaged model is not written to: give --out, or --model (see `memory-model new`)")
+    if out is None:
+        folder.require_own("give --out, or --model (see `memory-model new`)")
     if first_layer >= (layers := folder.config().layers):
         raise InvalidInput(f"--first-layer {first_layer} leaves nothing to tune: the model has {layers} layers")
     parse_weights(mixture, TASKS)  # raises before anything large is loaded

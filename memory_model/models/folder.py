@@ -184,6 +184,11 @@ class ModelFolder:
         """Whether this is a folder that ships with the package, which no command writes to."""
         return self.path.resolve().parent == ASSETS
 
+    def require_own(self, advice: str) -> None:
+        """Raises InvalidInput for a packaged folder. advice: what to do instead of writing to it."""
+        if self.packaged:
+            raise InvalidInput(f"the packaged model is not written to: {advice}")
+
     @property
     def adapter(self) -> Path | None:
         """`adapter.safetensors`, where the model was tuned."""

@@ -252,9 +252,10 @@ def test_a_base_as_such_is_no_model_folder(base: Path) -> None:
         load_model(base)
 
 
-def test_the_packaged_folder_is_whole() -> None:
+def test_the_packaged_folder_is_whole_and_not_written_to() -> None:
     folder = ModelFolder.open()
-    assert folder.packaged
+    with pytest.raises(InvalidInput, match="packaged model is not written to: give --out"):
+        folder.require_own("give --out")
     assert all((folder.adapter, folder.codec, folder.calibration))
     assert folder.checkpoint.config("smollm2-135m") == SMOLLM2_135M
 
