@@ -12,7 +12,7 @@ Memory3Error                 root of everything this project raises on purpose
     CodecMismatch            ... by another codec
     FormatMismatch           ... with another memory budget or format version
     EmbedderMismatch         ... with another embedder
-    BaseMismatch             an adapter was tuned from other base weights
+    BaseMismatch             an adapter or a model folder is of other base weights
 """
 
 from __future__ import annotations
@@ -105,6 +105,6 @@ class EmbedderMismatch(IdentityMismatch):
 
 
 class BaseMismatch(IdentityMismatch):
-    """The adapter was tuned from other base weights."""
+    """An adapter or a model folder is of other base weights."""
 
     subject, what = "the adapter was tuned from", "base weights"

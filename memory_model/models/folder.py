@@ -3,6 +3,8 @@
     model.json             the base (where, SHA-256, sizes), memory budget, embedder, licence
     adapter.safetensors    the tuning that makes the base read memories (`memory-model adapt`)
     codec.npz              the codec fitted to its memories (`memory-model fit-codec`)
+    answerability.npz      what tells that nothing it reads answers (`memory-model fit-refusal`; optional)
+    translations/          of memories that older models wrote (`memory-model translate-memories`; optional)
     calibration.jsonl      questions that int4 weights are rounded for (optional)
     chat_template.jinja    in place of the base's own (optional)
 
@@ -223,7 +225,7 @@ class ModelFolder:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The base, its files compared with what they were; raises MissingFile, BaseMismatch."""
+        """The base, its files compared with what they were; raises MissingFile, CorruptFile, BaseMismatch."""
         checkpoint = open_checkpoint(self._base_path())
         sizes = {file.name: file.stat().st_size for file in checkpoint.files}
         if sizes != self.sizes:
@@ -239,7 +241,8 @@ class ModelFolder:
     def verify(self, checkpoint: Checkpoint) -> None:
         """Hash the base, before an export a large one too; raises BaseMismatch where it is not what it was."""
         if (found := base_sha256(checkpoint)) != self.base_id:
-            raise BaseMismatch(self.base_id, found, "make a new model folder of this base, or restore the old one")
+            remedy = "make a new model folder of this base, or restore the old one"
+            raise BaseMismatch(self.base_id, found, remedy, subject=f"{self.path} is of")
 
     @property
     def chat_template(self) -> str:

@@ -198,7 +198,7 @@ def test_a_base_that_changed_is_refused(copy: Path, tmp_path: Path) -> None:
     stored = load_file(copy / "model.safetensors")
     stored["model.norm.weight"] += 1
     save_file(stored, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(BaseMismatch):
+    with pytest.raises(BaseMismatch, match=f"{folder.path} is of base weights {folder.base_id[:12]}"):
         load_model(folder.path)
     cut("model.safetensors", 0.5)(copy)
     with pytest.raises(CorruptFile, match=r"model\.safetensors"):
