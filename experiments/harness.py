@@ -29,7 +29,6 @@ from memory_model.eval.report import open_knowledge_base
 from memory_model.eval.retrieval import CANDIDATES, ReferenceIndex, query_of
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.export.embedder_cache import open_embedder
-from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import read
@@ -85,7 +84,7 @@ class Memory3LM(LM):
         self.base: ReferenceIndex | None = None
         self.fixed: list[str] = []
         if memory == "retrieved":
-            searching = open_embedder(opened, ModelFolder.open(folder).embedder)
+            searching = open_embedder(opened, self.loaded.folder.embedder)
             self.base = open_knowledge_base(self.subject, Path(knowledge_base), searching, opened)
         elif memory:
             self.fixed = read_json(Path(memory), list)

@@ -23,7 +23,6 @@ from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.export.embedder_cache import open_embedder
-from memory_model.models.folder import ModelFolder
 from memory_model.models.tensor_files import read_json
 from memory_model.nn.generate import prefilled
 from memory_model.terminal import console, progress_bar, use_threads, write_json
@@ -131,7 +130,7 @@ def professional(
     texts = dict.fromkeys(text for row in rows for text in row.texts)
     references = [r for t in texts for r in split(t, "", loaded.tokenizer.count, memory.reference_tokens)]
     with progress_bar("embedding", len(references)) as advance:
-        base = ReferenceIndex.of(references, open_embedder(embedder, ModelFolder.open(model).embedder), advance)
+        base = ReferenceIndex.of(references, open_embedder(embedder, loaded.folder.embedder), advance)
     rows = rows[:limit]
     queries = [query_of(r.question, loaded.tokenizer, memory.chunk_tokens) for r in rows]
     found = base.nearest(queries, max(REFERENCES), dropping=dropping)

@@ -32,7 +32,6 @@ from memory_model.eval.retrieval import CANDIDATES
 from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
 from memory_model.export.embedder_cache import open_embedder
-from memory_model.models.folder import ModelFolder
 from memory_model.nn.generate import read
 from memory_model.terminal import PrecisionOption, console, progress_bar, write_json
 
@@ -304,7 +303,7 @@ def quality(
     about = subject.about()
     least, ranking = subject.loaded.folder.calibrated_for(None)
     order = [*vars(ranking).values(), least]
-    opened = cache(lambda: open_embedder(None, ModelFolder.open(model).embedder))
+    opened = cache(lambda: open_embedder(None, subject.loaded.folder.embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
     with subject.computing(precision) as computed:
         settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": computed}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -17,6 +17,7 @@ from rich.table import Table
 from experiments.paper.scoring import SharedPrompts, common_prefix
 from experiments.paper.tasks import PUBLISHED_MC2, TASKS, Question, is_right_number, questions_of, read_rows, scored
 from memory3.errors import InvalidInput, MissingFile
+from memory3.runtime.embedder import Embedder
 from memory3.text.references import split
 from memory_model import terminal
 from memory_model.data.retrieved import overlaps
@@ -25,7 +26,6 @@ from memory_model.eval.scores import Mean
 from memory_model.eval.subject import Subject
 from memory_model.eval.written import WrittenMemories
 from memory_model.export.embedder_cache import open_embedder
-from memory_model.models.folder import ModelFolder
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.terminal import PrecisionOption, console, count, progress_bar, use_threads
@@ -75,7 +75,7 @@ class Textbooks:
         self._ids: dict[int, list[int]] = {}
 
     @classmethod
-    def open(cls, subject: Subject, folder: Path, embedder: Any, facts: bool, most: int | None) -> Textbooks:
+    def open(cls, subject: Subject, folder: Path, embedder: Embedder, facts: bool, most: int | None) -> Textbooks:
         """Of all knowledge_*.jsonl of a folder; their vectors are kept in build/ for the next run."""
         loaded, texts = subject.loaded, list[str]()
         for path in sorted(folder.glob("knowledge_*.jsonl")):
@@ -224,7 +224,7 @@ def paper_tables(
     asked = {name: questions_of(name, folder, limit, zero_shot, fits) for name in chosen}
     books = None
     if {*names} & {*FILTERS}:
-        opened = open_embedder(embedder, ModelFolder.open(model).embedder)
+        opened = open_embedder(embedder, subject.loaded.folder.embedder)
         books = Textbooks.open(subject, folder, opened, facts, references)
     about = {"protocol": PROTOCOL, "zero_shot": zero_shot, "facts": facts, "references": references, **subject.about()}
     out.parent.mkdir(parents=True, exist_ok=True)
