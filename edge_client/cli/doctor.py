@@ -31,7 +31,7 @@ from edge_client.wire.client import MemoryClient
 from memory3.codec.native.library import installed, why_missing
 from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, Memory3Error
-from memory3.files.bundle import MANIFEST, Bundle, Manifest
+from memory3.files.bundle import Bundle, Manifest
 from memory3.printable import counted, printable
 from memory3.runtime.backend import DecoderBackend
 from memory3.runtime.onnx_runtime import ort
@@ -304,6 +304,6 @@ def pull(
 def _known(bundle: Path) -> Manifest | None:
     """The manifest of the bundle on this device, if any, so that another model's pack is refused at once."""
     try:
-        return Manifest.from_json((bundle / MANIFEST).read_bytes())
+        return Manifest.read(bundle)
     except (OSError, CorruptFile):
         return None

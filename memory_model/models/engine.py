@@ -13,7 +13,7 @@ from torch import Tensor
 from memory3.codec.codec import ProductCodec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import ModelMismatch
-from memory3.files.bundle import MANIFEST, Manifest
+from memory3.files.bundle import Manifest
 from memory3.runtime.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_model, model_id_of
@@ -41,7 +41,7 @@ class TorchBackend(DecoderBackend):
         """
         if isinstance(threads, int):
             torch.set_num_threads(threads)
-        expected, folder = Manifest.from_json((bundle / MANIFEST).read_bytes()).model_id, ModelFolder.open(model)
+        expected, folder = Manifest.read(bundle).model_id, ModelFolder.open(model)
         if (own := model_id_of(folder, folder.config(), folder.adapter)) != expected:
             remedy = f"name the model folder that {bundle} was exported from (--model)"
             raise ModelMismatch(own, expected, remedy, subject="the model folder holds")

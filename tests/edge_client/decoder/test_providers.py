@@ -13,7 +13,7 @@ from edge_client.decoder.providers.provider import OpenOptions
 from edge_client.decoder.providers.tensorrt import EngineCache, decoder_inputs
 from edge_client.decoder.runtime import cache_folder, named_errors, session_options
 from edge_client.errors import ProviderError
-from memory3.errors import InvalidInput, ModelMismatch
+from memory3.errors import InvalidInput, MissingFile, ModelMismatch
 from memory3.files.bundle import Bundle
 from memory3.runtime.onnx_runtime import ort
 
@@ -34,6 +34,11 @@ def test_unknown_providers_are_refused_by_name(tiny: Bundle) -> None:
         open_decoder(tiny.decoder, provider="opengl")
     with pytest.raises(ModelMismatch, match="--model"):  # the packaged model is another one than the bundle's
         open_decoder(tiny.decoder, provider="torch")
+
+
+def test_torch_says_how_to_make_the_bundle_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="make one with"):
+        open_decoder(tmp_path / "decoder.onnx", provider="torch")
 
 
 @pytest.mark.parametrize(("name", "extra"), [("cuda", "edge-gpu"), ("tensorrt", "edge-tensorrt"), ("torch", "service")])
