@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,10 @@ from memory_model.cli.training_data import files_in_words, prepared_sequences, t
 from memory_model.data.factbook import FACTBOOK
 from memory_model.data.tasks import QUESTIONS, TASKS
 from memory_model.terminal import amount, console, count, share, use_threads
+
+if TYPE_CHECKING:
+    from memory_model.models.folder import ModelFolder
+    from memory_model.nn.adapter import Adapter
 
 
 def adapt(
@@ -165,7 +169,7 @@ def adapt(
         install(tuner.adapter(), folder)
 
 
-def install(adapter: Any, folder: Any) -> None:
+def install(adapter: Adapter, folder: ModelFolder) -> None:
     """Make a finished adapter, and the budget that it was tuned for, those of a model folder."""
     adapter.save(folder.path / "adapter.safetensors")
     if adapter.memory != folder.memory:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memory3.config import ModelConfig
 from memory3.errors import InvalidInput
@@ -27,6 +27,9 @@ from memory_model.data.rows import QuestionRow, open_rows
 from memory_model.data.running_text import ContinualBatches, KeepingBatches
 from memory_model.data.tasks import INTRODUCTIONS, QUESTIONS, REQUESTS, TASKS
 
+if TYPE_CHECKING:
+    from memory_model.models.load import LoadedModel
+
 _WITHOUT_CORPUS = {"facts", "hard", "articles", "dialogue", "preferences"}
 
 
@@ -39,8 +42,8 @@ class Reader:
     config: ModelConfig
 
     @classmethod
-    def of(cls, loaded: Any) -> Reader:
-        """The reader of a `memory_model.models.load.LoadedModel`, or of anything with the same three fields."""
+    def of(cls, loaded: LoadedModel) -> Reader:
+        """What a loaded model reads by."""
         return cls(loaded.tokenizer, loaded.chat, loaded.config)
 
 
