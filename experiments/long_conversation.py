@@ -115,16 +115,16 @@ class Sources:
         for row in passages:
             messages += _turn(_passage(row["title"], row["knowledge"]), rng)
             questions.append(EarlyQuestion("passage", len(messages) // 2, row["question"], row["right_answer"]))
-        taken = {(title, _field(ways[0].line)) for title, ways in facts}
-        free = [(t, ways[0].line) for t, ways in self.facts if (t, _field(ways[0].line)) not in taken]
-        alike = [fact for fact in free if _field(fact[1]) in {field for _, field in taken}]
+        taken = {(title, ways[0].field) for title, ways in facts}
+        free = [(title, ways[0]) for title, ways in self.facts if (title, ways[0].field) not in taken]
+        alike = [(title, question) for title, question in free if question.field in {field for _, field in taken}]
         titles = {row["title"] for row in passages}
         others = [_passage(o["title"], o["text"]) for o in self.others if o["title"] not in titles]
         ends, tokens = dict[int, int](), 0
         for distance in sorted(distances):
             while tokens < distance:
-                fact = rng.choice(alike if len(messages) % 8 == 0 else free)
-                message = rng.choice(others) if len(messages) % 4 else factbook.sentence(*fact, rng)
+                title, question = rng.choice(alike if len(messages) % 8 == 0 else free)
+                message = rng.choice(others) if len(messages) % 4 else factbook.sentence(title, question.line, rng)
                 messages += (turn := _turn(message, rng))
                 tokens += sum(count(m["content"]) + _SCAFFOLDING for m in turn)
             ends[distance] = len(messages)
@@ -271,10 +271,6 @@ def _turn(message: str, rng: random.Random) -> list[Message]:
 
 def _passage(title: str, text: str) -> str:
     return f"I read about {title}: {text}"
-
-
-def _field(line: str) -> str:
-    return line.partition(": ")[0]
 
 
 def _read(path: Path) -> list[MeasuredAnswer]:

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.corpus.preparing import write_rows
-from experiments.questions.paragraphs import RowData, row_data, write_sets
+from experiments.questions.paragraphs import DISTRACTORS, RowData, row_data, write_sets
 from experiments.questions.records import invented_records, record_rows
 from memory3.text.references import split
 from memory3.text.refusal import SENTENCE
@@ -98,7 +98,6 @@ PLACES = (
     "Zanzibar",
 )
 """Places that everybody knows and the factbook has no document of: the countries of the development sets."""
-_DISTRACTORS = 4  # distractors of a row: with the knowledge, what a chunk reads
 _NUMBER = re.compile(  # of two digits or more, no year, day or "1,000 births"
     r"(?<![\d.,])(?!1,000\b|(?:1[6-9]|20)\d\d(?!\d|[.,]\d))\d[\d.,]*\d(?! [A-Z][a-z]+ \d{4})"
 )
@@ -247,9 +246,9 @@ def hard_rows(references: Sequence[Holder], count: int) -> list[RowData]:
         (holder, question, _others(references, holder, name, rng)) for holder, name, question in _drawn(references, rng)
     )
     rows = (
-        row_data(holder.text, question.question, question.answer, [o.text for o in others[:_DISTRACTORS]])
+        row_data(holder.text, question.question, question.answer, [o.text for o in others[:DISTRACTORS]])
         for holder, question, others in drawn
-        if len(others) >= _DISTRACTORS
+        if len(others) >= DISTRACTORS
     )
     return list(islice(rows, count))
 
@@ -297,7 +296,7 @@ def twin_rows(rows: Sequence[RowData], references: Sequence[Holder]) -> list[Row
             if countries.count(r.country) == 2
             for ways in factbook.questions(r.country, r.text)
             for q in ways
-            if all(o is r or o.country != r.country or q.line.partition(": ")[0] not in o.fields for o in read)
+            if all(o is r or o.country != r.country or q.field not in o.fields for o in read)
         ]
         if questions:
             holder, q = rng.choice(questions)
@@ -310,7 +309,7 @@ def _drawn(references: Sequence[Holder], rng: random.Random) -> Iterator[tuple[H
     pool = [(r, ways) for r in references for ways in factbook.questions(r.country, r.text)]
     for holder, ways in rng.sample(pool, len(pool)):
         question = rng.choice(ways)
-        yield holder, question.line.partition(": ")[0], question
+        yield holder, question.field, question
 
 
 def _others(references: Sequence[Holder], holder: Holder, field: str, rng: random.Random) -> list[Holder]:

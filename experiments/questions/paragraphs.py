@@ -27,7 +27,8 @@ from memory_model.terminal import console
 RowData = dict[str, Any]
 """A row of an evaluation file (`memory_model.data.rows.QuestionRow`)."""
 PARTS = ("training", "dev", "test")
-_DISTRACTORS = 4  # distractors of a row: with the knowledge, what a chunk reads
+DISTRACTORS = 4
+"""Of a row: with the knowledge, what a chunk reads."""
 _PART_TOKENS = 110  # of a paragraph's part, so that it fits a reference of 128 tokens with its title
 
 
@@ -95,9 +96,9 @@ def paragraph_rows(paragraphs: Sequence[dict[str, Any]], count: int | None = Non
             named = answers or question.get("plausible", [])
             right = next((t for t in _parts(p["paragraph"]) if any(a in t for a in named[:1])), None)
             others = [t for t in articles[p["article"]] if not any(a.lower() in t.lower() for a in named)]
-            if right is None or len(others) < _DISTRACTORS:
+            if right is None or len(others) < DISTRACTORS:
                 continue
-            row = row_data(right, question["question"], (answers or [SENTENCE])[0], rng.sample(others, _DISTRACTORS))
+            row = row_data(right, question["question"], (answers or [SENTENCE])[0], rng.sample(others, DISTRACTORS))
             row |= {"answers": answers[1:], "title": p["article"], "answerable": bool(answers)}
             row |= {} if answers else {"plausible": named[0]}
             found[bool(answers)].setdefault(p["article"], []).append(row)

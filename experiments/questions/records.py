@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.questions.paragraphs import RowData, row_data
+from experiments.questions.paragraphs import DISTRACTORS, RowData, row_data
 from memory3.text.refusal import SENTENCE
 from memory_model.data import factbook
 from memory_model.models.tensor_files import read_json
 
 KINDS = Path(__file__).with_name("record_kinds.json")
 _ALTERNATIVE = re.compile(r"\|(?![^{]*})")
-_DISTRACTORS = 4  # distractors of a row: with the knowledge, what a chunk reads
 
 
 def filled(template: str, pools: Mapping[str, str], rng: random.Random) -> str:
@@ -62,7 +61,7 @@ def record_rows(part: str, count: int = 150) -> list[RowData]:
     while len(rows) < count:
         record = rng.choice(records)
         question = rng.choice(rng.choice(factbook.questions(record["title"], record["text"])))
-        field = question.line.partition(": ")[0]
+        field = question.field
         others = [
             f"{r['title']}\n{r['text']}"
             for r in records
@@ -71,7 +70,7 @@ def record_rows(part: str, count: int = 150) -> list[RowData]:
             and f"\n{field}: " in f"\n{r['text']}"
             and question.line not in r["text"]
         ]
-        distractors, text = rng.sample(others, _DISTRACTORS), f"{record['title']}\n{record['text']}"
+        distractors, text = rng.sample(others, DISTRACTORS), f"{record['title']}\n{record['text']}"
         if len(rows) % 3 < 2:
             rows.append(row_data(text, question.question, question.answer, distractors))
         else:
