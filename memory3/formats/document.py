@@ -17,8 +17,8 @@ NO_TEXT = "it has no text"
 """Why a file that is blank cannot be read."""
 ENCRYPTED = "it is encrypted: store it without a password"
 _MOST_SAID = 200
-_COMPOUND = bytes.fromhex("d0cf11e0a1b11ae1")
-"""How files of Office before 2007 begin, and newer ones with a password."""
+COMPOUND = bytes.fromhex("d0cf11e0a1b11ae1")
+"""How a compound file begins: one of Office before 2007, a newer one with a password, a message of Outlook."""
 LARGEST_UNPACKED_BYTES = 512 << 20
 """Of all parts of an archive together, which are read in memory."""
 
@@ -86,7 +86,7 @@ def _seems(source: Path) -> str:
         data = source.read_bytes()
     except OSError:
         data = b""
-    if data.startswith(_COMPOUND) and "EncryptedPackage".encode("utf-16-le") in data:
+    if data.startswith(COMPOUND) and "EncryptedPackage".encode("utf-16-le") in data:
         return ENCRYPTED
     if data.startswith(b"PK") and _is_encrypted(source):
         return ENCRYPTED

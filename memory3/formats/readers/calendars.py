@@ -142,7 +142,7 @@ def _date(found: re.Match[str], line: _Property) -> str:
 
 def _lines(facts: Sequence[tuple[str, str]]) -> list[str]:
     """A line for each fact, with what names the event or the person in front."""
-    order = [*dict.fromkeys(["Event", "Task", "Journal", "Name", *_LABELS.values()])]
+    order = [*_ITEMS.values(), *_LABELS.values()]
     named = sorted(facts, key=lambda fact: order.index(fact[0].partition(" (")[0]))
     named = [fact for fact in named if fact[0] != "Full name" or named[0][0] != "Name"]
     if len(named) == 1:

@@ -11,6 +11,7 @@ from typing import Any
 from memory3.formats.document import FileDocument, title_of
 from memory3.formats.encoding import decode
 from memory3.formats.readers.markup import markdown_text, sentence
+from memory3.printable import counted
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -62,7 +63,7 @@ def read_notebook(source: Path) -> Iterator[FileDocument]:
         yield FileDocument.broken(source, "notebook", error)
         return
     text = "\n\n".join(block.strip() for block in blocks if block.strip())
-    note = f"{pictures} pictures in outputs were not read" if pictures else ""
+    note = f"{counted(pictures, 'picture')} in outputs not read" if pictures else ""
     yield FileDocument(str(source), str(source), title or title_of(source), text).noted(read.note, note)
 
 

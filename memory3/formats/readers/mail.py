@@ -14,7 +14,7 @@ from email.message import EmailMessage
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
-from memory3.formats.document import NO_TEXT, FileDocument, title_of
+from memory3.formats.document import COMPOUND, NO_TEXT, FileDocument, title_of
 from memory3.formats.encoding import decode, looks_like_text
 from memory3.formats.readers import outlook
 from memory3.formats.readers.code import read_text
@@ -38,7 +38,7 @@ def read_mail(source: Path) -> Iterator[FileDocument]:
 def read_outlook(source: Path) -> Iterator[FileDocument]:
     """A message of Outlook, as other mail; other files have its suffix as well, and are read if they are text."""
     data = source.read_bytes()
-    if not data.startswith(outlook.MARK) and looks_like_text(data[:8192]):
+    if not data.startswith(COMPOUND) and looks_like_text(data[:8192]):
         yield from read_text(source)
         return
     try:

@@ -54,8 +54,6 @@ class _P(IntEnum):
     SENT_FOR_SMTP = 0x5D02
 
 
-MARK = bytes.fromhex("d0cf11e0a1b11ae1")
-"""The first bytes of a compound file."""
 _TABLE, _STREAM = "__properties_version1.0", "__substg1.0_"
 _INTEGER, _TIME = 0x03, 0x40
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")

@@ -286,7 +286,7 @@ def test_a_notebook_has_its_text_code_and_outputs(tmp_path: Path) -> None:
     document = read(tmp_path / "a.ipynb")
     assert document.title == "Tide model"
     assert document.text.split("\n\n") == ["Station: Bergen", "print(amplitude)", "1.87 metres", "1 / 0", "E: zero"]
-    assert document.notes == ("1 pictures in outputs were not read",)
+    assert document.notes == ("1 picture in outputs not read",)
 
 
 def test_code_logs_and_files_without_a_suffix_are_text(tmp_path: Path) -> None:
