@@ -23,7 +23,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from memory3.digest import file_sha256
-from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.catalogue.table import Entry
 
 Progress = Callable[[str, int], None]
@@ -53,14 +53,9 @@ def pull(entry: Entry, source: Path | None = None, progress: Progress = lambda *
             try:
                 way()
                 return _checked(entry, name)
-            except OSError as error:
-                if isinstance(error, Memory3Error):
-                    failed.append(f"{name}: {error}")
-                elif error.errno == errno.ENOSPC:
+            except (OSError, CorruptFile) as error:
+                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                     raise _too_small(entry) from error
-                else:
-                    failed.append(f"{name}: {error}")
-            except CorruptFile as error:
                 failed.append(f"{name}: {error}")
         raise MissingFile(
             f"{entry.name} could not be fetched; {'; '.join(failed)}. If you have {entry.file}, run `memory-model pull "
