@@ -168,7 +168,8 @@ async def test_probes_tell_a_service_that_opens_its_store_from_one_that_is_stuck
             return error.code
 
     async def serve() -> None:
-        await server.serve_until_signal(Settings(metrics_listen=f"127.0.0.1:{port}"), lambda: None)  # type: ignore[arg-type,return-value]
+        settings = Settings(listen="127.0.0.1:0", metrics_listen=f"127.0.0.1:{port}")
+        await server.serve_until_signal(settings, lambda: None)  # type: ignore[arg-type,return-value]
 
     serving = asyncio.create_task(serve())
     await asyncio.sleep(0)
