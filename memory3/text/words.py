@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,11 +35,13 @@ EARLIER_SHARE = 0.75
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
 TRIGRAM = 3
 """Characters of a word in scripts whose words are several letters without spaces between them (docs/quality.md)."""
-_ALONE = r"\u3040-\u30ff\u3400-\u9fff"
+ALONE = r"\u3040-\u30ff\u3400-\u9fff"
 """Kana and Han: each character is a word."""
-_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 """Thai, Lao, Burmese and Khmer, with their vowels and tone marks."""
-_WORD = re.compile(rf"([{_UNSPACED}]+)|([{_ALONE}]|[^\W{_ALONE}{_UNSPACED}]+)")
+MARKS = "".join(chr(n) for n in range(0x0900, 0x0E00) if unicodedata.category(chr(n))[0] == "M")
+"""Vowels and other signs within words of the scripts from Devanagari to Sinhala; no letters to Unicode."""
+_WORD = re.compile(rf"([{UNSPACED}]+)|([{ALONE}]|(?:[^\W{ALONE}{UNSPACED}]+[{MARKS}]*)+)")
 _ARABIC = {0x0640: None, 0x0670: None, **dict.fromkeys(range(0x064B, 0x0660))} | str.maketrans("آأإىة", "ااايه")
 """Vowel marks and lengthening, which few write, and letters that are written in two ways."""
 _ARTICLE = re.compile(r"(?:[وفبك]?ال|لل)(?=..)")
@@ -103,10 +106,15 @@ def _stems(text: str) -> Iterator[str]:
     """What is hashed of each word of a text, as retrieval.proto (QueryWords) specifies it."""
     for run, word in _WORD.findall(text.lower().translate(_ARABIC)):
         if run:
-            yield from (run[start : start + TRIGRAM] for start in range(max(1, len(run) - TRIGRAM + 1)))
+            yield from trigrams(run)
         else:
             article = _ARTICLE.match(word)
             yield word[article.end() if article else 0 :][:STEM]
+
+
+def trigrams(run: str) -> list[str]:
+    """The words of a run of UNSPACED characters: every three of them, or all of a shorter run."""
+    return [run[start : start + TRIGRAM] for start in range(max(1, len(run) - TRIGRAM + 1))]
 
 
 def query_words(text: str) -> list[int]:

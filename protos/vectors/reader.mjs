@@ -28,7 +28,9 @@ export const crc32c = crcOf(0x82f63b78);
 
 const ALONE = "\\u3040-\\u30ff\\u3400-\\u9fff";
 const UNSPACED = "\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff";
-const WORD = new RegExp(`[${UNSPACED}]+|(?:(?![${ALONE}${UNSPACED}])[\\p{L}\\p{N}_])+|[${ALONE}]`, "gu");
+const LETTER = `(?![${ALONE}${UNSPACED}])[\\p{L}\\p{N}_]`;
+const MARK = "(?=[\\u0900-\\u0dff])\\p{M}";
+const WORD = new RegExp(`[${UNSPACED}]+|${LETTER}(?:${LETTER}|${MARK})*|[${ALONE}]`, "gu");
 const TRIGRAMS = new RegExp(`^[${UNSPACED}]`, "u");
 const ARABIC_MARKS = /[\u0640\u064b-\u065f\u0670]/gu;
 const ARABIC_LETTERS = { "\u0622": "\u0627", "\u0623": "\u0627", "\u0625": "\u0627", "\u0649": "\u064a", "\u0629": "\u0647" };

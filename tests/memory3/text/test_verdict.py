@@ -35,6 +35,12 @@ def test_characters_of_scripts_without_spaces_are_words() -> None:
     assert words_found("密码是风筝", "密码是什么？", ["风筝"]) == 1.0
 
 
+@pytest.mark.parametrize(("written", "other"), [("किताब", "कोताबी"), ("மணி", "மணல்"), ("নীল", "নল")])
+def test_a_words_vowels_that_are_marks_are_part_of_it(written: str, other: str) -> None:
+    assert query_words(f"{written}।") == [zlib.crc32(written.encode())]
+    assert not {*query_words(written)} & {*query_words(other)}
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
