@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from memory3.errors import InvalidInput
+from memory3.text.words import ALONE, MARKS, UNSPACED, trigrams
 
 
 class Verdict(str, Enum):
@@ -49,10 +50,8 @@ class Grounding:
                 raise InvalidInput(f"{name} of a verdict must be a number from 0 to 1, not {value!r}")
 
 
-_WORD = re.compile(r"[^\W_]+|[€$£¥%°]")
-"""Columns of tables are named with `_` between words: `price_eur`."""
-_ALONE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
-"""Scripts in which every character is a word."""
+_WORD = re.compile(rf"([{UNSPACED}]+)|([{ALONE}]|(?:[^\W_{ALONE}{UNSPACED}]+[{MARKS}]*)+|[€$£¥%°])")
+"""As the search cuts words, but columns of tables are named with `_` between words: `price_eur`."""
 _GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)")
 """A number with separators of thousands, which another text writes otherwise or not at all."""
 _MEASURE = re.compile(r"(\d+)([^\W\d_]+)")
@@ -129,8 +128,8 @@ def _ungrouped(text: str) -> str:
 
 def _words(text: str) -> Iterator[_Word]:
     before = ""
-    for written in _WORD.findall(unicodedata.normalize("NFC", text)):
-        parts = list(written) if _ALONE.match(written) else [written]
+    for run, written in _WORD.findall(unicodedata.normalize("NFC", text)):
+        parts = trigrams(run) if run else [written]
         if (measure := _MEASURE.fullmatch(written)) and measure[2].casefold() in _MEASURES:
             parts = [measure[1], measure[2]]
         for part in parts:

@@ -33,6 +33,19 @@ def test_composed_and_decomposed_letters_are_the_same() -> None:
 
 def test_characters_of_scripts_without_spaces_are_words() -> None:
     assert words_found("密码是风筝", "密码是什么？", ["风筝"]) == 1.0
+    assert words_found("กรุงเทพ", "ที่ไหน", ["สำนักงานอยู่ในกรุงเทพมหานคร"]) == 1.0
+    assert words_found("ภูเก็ต", "ที่ไหน", ["สำนักงานอยู่ในกรุงเทพมหานคร"]) == 0.0
+
+
+def test_a_number_between_characters_that_are_words_is_one_word() -> None:
+    assert words_found("1995年", "什么时候建的？", ["大桥建于1995年。"]) == 1.0
+    assert words_found("333", "高さは？", ["東京タワーは333メートル"]) == 1.0
+    assert words_found("531", "高さは？", ["東京タワーは135メートル"]) == 0.0
+
+
+def test_vowels_that_are_marks_are_part_of_a_word() -> None:
+    assert words_found("नीला", "दरवाज़ा?", ["दरवाज़ा नीला है।"]) == 1.0
+    assert words_found("नीला", "दरवाज़ा?", ["दरवाज़ा लाल है, नल बंद है।"]) == 0.0
 
 
 @pytest.mark.parametrize(("written", "other"), [("किताब", "कोताबी"), ("மணி", "மணல்"), ("নীল", "নল")])
