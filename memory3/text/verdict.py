@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from memory3.errors import InvalidInput
 from memory3.text.words import ALONE, MARKS, UNSPACED, trigrams
@@ -50,8 +51,14 @@ class Grounding:
                 raise InvalidInput(f"{name} of a verdict must be a number from 0 to 1, not {value!r}")
 
 
-_WORD = re.compile(rf"([{UNSPACED}]+)|([{ALONE}]|(?:[^\W_{ALONE}{UNSPACED}]+[{MARKS}]*)+|[€$£¥%°])")
-"""As the search cuts words, but columns of tables are named with `_` between words: `price_eur`."""
+_WORD = re.compile(
+    rf"([{UNSPACED}]+)"
+    rf"|([{ALONE}]|(?<!\d[.,:])\d+[.,:]\d+(?![.,:]?\d)|(?:[^\W_{ALONE}{UNSPACED}]+[{MARKS}]*)+|[€$£¥%°])"
+)
+"""As the search cuts words, but columns of tables are named with `_` between words, `price_eur`, and a decimal number or
+a time is one word. A date and a version, of more numbers, are several."""
+_PARTS = re.compile(r"\d+(?:[.,:]\d+){2,}")
+"""A date, a version, or a time with seconds: two parts next to each other may stand alone elsewhere."""
 _GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)")
 """A number with separators of thousands, which another text writes otherwise or not at all."""
 _MEASURE = re.compile(r"(\d+)([^\W\d_]+)")
@@ -112,18 +119,30 @@ def words_found(answer: str, question: str, texts: Sequence[str]) -> float | Non
     own = [word for word in _words(_ungrouped(answer)) if word.forms.isdisjoint(asked)]
     if not own:
         return None
-    known = {form for text in texts for form in _forms(text)}
+    known = {form for text in texts for form in _forms(text) | _pairs(text)}
     missing = sum(word.forms.isdisjoint(known) for word in own)
     evidence = sum(not word.unit for word in own if not word.forms.isdisjoint(known)) + missing
     return 1 - missing / (evidence or len(own))
 
 
 def _forms(text: str) -> set[str]:
-    return {form for written in {text, _ungrouped(text)} for word in _words(written) for form in word.forms}
+    both = {_ungrouped(text), _ungrouped(text, " ")}
+    return {form for written in both for word in _words(written) for form in word.forms}
 
 
-def _ungrouped(text: str) -> str:
-    return _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), text)
+def _pairs(text: str) -> set[str]:
+    parts = (re.split(r"\D", number) for number in _PARTS.findall(text))
+    return {_number(f"{one}.{next_one}") for numbers in parts for one, next_one in pairwise(numbers)}
+
+
+def _ungrouped(text: str, between: str = "") -> str:
+    return _GROUPED.sub(lambda number: re.sub(r"\D", between, number[0]), text)
+
+
+def _number(written: str) -> str:
+    """One form of `2,50` and `2.5`, of `05` and `5`, of `10:00` and `10`."""
+    whole, *part = re.split(r"[.,:]", written)
+    return ".".join(digits for digits in (whole.lstrip("0") or "0", *(p.rstrip("0") for p in part)) if digits)
 
 
 def _words(text: str) -> Iterator[_Word]:
@@ -133,13 +152,15 @@ def _words(text: str) -> Iterator[_Word]:
         if (measure := _MEASURE.fullmatch(written)) and measure[2].casefold() in _MEASURES:
             parts = [measure[1], measure[2]]
         for part in parts:
-            yield _word(part, measured=before.isdigit() or before == "°")
+            yield _word(part, measured=before[-1:].isdigit() or before == "°")
             before = part
 
 
 def _word(written: str, *, measured: bool) -> _Word:
     """measured: after a number."""
     plain = written.casefold()
+    if plain[0].isdecimal() and plain[-1].isdecimal():
+        return _Word(frozenset({_number(plain)}))
     forms = {plain}
     if not any(map(str.isdigit, plain)):
         endings = {plain, *(ending.sub(base, plain) for ending, base in _ENDINGS)}
