@@ -55,14 +55,15 @@ _WORD = re.compile(
     rf"([{UNSPACED}]+)"
     rf"|([{ALONE}]|(?<!\d[.,:])\d+[.,:]\d+(?![.,:]?\d)|(?:[^\W_{ALONE}{UNSPACED}]+[{MARKS}]*)+|[€$£¥%°])"
 )
-"""As the search cuts words, but columns of tables are named with `_` between words, `price_eur`, and a decimal number or
-a time is one word. A date and a version, of more numbers, are several."""
+"""As the search cuts words, but columns of tables are named with `_` between words, `price_eur`, and a decimal number
+or a time is one word. A date and a version, of more numbers, are several."""
 _PARTS = re.compile(r"\d+(?:[.,:]\d+){2,}")
 """A date, a version, or a time with seconds: two parts next to each other may stand alone elsewhere."""
 _GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)")
 """A number with separators of thousands, which another text writes otherwise or not at all."""
 _MEASURE = re.compile(r"(\d+)([^\W\d_]+)")
 """A number and its unit in one word."""
+_ORDINAL = re.compile(r"\A(\d+)(?:st|nd|rd|th)\Z")
 
 
 def _first_of_each(groups: str) -> dict[str, str]:
@@ -83,6 +84,11 @@ _CALENDAR = _first_of_each(
     "monday mon; tuesday tue tues; wednesday wed; thursday thu thurs; friday fri; saturday sat; sunday sun;"
     " january jan; february feb; march mar; april apr; june jun; july jul; august aug; september sep sept;"
     " october oct; november nov; december dec"
+)
+_NUMBERS = _first_of_each(
+    "0 zero; 1 one; 2 two; 3 three; 4 four; 5 five; 6 six; 7 seven; 8 eight; 9 nine; 10 ten; 11 eleven; 12 twelve;"
+    " 13 thirteen; 14 fourteen; 15 fifteen; 16 sixteen; 17 seventeen; 18 eighteen; 19 nineteen; 20 twenty; 30 thirty;"
+    " 40 forty; 50 fifty; 60 sixty; 70 seventy; 80 eighty; 90 ninety"
 )
 _AGREEING = {"yes", "yeah", "no", "not", "nope", "ja", "doch", "nein", "nicht", "oui", "si", "non", "sí", "sim", "não"}
 _AGREEING |= {"是", "对", "有", "否", "不", "没"}
@@ -112,8 +118,8 @@ def words_found(answer: str, question: str, texts: Sequence[str]) -> float | Non
 
     Words of the question are no evidence: an answer that repeats it has read nothing yet. Neither is a yes or no. Nor
     is a unit that the texts hold, unless the answer has nothing else: its number is. Units, currencies, months and days
-    are found by their abbreviations too, and words with small letters by other endings; numbers and names must be the
-    same.
+    are found by their abbreviations too, numbers in words by their digits, and words with small letters by other
+    endings; numbers and names must be the same.
     """
     asked = _forms(question) | _AGREEING
     own = [word for word in _words(_ungrouped(answer)) if word.forms.isdisjoint(asked)]
@@ -153,12 +159,13 @@ def _words(text: str) -> Iterator[_Word]:
             parts = [measure[1], measure[2]]
         for part in parts:
             yield _word(part, measured=before[-1:].isdigit() or before == "°")
-            before = part
+            before = _NUMBERS.get(part.casefold(), part)
 
 
 def _word(written: str, *, measured: bool) -> _Word:
     """measured: after a number."""
     plain = written.casefold()
+    plain = _NUMBERS.get(plain, _ORDINAL.sub(r"\1", plain))
     if plain[0].isdecimal() and plain[-1].isdecimal():
         return _Word(frozenset({_number(plain)}))
     forms = {plain}

@@ -81,6 +81,10 @@ def test_a_words_vowels_that_are_marks_are_part_of_it(written: str, other: str) 
         ("14:30", "Logged at 14:30:05"),
         ("12.05.2024", "Signed: 2024-05-12"),
         ("5.2", "See section 5.2.1"),
+        ("Twelve rooms", "Rooms: 12"),
+        ("12 rooms", "It has twelve rooms."),
+        ("two h", "It lasts two hours."),
+        ("on the 12th", "on the 12 May"),
     ],
 )
 def test_abbreviations_and_endings_are_found(answer: str, text: str) -> None:
@@ -107,6 +111,7 @@ def test_abbreviations_and_endings_are_found(answer: str, text: str) -> None:
         ("4.20 euros", "Room 4 costs 20 euros.", 0.0),
         ("5 km", "Way: 3.5 km", 0.0),
         ("3.5 kg", "Weight: 5.3 kg", 0.0),
+        ("twelve", "Rooms: 13", 0.0),
         ("20:15", "Open from 15:00 to 20:00", 0.0),
     ],
 )
