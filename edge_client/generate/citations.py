@@ -17,14 +17,15 @@ from edge_client.stream import AnswerAttention, Span
 from memory3.runtime.attention import AttentionShares, QueryRecord
 from memory3.text.references import sentence_ranges
 from memory3.text.tokenizer import Tokenizer
+from memory3.text.words import ALONE, UNSPACED
 
 LEAST_SHARE = 0.02
 """Of all attention: below it no source is named."""
 LEAST_LEAD = 1.25
 """How many times the share of the second memory the first one's must be: below it nobody knows which was read."""
 _WORD = re.compile(r"\w")
-_SPACED = 0x2E80
-"""Scripts from this character on write no spaces between words."""
+_UNSPACED = re.compile(f"[{ALONE}{UNSPACED}]")
+"""A character of a script without spaces between words."""
 
 
 class AttentionLog:
@@ -122,7 +123,7 @@ def _goes_on(shown: str, text: str) -> bool:
     before, after = shown[-1:], text[:1]
     if before.isspace() or after.isspace():
         return False
-    return max(ord(before or " "), ord(after)) < _SPACED or not _WORD.match(after)
+    return not _WORD.match(after) or not _UNSPACED.search(before + after)
 
 
 def _passage(memory: MemoryRead, received: np.ndarray, tokenizer: Tokenizer) -> tuple[int, int] | None:

@@ -52,6 +52,23 @@ def test_a_number_of_several_tokens_has_one_source(tokenizer: Tokenizer) -> None
     assert [(s.start, s.end, s.memory.memory_id) for s in spans] == [(0, 7, 1)]
 
 
+@pytest.mark.parametrize(
+    ("texts", "pieces"),
+    [
+        (["부", "산", " 역"], ["부산", "역"]),
+        (["नी", "ला"], ["नीला"]),
+        (["東", "京", "。"], ["東", "京。"]),
+        (["สี", "แดง"], ["สี", "แดง"]),
+    ],
+)
+def test_a_word_ends_at_a_space_or_where_its_script_writes_none_at_a_token(
+    tokenizer: Tokenizer, texts: list[str], pieces: list[str]
+) -> None:
+    rows = [(0.5, 0.0), *[(0.0, 0.3)] * (len(texts) - 1)]
+    spans = spans_of(attention(*rows), texts, tokenizer)
+    assert ["".join(texts)[s.start : s.end] for s in spans] == pieces
+
+
 def test_no_source_is_named_where_little_was_read_or_two_were_read_alike(tokenizer: Tokenizer) -> None:
     few, alike = LEAST_SHARE / 2, (0.3, 0.29)
     assert spans_of(attention((few, 0), alike), ["one", " two"], tokenizer) == ()
