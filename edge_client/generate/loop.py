@@ -143,7 +143,7 @@ class Answer:
         yield from self._pending_events()
         whole = self._reason != "cancelled"
         attention = self._attention.result() if self._attention is not None and whole else None
-        refused, verdict = is_refusal(self.shown), self._verdict(attention)
+        refused, verdict = self._refused, self._verdict(attention)
         if self._sampling.only_documents and not whole:
             self.keep(0)  # nobody saw a token of it
         elif self._sampling.only_documents and verdict in (Verdict.from_the_model, None):
@@ -261,14 +261,17 @@ class Answer:
         """None for an answer that is not complete, or that a grammar shapes."""
         if self._reason == "cancelled" or self._sampling.constraint is not None:
             return None
-        refused, recalls = is_refusal(self.shown), self._recalls.last.values()
-        held = bool(self._sequence.memories)
-        return verdict_of(self.shown, refused, self._said, recalls, attention, self._grounding, held=held)
+        recalls, held = self._recalls.last.values(), bool(self._sequence.memories)
+        return verdict_of(self.shown, self._refused, self._said, recalls, attention, self._grounding, held=held)
 
     def _refuse(self) -> Token:
         """The event of a refusal in place of the whole answer."""
         self._texts = [self._refusal.sentence]
         return Token(self._refuses, self._refusal.sentence)
+
+    @property
+    def _refused(self) -> bool:
+        return is_refusal(self.shown, self._refusal.sentence)
 
     def _pending_events(self) -> list[Event]:
         own = self._conversation.events if self._conversation is not None else []

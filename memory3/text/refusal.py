@@ -19,16 +19,32 @@ SENTENCE = "I don't know."
 """What tuning teaches as the answer to a question that nothing read answers."""
 PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
 _REFUSAL = re.compile(
-    r"(sorry )?i (do not|dont|cannot|cant) (know|say|tell|answer)\b"
-    r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
+    r"((im |i am )?(very |so )?(sorry|afraid) (but |that )?)?"
+    r"(i (really )?(do not|dont|cannot|cant|am unable to|am not able to) (know|say|tell|answer)\b"
+    r"|im (unable|not able) to (say|tell|answer)\b"
+    r"|i (do not|dont) have (any |enough |that |this |the )?information\b"
+    r"|there is no information($| (about|on|in|given|available)\b)"
+    r"|(i am|im) not sure\b"
+    r"|(it|that|this|the answer) (is not|isnt) (known|mentioned|stated|given|specified)\b"
+    r"|(unknown|not (known|mentioned|stated|given|specified))$)"
 )
+"""Of an answer's words, without punctuation."""
 _ALL_THE_SAME = re.compile(r"\b(but|however)\b")
 
 
-def is_refusal(answer: str) -> bool:
-    """Whether an answer begins with a refusal in one of a few usual wordings, and does not answer all the same."""
-    words = " ".join(answer.lower().translate(PUNCTUATION).split())
-    return _REFUSAL.match(words) is not None and _ALL_THE_SAME.search(words) is None
+def is_refusal(answer: str, sentence: str = SENTENCE) -> bool:
+    """Whether an answer begins with a refusal in one of a few usual wordings, and does not answer all the same.
+
+    sentence: with which the model refuses, in any language.
+    """
+    words, own = _plain(answer), _plain(sentence)
+    if begun := _REFUSAL.match(words) or re.match(rf"{re.escape(own)}(?!\w)", words):
+        return _ALL_THE_SAME.search(words, begun.end()) is None
+    return False
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().translate(PUNCTUATION).split())
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_a_document_of_the_service_and_one_of_this_device_that_are_called_alike_
     lima = next(n for n, text in enumerate(TEXTS) if "Lima" in text)
     (tmp_path / f"title {lima}.md").write_text(f"# Title {lima}\n\nThe code of Lima is 75.")
     assert run("remember", tmp_path / f"title {lima}.md", "--bundle", tiny.folder).exit_code == 0
-    monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
+    monkeypatch.setattr(loop, "is_refusal", lambda *_: True)
     line = " ".join(run("ask", QUESTION, *places, "--max-tokens", 1).stderr.split())
     assert f"default: Title {lima}" in line
     assert f"mine: Title {lima}" in line
@@ -125,7 +125,7 @@ def test_ask_waits_longer_for_memories_than_a_conversation_unless_it_is_told(
 
 
 def test_ask_says_what_a_refusal_rests_on_also_as_json(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "is_refusal", lambda answer: True)
+    monkeypatch.setattr(loop, "is_refusal", lambda *_: True)
     options = [QUESTION, *places, "--max-tokens", 1]
     assert "found no answer in what it read (Title" in run("ask", *options).stderr
     data = json.loads(run("ask", *options, "--json").stdout)

@@ -176,7 +176,7 @@ def test_a_bundle_whose_decoder_gives_no_queries_is_refused_by_name(
 
 
 def test_a_refusal_is_read_from_no_memory(model: EdgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "is_refusal", lambda _: True)
+    monkeypatch.setattr(loop, "is_refusal", lambda *_: True)
     found = model.ask(QUESTION, citations=True, **LONG)
     assert found.attention is not None
     assert found.spans == ()

@@ -1,5 +1,7 @@
 """Verdicts of answers, by hand and of a model, and answers that are withheld until their verdict is known."""
 
+import shutil
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,11 +14,13 @@ from edge_client.model import EdgeModel
 from edge_client.recall.outcome import MemoryRead, Recall
 from edge_client.stream import AnswerAttention, Finished, Recalled, Token
 from memory3.errors import InvalidInput
+from memory3.files.bundle import Bundle
 from memory3.runtime.attention import AttentionShares
 from memory3.text.references import turn_references
 from memory3.text.refusal import SENTENCE
 from memory3.text.verdict import Grounding, Verdict
 from tests.edge_client.fake_service import FakeService
+from tests.edge_client.tiny_bundle import edit_manifest
 
 QUESTION = "What is the code of Lima?"
 MEASURED = Grounding(share=0.25)
@@ -136,6 +140,16 @@ def test_where_nothing_is_found_the_switch_refuses_without_decoding(service: Fak
     found = model.ask(QUESTION, only_documents=True)
     assert (found.text, found.verdict) == (SENTENCE, Verdict.nothing_found)
     assert found.statistics.generated_tokens == 1
+
+
+def test_a_models_own_sentence_is_a_refusal(tiny: Bundle, service: FakeService, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(tiny.folder, folder)
+    edit_manifest(folder, refusal={"sentence": "Das weiß ich nicht."})
+    service.spoil = lambda response: [result.ClearField("hits") for result in response.results]
+    with EdgeModel.open(folder, service.address, memory="exact", deadline_s=20) as model:
+        found = model.ask(QUESTION, only_documents=True)
+    assert (found.text, found.verdict) == ("Das weiß ich nicht.", Verdict.nothing_found)
 
 
 def test_a_cancelled_answer_has_no_verdict_and_is_not_shown(model: EdgeModel) -> None:

@@ -31,10 +31,33 @@ from tests.edge_client.tiny_bundle import tiny_loaded
         ("I am not sure, but it is 5 May.", False),
         ("I don't know. However, the boat costs 120 crowns.", False),
         ("", False),
+        ("I'm sorry, but I don't know.", True),
+        ("I am unable to answer that.", True),
+        ("I do not have enough information to answer.", True),
+        ("This isn't mentioned in the text.", True),
+        ("Not specified.", True),
+        ("There is no information about this.", True),
+        ("There is no information desk.", False),
+        ("I'm sorry, but I don't know, but it may cost 5.", False),
+        ("Sorry, the museum is closed.", False),
+        ("Not mentioned before: dogs.", False),
     ],
 )
 def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -> None:
     assert is_refusal(answer) is refused
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        ("Das weiß ich nicht", True),
+        ("Das weiß ich nicht, leider.", True),
+        ("Das weiß ich nichts", False),
+        ("Ja", False),
+    ],
+)
+def test_a_models_own_refusal_is_recognised(answer: str, refused: bool) -> None:
+    assert is_refusal(answer, "Das weiß ich nicht.") is refused
 
 
 @pytest.mark.parametrize(
