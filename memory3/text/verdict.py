@@ -59,7 +59,7 @@ _WORD = re.compile(
 or a time is one word. A date and a version, of more numbers, are several."""
 _PARTS = re.compile(r"\d+(?:[.,:]\d+){2,}")
 """A date, a version, or a time with seconds: two parts next to each other may stand alone elsewhere."""
-_GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)")
+_GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3})+(?!\d)")
 """A number with separators of thousands, which another text writes otherwise or not at all."""
 _MEASURE = re.compile(r"(\d+)([^\W\d_]+)")
 """A number and its unit in one word."""
@@ -153,7 +153,7 @@ def _number(written: str) -> str:
 
 def _words(text: str) -> Iterator[_Word]:
     before = ""
-    for run, written in _WORD.findall(unicodedata.normalize("NFC", text)):
+    for run, written in _WORD.findall(unicodedata.normalize("NFKC", text)):
         parts = trigrams(run) if run else [written]
         if (measure := _MEASURE.fullmatch(written)) and measure[2].casefold() in _MEASURES:
             parts = [measure[1], measure[2]]
