@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from edge_client.generate.past import is_turn
@@ -11,6 +12,8 @@ from memory3.text.references import said_by_people
 from memory3.text.verdict import Grounding, Verdict, words_found
 
 QUESTION_MARKS = ("?", "？", "؟")
+_BLANK_LINES = re.compile(r"[^\S\n]*\n(?:[^\S\n]*\n)+")
+"""However they end: with the line breaks of Windows, or with spaces."""
 
 
 def verdict_of(
@@ -67,7 +70,8 @@ def question_and_given(messages: Sequence[Message]) -> tuple[str, list[str]]:
     A text stands before or after its question, with a blank line between them; the question is what ends with a
     question mark, or else the shorter one.
     """
-    *before, last = [m["content"] for m in messages if m["role"] == "user"] or [""]
+    *before, last = [m["content"].strip() for m in messages if m["role"] == "user"] or [""]
+    last = _BLANK_LINES.sub("\n\n", last)
     first, _, rest = last.partition("\n\n")
     start, _, end = last.rpartition("\n\n")
     if first.rstrip()[-1:] in QUESTION_MARKS and end.rstrip()[-1:] not in QUESTION_MARKS:

@@ -80,6 +80,8 @@ def test_attention_does_not_count_where_it_was_not_measured() -> None:
     [
         ("When?", "When?", []),
         ("A long letter.\nIt ends.\n\nWhen?", "When?", ["A long letter.\nIt ends."]),
+        ("A long letter.\r\n\r\nWhen?\r\n\r\n", "When?", ["A long letter."]),
+        ("When?\n  \nA long letter.", "When?", ["A long letter."]),
         ("When?\n\nA long letter.\n\nIt ends here, at last.", "When?", ["A long letter.\n\nIt ends here, at last."]),
     ],
 )
