@@ -63,6 +63,10 @@ _GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3})+(?!\d)")
 """A number with separators of thousands, which another text writes otherwise or not at all."""
 _MEASURE = re.compile(r"(\d+)([^\W\d_]+)")
 """A number and its unit in one word."""
+_DATE = re.compile(r"(?<!\d)(?:\d{4}-(\d\d)-\d\d|\d{1,2}\.(\d{1,2})\.\d{4})(?!\d)")
+"""With the number of its month, whose name an answer may use."""
+_ABBREVIATED = re.compile(r"(?<![^\W_])(?:[^\W\d_]\.){2,}")
+"""`a.m.` and `U.S.`, which others write without points."""
 _ORDINAL = re.compile(r"\A(\d+)(?:st|nd|rd|th)\Z")
 
 
@@ -75,7 +79,7 @@ def _first_of_each(groups: str) -> dict[str, str]:
 _MEASURES = _first_of_each(
     "second s sec; minute min; hour h hr; week wk; month mo; year yr; kilometre kilometer km; metre meter m;"
     " centimetre centimeter cm; millimetre millimeter mm; mile mi; foot feet ft; kilogram kg; gram g; litre liter l;"
-    " millilitre milliliter ml; celsius c; fahrenheit f"
+    " millilitre milliliter ml; celsius c; fahrenheit f; am; pm"
 )
 """Units, whose abbreviations count after a number."""
 _SIGNS = _first_of_each("euro eur €; dollar usd $; pound gbp £; yen jpy ¥; percent %; degree °; day")
@@ -85,6 +89,7 @@ _CALENDAR = _first_of_each(
     " january jan; february feb; march mar; april apr; june jun; july jul; august aug; september sep sept;"
     " october oct; november nov; december dec"
 )
+_MONTHS = "january february march april may june july august september october november december".split()
 _NUMBERS = _first_of_each(
     "0 zero; 1 one; 2 two; 3 three; 4 four; 5 five; 6 six; 7 seven; 8 eight; 9 nine; 10 ten; 11 eleven; 12 twelve;"
     " 13 thirteen; 14 fourteen; 15 fifteen; 16 sixteen; 17 seventeen; 18 eighteen; 19 nineteen; 20 twenty; 30 thirty;"
@@ -125,7 +130,7 @@ def words_found(answer: str, question: str, texts: Sequence[str]) -> float | Non
     own = [word for word in _words(_ungrouped(answer)) if word.forms.isdisjoint(asked)]
     if not own:
         return None
-    known = {form for text in texts for form in _forms(text) | _pairs(text)}
+    known = {form for text in texts for form in _forms(text) | _pairs(text) | _months(text)}
     missing = sum(word.forms.isdisjoint(known) for word in own)
     evidence = sum(not word.unit for word in own if not word.forms.isdisjoint(known)) + missing
     return 1 - missing / (evidence or len(own))
@@ -141,6 +146,11 @@ def _pairs(text: str) -> set[str]:
     return {_number(f"{one}.{next_one}") for numbers in parts for one, next_one in pairwise(numbers)}
 
 
+def _months(text: str) -> set[str]:
+    numbers = {int(iso or other) for iso, other in _DATE.findall(text)}
+    return {month for number, month in enumerate(_MONTHS, 1) if number in numbers}
+
+
 def _ungrouped(text: str, between: str = "") -> str:
     return _GROUPED.sub(lambda number: re.sub(r"\D", between, number[0]), text)
 
@@ -153,6 +163,7 @@ def _number(written: str) -> str:
 
 def _words(text: str) -> Iterator[_Word]:
     before = ""
+    text = _ABBREVIATED.sub(lambda letters: letters[0].replace(".", ""), text)
     for run, written in _WORD.findall(unicodedata.normalize("NFKC", text)):
         parts = trigrams(run) if run else [written]
         if (measure := _MEASURE.fullmatch(written)) and measure[2].casefold() in _MEASURES:
