@@ -89,7 +89,10 @@ _CALENDAR = _first_of_each(
     " january jan; february feb; march mar; april apr; june jun; july jul; august aug; september sep sept;"
     " october oct; november nov; december dec"
 )
-_MONTHS = "january february march april may june july august september october november december".split()
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
 _NUMBERS = _first_of_each(
     "0 zero; 1 one; 2 two; 3 three; 4 four; 5 five; 6 six; 7 seven; 8 eight; 9 nine; 10 ten; 11 eleven; 12 twelve;"
     " 13 thirteen; 14 fourteen; 15 fifteen; 16 sixteen; 17 seventeen; 18 eighteen; 19 nineteen; 20 twenty; 30 thirty;"
