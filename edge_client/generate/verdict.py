@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from edge_client.generate.past import is_turn
 from edge_client.stream import AnswerAttention, Recalled
 from memory3.text.chat import Message
-from memory3.text.references import said_by_people
+from memory3.text.references import said_by_people, sentence_ranges
 from memory3.text.verdict import Grounding, Verdict, words_found
 
 QUESTION_MARKS = ("?", "？", "؟")
@@ -28,7 +28,7 @@ def verdict_of(
 ) -> Verdict | None:
     """What the answer to the last message of a person rests on; None where what was read is not known.
 
-    What the model said is no evidence, neither as text nor in memories of turns that left the cache.
+    What the model said, or people asked, is no evidence, neither as text nor in memories of turns that left the cache.
 
     recalls: the last event of every chunk. attention: None where it was not recorded. held: whether memories are in the
     slots, maybe of an earlier answer.
@@ -45,7 +45,7 @@ def verdict_of(
         share = None
     elif share is not None and share >= grounding.share:
         return Verdict.grounded
-    texts = [said_by_people(m.text) if is_turn(m) else m.text for m in read if m.text]
+    texts = [_stated(said_by_people(m.text)) if is_turn(m) else m.text for m in read if m.text]
     found = words_found(answer, question, [*given, *texts])
     if found is not None and found >= grounding.words:
         return Verdict.grounded
@@ -67,16 +67,29 @@ def attention_share(attention: AnswerAttention | None) -> float | None:
 def question_and_given(messages: Sequence[Message]) -> tuple[str, list[str]]:
     """The question of the last person's message, and the texts that people gave: in it, and before it.
 
-    A text stands before or after its question, with a blank line between them; the question is what ends with a
-    question mark, or else the shorter one.
+    What was asked before is no text that was given.
     """
-    *before, last = [m["content"].strip() for m in messages if m["role"] == "user"] or [""]
-    last = _BLANK_LINES.sub("\n\n", last)
-    first, _, rest = last.partition("\n\n")
-    start, _, end = last.rpartition("\n\n")
+    *before, (question, given) = [_parted(m["content"]) for m in messages if m["role"] == "user"] or [("", "")]
+    earlier = [text for asked, text in before for text in (_stated(asked), text)]
+    return question, [text for text in (*earlier, given) if text]
+
+
+def _parted(message: str) -> tuple[str, str]:
+    """A question and the text that stands before or after it, with a blank line between them; "" without one.
+
+    The question is what ends with a question mark, or else the shorter one.
+    """
+    message = _BLANK_LINES.sub("\n\n", message.strip())
+    first, _, rest = message.partition("\n\n")
+    start, _, end = message.rpartition("\n\n")
     if first.rstrip()[-1:] in QUESTION_MARKS and end.rstrip()[-1:] not in QUESTION_MARKS:
         leads = True
     else:
         leads = end.rstrip()[-1:] not in QUESTION_MARKS and len(first) < len(end)
-    question, given = (first, rest) if leads else (end, start)
-    return question, [*before, *([given] if given else [])]
+    return (first, rest) if leads else (end, start)
+
+
+def _stated(asked: str) -> str:
+    """What is no question of it: `My sister is Anna. Where does she live?` says who she is."""
+    found = [asked[start:end] for start, end in sentence_ranges(asked)]
+    return " ".join(sentence for sentence in found if sentence[-1] not in QUESTION_MARKS)

@@ -90,8 +90,21 @@ def test_a_text_that_stands_with_its_question_is_given(content: str, question: s
 
 
 def test_what_the_model_said_is_no_evidence() -> None:
-    said = [{"role": "user", "content": "Red?"}, {"role": "assistant", "content": "Blue."}]
-    assert question_and_given([*said, {"role": "user", "content": "Sure?"}]) == ("Sure?", ["Red?"])
+    said = [{"role": "user", "content": "It is red."}, {"role": "assistant", "content": "Blue."}]
+    assert question_and_given([*said, {"role": "user", "content": "Sure?"}]) == ("Sure?", ["It is red."])
+
+
+@pytest.mark.parametrize(
+    ("earlier", "given"),
+    [
+        ("Is it Rome or Bern?", []),
+        ("My sister is Anna. Where is she?", ["My sister is Anna."]),
+        ("Is it free?\n\nFees: is parking free? Yes.", ["Fees: is parking free? Yes."]),
+    ],
+)
+def test_what_was_asked_before_is_no_evidence(earlier: str, given: list[str]) -> None:
+    messages = [{"role": "user", "content": earlier}, {"role": "user", "content": "Sure?"}]
+    assert question_and_given(messages) == ("Sure?", given)
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
@@ -142,6 +155,10 @@ def test_where_nothing_is_found_the_switch_refuses_without_decoding(service: Fak
     found = model.ask(QUESTION, only_documents=True)
     assert (found.text, found.verdict) == (SENTENCE, Verdict.nothing_found)
     assert found.statistics.generated_tokens == 1
+    session = model.session()
+    for _ in range(2):
+        again = session.send(QUESTION, only_documents=True).result()
+        assert again.statistics.generated_tokens == 1, "what was asked before is nothing to answer from"
 
 
 def test_a_models_own_sentence_is_a_refusal(tiny: Bundle, service: FakeService, tmp_path: Path) -> None:
