@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from edge_client.generate.past import is_turn
@@ -12,8 +11,6 @@ from memory3.text.references import said_by_people, sentence_ranges
 from memory3.text.verdict import Grounding, Verdict, words_found
 
 QUESTION_MARKS = ("?", "？", "؟")
-_BLANK_LINES = re.compile(r"[^\S\n]*\n(?:[^\S\n]*\n)+")
-"""However they end: with the line breaks of Windows, or with spaces."""
 
 
 def verdict_of(
@@ -79,7 +76,7 @@ def _parted(message: str) -> tuple[str, str]:
 
     The question is what ends with a question mark, or else the shorter one.
     """
-    message = _BLANK_LINES.sub("\n\n", message.strip())
+    message = "\n".join(line.rstrip() for line in message.strip().split("\n"))
     first, _, rest = message.partition("\n\n")
     start, _, end = message.rpartition("\n\n")
     if first.rstrip()[-1:] in QUESTION_MARKS and end.rstrip()[-1:] not in QUESTION_MARKS:

@@ -57,7 +57,7 @@ _WORD = re.compile(
 )
 """As the search cuts words, but columns of tables are named with `_` between words, `price_eur`, and a decimal number
 or a time is one word. A date and a version, of more numbers, are several."""
-_PARTS = re.compile(r"\d+(?:[.,:]\d+){2,}")
+_PARTS = re.compile(r"(?<!\d)\d+(?:[.,:]\d+){2,}")
 """A date, a version, or a time with seconds: two parts next to each other may stand alone elsewhere."""
 _GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3})+(?!\d)")
 """A number with separators of thousands, which another text writes otherwise or not at all."""
