@@ -159,6 +159,33 @@ def test_word_numbers_its_headings_and_items_as_people_see_them(tmp_path: Path) 
     ]
 
 
+def test_powerpoint_numbers_the_items_of_each_text_as_people_see_them(tmp_path: Path) -> None:
+    def item(text: str, kind: str = "", level: int = 0) -> str:
+        bullet = f'<a:buAutoNum type="{kind}"/>' if kind else "<a:buNone/>"
+        run = f'<a:r><a:rPr lang="en"/><a:t>{text}</a:t></a:r>' if text else "<a:endParaRPr/>"
+        return f'<a:p><a:pPr marL="4" lvl="{level}">{bullet}</a:pPr>{run}</a:p>'
+
+    items = [
+        item("Wash", "arabicPeriod"),
+        item("hands", "alphaLcParenBoth", 1),
+        item("", "arabicPeriod"),
+        item("Dry", "arabicPeriod"),
+        item("hands", "alphaLcParenBoth", 1),
+        item("Done"),
+        item("Rest", 'romanUcParenR" startAt="4'),
+        item("Go", 'romanUcParenR" startAt="4'),
+    ]
+    style = '<a:lstStyle><a:lvl1pPr><a:buAutoNum type="arabicPlain"/></a:lvl1pPr></a:lstStyle>'
+    file = office_files.write_pptx(tmp_path / "a.pptx", ("Plan", "_", ""))
+    rewrite(
+        file,
+        "<a:p><a:r><a:t>_</a:t></a:r></a:p>(?=.*</p:sp>)",
+        style + "".join(items) + "<a:p><a:r><a:t>Eat</a:t></a:r></a:p>",
+    )
+    lines = ["1. Wash", "(a) hands", "2. Dry", "(a) hands", "Done", "IV) Rest", "V) Go", "1 Eat"]
+    assert [line for line in read(file).text.split("\n") if line] == lines
+
+
 def test_formulas_of_word_and_powerpoint_stand_where_they_are_on_one_line(tmp_path: Path) -> None:
     def formula(inside: str) -> str:
         inside = re.sub(r"<(/?)", r"<\1m:", re.sub(r"\[(.*?)\]", r"<r><t>\1</t></r>", inside))

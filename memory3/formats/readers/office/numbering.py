@@ -1,6 +1,7 @@
-"""Numbers that Word gives to its headings and the items of its lists, `2.1` or `(b)`: ECMA-376, part 1, 17.9.
+"""Numbers that office programs give to headings and the items of lists, `2.1` or `(b)`, and that files do not have.
 
-A paragraph has only a list and a level, itself or by its style; who wants its number counts as Word does.
+A paragraph has only a list and a level, itself or by its style; who wants its number counts as the program does.
+Word: ECMA-376, part 1, 17.9. PowerPoint: 21.1.2.4.1.
 """
 
 from __future__ import annotations
@@ -21,6 +22,19 @@ _LIST, _LEVEL = re.compile(r'<w:numId w:val="(\d+)"'), re.compile(r'<w:ilvl w:va
 _SYSTEMS = {"upperLetter": "A", "lowerLetter": "a", "upperRoman": "I", "lowerRoman": "i"}
 _NONE = ("bullet", "none")
 _NO_LIST = "0"
+_SLIDE_STARTS = re.compile(
+    r"(?P<body><\w+:txBody\b)|(?P<levels><a:lstStyle>.*?</a:lstStyle>)"
+    r"|<a:p>\s*(?P<properties><a:pPr\b[^>]*(?:/>|(?<!/)>.*?</a:pPr>))?\s*"
+    r"<a:r>\s*(?:<a:rPr\b[^>]*(?:/>|(?<!/)>.*?</a:rPr>)\s*)?<a:t>(?!<)",
+    re.DOTALL,
+)
+_SLIDE_LEVEL = re.compile(r"<a:lvl(\d)pPr\b[^>]*(?<!/)>(.*?)</a:lvl\1pPr>", re.DOTALL)
+_INDENT = re.compile(r'<a:pPr\b[^>]*\slvl="(\d)"')
+_BULLET = re.compile(r"<a:bu(?:None|AutoNum|Char|Blip)\b[^>]*>")
+_COUNTED = "<a:buAutoNum"
+_TYPE, _BEGIN = re.compile(r'\stype="(\w+)"'), re.compile(r'\sstartAt="(\d+)"')
+_SLIDE_SYSTEMS = {"alphaUc": "A", "alphaLc": "a", "romanUc": "I", "romanLc": "i"}
+_SIGNS = {"ParenBoth": "({})", "ParenR": "{})", "Period": "{}.", "Minus": "{}-"}
 
 
 class Numbering:
@@ -110,6 +124,38 @@ class Numbering:
                     return number, _whole(level) if level else min(linked, default=0)
             style = _value(found, "basedOn")
         return _NO_LIST, 0
+
+
+def slide_numbered(xml: str) -> str:
+    """A part of slides, each number the first words of its paragraph. An empty paragraph has none."""
+    reached: dict[int, tuple[str, int]] = {}  # of each level of a text: its bullet, and its number
+    levels: dict[str, str] = {}
+
+    def start(found: re.Match[str]) -> str:
+        if found["body"] or found["levels"]:
+            reached.clear()
+            levels.clear()
+            levels.update(_SLIDE_LEVEL.findall(found["levels"] or ""))
+            return found[0]
+        properties = found["properties"] or ""
+        level = int(indent[1]) if (indent := _INDENT.search(properties)) else 0
+        bullet = _BULLET.search(properties) or _BULLET.search(levels.get(str(level + 1), ""))
+        for deeper in [at for at in reached if at > level]:
+            del reached[deeper]
+        kind = _TYPE.search(bullet[0]) if bullet else None
+        if bullet is None or kind is None or not bullet[0].startswith(_COUNTED):
+            reached.pop(level, None)
+            return found[0]
+        first = int(begin[1]) if (begin := _BEGIN.search(bullet[0])) else 1
+        before, number = reached.get(level, ("", 0))
+        reached[level] = (bullet[0], number + 1 if before == bullet[0] else first)
+        system = next((system for name, system in _SLIDE_SYSTEMS.items() if kind[1].startswith(name)), "1")
+        signs = next((signs for name, signs in _SIGNS.items() if kind[1].endswith(name)), "{}")
+        return f"{found[0]}{signs.format(numeral(reached[level][1], system))} "
+
+    if _COUNTED not in xml:
+        return xml
+    return _SLIDE_STARTS.sub(start, xml).replace(_COUNTED, "<a:buNone")  # the converter shows 1. for an empty item
 
 
 def _named(element: Element | None, name: str) -> list[Element]:

@@ -20,7 +20,7 @@ from memory3.formats.readers.elements import attribute_of
 from memory3.formats.readers.markup import raised
 from memory3.formats.readers.office import symbols
 from memory3.formats.readers.office.formulas import formula_text
-from memory3.formats.readers.office.numbering import Numbering
+from memory3.formats.readers.office.numbering import Numbering, slide_numbered
 
 _HIDDEN = str.maketrans(string.punctuation, "".join(map(chr, range(0xFDD0, 0xFDF0))))
 """The 32 signs of ASCII as the 32 characters that Unicode keeps for the inside of programs."""
@@ -149,7 +149,7 @@ def rewritten(xml: str, suffix: str) -> str:
         xml = _first_alternatives(xml)
     for pattern, instead in _REWRITTEN.get(suffix, ()):
         xml = pattern.sub(instead, xml)
-    return _boxes_after(xml) if suffix == ".docx" else xml
+    return _boxes_after(xml) if suffix == ".docx" else slide_numbered(xml)
 
 
 def _first_alternatives(xml: str) -> str:
