@@ -496,6 +496,50 @@ def test_opendocument_text_has_its_lists_in_cells_notes_and_charts(tmp_path: Pat
     ]
 
 
+def test_opendocument_numbers_its_headings_and_items_as_people_see_them(tmp_path: Path) -> None:
+    def level(name: str, at: int, more: str) -> str:
+        return f'<text:{name} text:level="{at}" {more}/>'
+
+    def item(text: str, inner: str = "", more: str = "", name: str = "item") -> str:
+        return f"<text:list-{name} {more}><text:p>{text}</text:p>{inner}</text:list-{name}>"
+
+    def listed(*items: str, more: str = 'text:style-name="L"') -> str:
+        return f"<text:list {more}>{''.join(items)}</text:list>"
+
+    def head(text: str, at: int, more: str = "") -> str:
+        return f'<text:h text:outline-level="{at}" {more}>{text}</text:h>'
+
+    heads = level("outline-level-style", 1, 'style:num-format="I" style:num-prefix="Art. "')
+    heads += level("outline-level-style", 2, 'style:num-format="1" text:display-levels="2"')
+    kinds = level("list-level-style-number", 1, 'style:num-format="1" style:num-suffix=")" text:start-value="3"')
+    kinds += level("list-level-style-number", 2, 'style:num-format="a" style:num-prefix="(" style:num-suffix=")"')
+    kinds += level("list-level-style-bullet", 3, 'text:bullet-char="-"')
+    plain = '<style:style style:name="Plain" style:list-style-name=""/>'
+    styles = f"<text:outline-style>{heads}</text:outline-style>{plain}"
+    nested = listed(item("Hands"), item("Feet", listed(item("Left"), more="")), more="")
+    again = listed(item("Go"), more='text:style-name="L" text:continue-numbering="true"')
+    text = [
+        head("Sea", 1)
+        + head("Cold", 2)
+        + head("Warm", 2)
+        + head("About", 1, 'text:style-name="Plain"')
+        + head("Land", 1),
+        listed(item("Note", name="header"), item("Wash", nested), item(""), item("Dry", nested)),
+        f"<text:p>Then</text:p>{again}" + listed(item("Eat"), item("Rest", more='text:start-value="9"')),
+    ]
+    body = (
+        f'<office:automatic-styles><text:list-style style:name="L">{kinds}</text:list-style></office:automatic-styles>'
+    )
+    body += f"<office:body><office:text>{''.join(text)}</office:text></office:body>"
+    file = office_files.write_opendocument(tmp_path / "a.odt", "text", body, styles=styles)
+    document = read(file)
+    washed = ["3) Wash", "(a) Hands", "(b) Feet", "Left", "5) Dry", "(a) Hands", "(b) Feet", "Left"]
+    assert document.title == "Art. I Sea"
+    assert document.text.replace("\n\n", "\n").split("\n") == [
+        *("I.1 Cold.", "I.2 Warm.", "About.", "Art. II Land.", "Note", *washed, "Then", "6) Go", "3) Eat", "9) Rest")
+    ]
+
+
 @pytest.mark.parametrize(("suffix", "kind"), [(".ods", "spreadsheet"), (".ots", "spreadsheet-template")])
 def test_opendocument_sheets_have_their_dates_and_comments(tmp_path: Path, suffix: str, kind: str) -> None:
     cell = f'<table:table-cell office:value-type="string">{COMMENT}<text:p>Due</text:p></table:table-cell>'

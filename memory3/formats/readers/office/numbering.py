@@ -1,7 +1,7 @@
 """Numbers that office programs give to headings and the items of lists, `2.1` or `(b)`, and that files do not have.
 
 A paragraph has only a list and a level, itself or by its style; who wants its number counts as the program does.
-Word: ECMA-376, part 1, 17.9. PowerPoint: 21.1.2.4.1.
+Word: ECMA-376, part 1, 17.9. PowerPoint: 21.1.2.4.1. OpenDocument: ODF 1.3, part 3, 5.3 and 19.880.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _SLIDE_STARTS = re.compile(
 _SLIDE_LEVEL = re.compile(r"<a:lvl(\d)pPr\b[^>]*(?<!/)>(.*?)</a:lvl\1pPr>", re.DOTALL)
 _INDENT = re.compile(r'<a:pPr\b[^>]*\slvl="(\d)"')
 _BULLET = re.compile(r"<a:bu(?:None|AutoNum|Char|Blip)\b[^>]*>")
+_OUTLINE = "outline"
+"""The kind of the numbers of headings; lists have names of styles, which are written with signs such as _20_."""
 _COUNTED = "<a:buAutoNum"
 _TYPE, _BEGIN = re.compile(r'\stype="(\w+)"'), re.compile(r'\sstartAt="(\d+)"')
 _SLIDE_SYSTEMS = {"alphaUc": "A", "alphaLc": "a", "romanUc": "I", "romanLc": "i"}
@@ -156,6 +158,68 @@ def slide_numbered(xml: str) -> str:
     if _COUNTED not in xml:
         return xml
     return _SLIDE_STARTS.sub(start, xml).replace(_COUNTED, "<a:buNone")  # the converter shows 1. for an empty item
+
+
+class OpenNumbering:
+    """The lists of an OpenDocument file, and how far their numbers are. parts: the roots with its styles."""
+
+    def __init__(self, *parts: Element) -> None:
+        styles = [style for part in parts for style in part.iter()]
+        self._kinds = {
+            attribute_of(one, "name") if tag_of(one) == "list-style" else _OUTLINE: {
+                _whole(attribute_of(level, "level")): level for level in one
+            }
+            for one in styles
+            if tag_of(one) in ("list-style", "outline-style")
+        }
+        self._unnumbered = {
+            attribute_of(one, "name")
+            for one in styles
+            if any(key.endswith("}list-style-name") and not value for key, value in one.attrib.items())
+        }  # styles of headings
+        self._reached: dict[str, dict[int, int]] = {}  # by the list and by its kind: the number of each level
+        self._headings: dict[int, int] = {}
+
+    def number(self, element: Element, kind: str = "", level: int = 0, reached: dict[int, int] | None = None) -> None:
+        """Make each number the first words of its paragraph. kind, level, reached: of the list that it is in."""
+        for child in element:
+            name, begin = tag_of(child), attribute_of(child, "start-value")
+            if name == "list":
+                inner, goes_on = attribute_of(child, "style-name") or kind, attribute_of(child, "continue-list")
+                before = reached if reached is not None else self._reached.get(goes_on or inner, {})
+                if not goes_on and attribute_of(child, "continue-numbering") != "true":
+                    before = {at: number for at, number in before.items() if at <= level}
+                self._reached[inner] = self._reached[attribute_of(child, "id")] = before
+                self.number(child, inner, level + 1, before)
+            elif name in ("list-item", "list-header", "section"):
+                if name == "list-item" and reached is not None and len(child) and tag_of(child[0]) in ("p", "h"):
+                    self._start(child[0], kind, level, reached, begin)
+                self.number(child, kind, level, reached)
+            elif name != "tracked-changes":
+                if name == "h" and not level and attribute_of(child, "style-name") not in self._unnumbered:
+                    at = _whole(attribute_of(child, "outline-level")) or 1
+                    self._start(child, _OUTLINE, at, self._headings, begin)
+                self.number(child)
+
+    def _start(self, paragraph: Element, kind: str, level: int, reached: dict[int, int], begin: str) -> None:
+        levels = self._kinds.get(kind, {})
+        for at in range(1, level + 1):
+            first = _whole(attribute_of(levels[at], "start-value") or "1") if at in levels else 1
+            reached[at] = reached.get(at, first - (at == level)) + (at == level)
+        reached[level] = _whole(begin) if begin else reached[level]
+        for deeper in [at for at in reached if at > level]:
+            del reached[deeper]
+        style = levels.get(level, Element("none"))
+        if not attribute_of(style, "num-format") or not "".join(paragraph.itertext()).strip():
+            return
+        shown = _whole(attribute_of(style, "display-levels")) or 1
+        numbers = [
+            numeral(reached[at], system)
+            for at in range(max(level - shown, 0) + 1, level + 1)
+            if (system := attribute_of(levels.get(at, Element("none")), "num-format"))
+        ]
+        label = attribute_of(style, "num-prefix") + ".".join(numbers) + attribute_of(style, "num-suffix")
+        paragraph.text = f"{label.strip()} {paragraph.text or ''}"
 
 
 def _named(element: Element | None, name: str) -> list[Element]:

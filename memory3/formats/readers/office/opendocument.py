@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element
 from memory3.formats.document import useful_title
 from memory3.formats.readers.elements import attribute_of, tag_of
 from memory3.formats.readers.markup import raised, sentence, words
+from memory3.formats.readers.office.numbering import OpenNumbering
 from memory3.formats.readers.tables import table_lines
 
 SUFFIXES = (".odt", ".ods", ".odp", ".odg")
@@ -33,7 +34,10 @@ _EDGES = ("header", "footer")
 
 def text_of(archive: zipfile.ZipFile) -> tuple[str, str, str]:
     """The title of a file, the heading of its text, first sheet or first page if it begins with one, and its text."""
-    body = next(part for part in _body(archive, "content.xml").iter() if tag_of(part) == "body")
+    content = _body(archive, "content.xml")
+    body = next(part for part in content.iter() if tag_of(part) == "body")
+    styles = [_body(archive, "styles.xml")] if "styles.xml" in archive.namelist() else []
+    OpenNumbering(*styles, content).number(body)
     (heading, first), *others = list(_sections(body)) or [("", "")]
     blocks = [first, *("\n".join(filter(None, (sentence(name), text))) for name, text in others)]
     return _title(archive), heading, "\n\n".join(filter(None, blocks))
