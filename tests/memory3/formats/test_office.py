@@ -214,6 +214,27 @@ def test_formulas_of_word_and_powerpoint_stand_where_they_are_on_one_line(tmp_pa
     assert read(slide).text == shown
 
 
+def test_choices_in_forms_of_word_are_the_text_that_people_see(tmp_path: Path) -> None:
+    def field(data: str) -> str:
+        begin = f'<w:fldChar w:fldCharType="begin"><w:ffData><w:enabled/>{data}</w:ffData></w:fldChar>'
+        code, end = "<w:instrText> FORM </w:instrText>", '<w:fldChar w:fldCharType="end"/>'
+        return "".join(f"<w:r>{part}</w:r>" for part in (begin, code, end))
+
+    def cities(more: str) -> str:
+        return field(f'<w:ddList>{more}<w:listEntry w:val="Oslo"/><w:listEntry w:val="B&amp;B"/></w:ddList>')
+
+    def box(more: str) -> str:
+        return field(f'<w:checkBox><w:sizeAuto/><w:default w:val="1"/>{more}</w:checkBox>')
+
+    file = office_files.write_docx(tmp_path / "a.docx", "Form: ", header1="Form: ")
+    choices = (
+        cities("") + cities('<w:result w:val="1"/>') + box("") + box('<w:checked w:val="0"/>') + box("<w:checked/>")
+    )
+    rewrite(file, "(?<=Form: </w:t></w:r>)", choices)
+    text = "Form: OsloB&B☒☐☒"
+    assert read(file).text.split("\n\n") == [text, text]
+
+
 def test_symbols_of_fonts_are_characters_and_unknown_ones_are_counted(tmp_path: Path) -> None:
     found = (("Symbol", "F0A3"), ("Symbol", "006D"), ("Wingdings", "F0FC"), ("Segoe UI", "2611"), ("Webdings", "F061"))
     signs = "".join(f'<w:sym w:font="{font}" w:char="{code}"/>' for font, code in found)

@@ -55,6 +55,22 @@ def _formula(kind: str, found: re.Match[str]) -> str:
     return f"<{kind}:r><{kind}:t>{text}</{kind}:t></{kind}:r>"
 
 
+def _form_field(found: re.Match[str]) -> str:
+    """A drop-down list or a check box of a form with the text that Word shows for it."""
+    settings: dict[str, str] = dict(_SETTING.findall(found["settings"]))
+    value = next((settings[name] for name in ("checked", "result", "default") if name in settings), "0")
+    entries = dict(enumerate(_ENTRY.findall(found["settings"])))
+    box = "☐" if value in ("0", "false", "off") else "☒"
+    text = box if found["kind"] == "checkBox" else entries.get(int(value) if value.isdecimal() else 0, "")
+    return f'<w:t xml:space="preserve">{text}</w:t>{found[0]}'
+
+
+_FORM_FIELD = re.compile(
+    r"<w:fldChar\b[^>]*(?<!/)>(?:(?!</w:fldChar>).)*?<w:(?P<kind>ddList|checkBox)>(?P<settings>.*?)</w:(?P=kind)>",
+    re.DOTALL,
+)
+_SETTING = re.compile(r'<w:(checked|result|default)(?:\s+w:val="([^"]*)")?\s*/>')
+_ENTRY = re.compile(r'<w:listEntry\s+w:val="([^"]*)"')
 _FIELD = r'<a:fld\b(?![^>]*type="slidenum")[^>]*>((?:(?!</a:fld>).)*)</a:fld>'
 """Among other words; one alone is the date that stands on every slide."""
 _AROUND_FORMULA = re.compile(r"</?(?:m:oMathPara|a14:m)\b[^>]*>")
@@ -68,6 +84,7 @@ _REWRITTEN: dict[str, tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]
         (_FORMULA, partial(_formula, "w")),
         (re.compile(r"<w:(?:tab|cr|ptab\b[^>]*)\s*/>"), '<w:t xml:space="preserve"> </w:t>'),
         (symbols.SYMBOL, symbols.run),
+        (_FORM_FIELD, _form_field),
         (re.compile(r"<w:noBreakHyphen\s*/>"), "<w:t>-</w:t>"),
         (re.compile(r"<w:br\b[^>]*/>"), "<w:br/>"),
         (re.compile(r"<w:moveFrom\b[^>]*(?<!/)>.*?</w:moveFrom>", re.DOTALL), ""),
