@@ -709,6 +709,40 @@ def test_emphasis_in_rtf_leaves_no_signs(tmp_path: Path) -> None:
     assert read(tmp_path / "a.rtf").text == "Lost cheques. You report old C:\\b • x"
 
 
+def test_rtf_has_what_stands_apart_from_its_text_and_counts_its_pictures(tmp_path: Path) -> None:
+    box = r"{\shp{\*\shpinst{\sp{\sn t}{\sv 1}}{\shptxt \pard Call Ida\par}}{\shprslt{\*\do{\dptxbxtext Call Ida}}}}"
+    old = r"{\*\do\dobx{\dptxbxtext\pard or Ole{\*\annotation Why?}\par}}"
+    comment = r"{\*\atnid I}\chatn{\*\annotation{\*\atnref 1}\pard\plain {\cs1 Ask \{him\}}}"
+    picture = rb"{\*\shppict{\pict\bin3 }\}}}{\nonshppict{\pict 00}}{\object{\*\objdata 01}{\result{\pict 00}}}"
+    text = rf"Rent{box}{old}{comment} is {{\v not}} 700{{\xe {{\v Index}}}} in __init__\par "
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi " + picture + text.encode() + rb"End\par}")
+    document = read(tmp_path / "a.rtf")
+    apart = ["Text box: Call Ida", "Text box: or Ole", "Comment: Why?", "Comment: Ask {him}"]
+    assert document.text.split("\n\n") == ["Rent is not 700 in __init__", "End", *apart]
+    assert document.notes == ("2 pictures in it not read", "1 embedded file in it not read")
+
+
+def test_rtf_has_the_numbers_of_items_and_the_choices_in_forms_that_people_see(tmp_path: Path) -> None:
+    def item(number: str, text: str, kind: str = "list") -> str:
+        return rf"{{{{\{kind}text\pard\plain\f0 {number}\tab}}}}\pard\ls1 {{\cf1 {text}}}\par "
+
+    def field(kind: int, more: str) -> str:
+        cities = r"{\*\ffl Oslo}{\*\ffl Rome}"
+        code = rf"{{\*\fldinst {{ FORM {{\*\formfield{{\fftype{kind}{more}\ffdefres1{cities}}}}}}}}}"
+        return rf"{{\field{code}{{\fldrslt}}}}, "
+
+    signs = item("2.", "Wash") + item("(b)", "Dry", "pn") + item(r"\'b7", "Eat") + item("o", "Go")
+    choices = field(2, r"\ffres0") + field(2, r"\ffres25") + field(1, r"\ffres0") + field(1, "")
+    (tmp_path / "a.rtf").write_text(rf"{{\rtf1\ansi T\par {signs}{choices}end\par}}")
+    lines = ["T", "2. Wash", "(b) Dry", "Eat", "Go", "Oslo, Rome, ☐, ☒, end"]
+    assert read(tmp_path / "a.rtf").text.split("\n\n") == lines
+
+
+def test_spaces_hyphens_and_breaks_of_rtf_that_are_commands_stay(tmp_path: Path) -> None:
+    (tmp_path / "a.rtf").write_text(r"{\rtf1\ansi 10\~000 a\_b C:\\~x 5\emspace kg\page New\sect Last\par}")
+    assert " ".join(read(tmp_path / "a.rtf").text.split()) == "10 000 a-b C:\\~x 5 kg New Last"
+
+
 def test_emphasis_in_tables_of_word_leaves_no_signs(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", [("Boat", "Berth"), ("Bero", "19")])
     rewrite(file, "<w:r>(?=<w:t[^>]*>(Boat|19))", "<w:r><w:rPr><w:b/><w:i/></w:rPr>")

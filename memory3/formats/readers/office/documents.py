@@ -17,7 +17,7 @@ from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, ti
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
-from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, symbols
+from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, rtf, symbols
 from memory3.formats.readers.office.charts import chart_text, chart_titles
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
@@ -150,6 +150,8 @@ def _plain(markdown: str) -> str:
 
 def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
     """Lines of the parts that the converter leaves out, and notes of what is not read. suffix: of its kind."""
+    if suffix == ".rtf":
+        return [], rtf.notes(source.read_bytes())
     if not zipfile.is_zipfile(source):
         return [], []
     with zipfile.ZipFile(source) as archive:

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from memory3.formats.readers.elements import attribute_of
 from memory3.formats.readers.markup import raised
-from memory3.formats.readers.office import symbols
+from memory3.formats.readers.office import rtf, symbols
 from memory3.formats.readers.office.formulas import formula_text
 from memory3.formats.readers.office.numbering import Numbering, slide_numbered
 
@@ -118,21 +118,13 @@ _XML = re.compile(
     r"""|<[^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*>|(?P<text>[^<]+)""",
     re.DOTALL,
 )
-_RTF_EMPHASIS = re.compile(rb"(?<!\\)\\(b|i|strike)1?(?![a-z\d-])")
-_RTF_GROUP_END = re.compile(rb"(?<!\\)\}(?=[\r\n]*(?:[^\\{}\s]|\\['u]))")
-"""Before text, where the converter has a space that is not there; it has none before another group."""
-_RTF_RAISED = re.compile(rb"(\\(?:super|up[1-9]\d*)(?![a-z\d-])(?:\\[a-z]+-?\d*)*[ \r\n]+)([+-]?\d+)(?=[\\}])")
 _RTF_SIGN = re.compile(rb"(?<![\x80-\xff])(\\(?:u-?\d+ ?)?)?([_\[\]])")
 
 
 def hide(data: bytes, suffix: str) -> bytes:
     """A file without the punctuation of its text, as far as its kind needs it. suffix: of its kind."""
     if suffix == ".rtf":
-        if b"\\bin" in data:  # whose length must not change
-            return data
-        data = _RTF_GROUP_END.sub(b"}{}", data)
-        data = _RTF_RAISED.sub(lambda found: found[1] + b"".join(map(_in_rtf, raised(found[2].decode()))), data)
-        return _RTF_SIGN.sub(_hidden_in_rtf, _RTF_EMPHASIS.sub(rb"\\\g<1>0", data))
+        return _RTF_SIGN.sub(_hidden_in_rtf, rtf.rewritten(data))
     if suffix not in _ZIPPED or not zipfile.is_zipfile(io.BytesIO(data)):
         return data
     copy = io.BytesIO()
@@ -231,9 +223,4 @@ def _hidden_in_xml(part: bytes, suffix: str, numbered: Callable[[str], str]) -> 
 
 def _hidden_in_rtf(found: re.Match[bytes]) -> bytes:
     """As Unicode; a sign that is part of a command stays."""
-    return found[0] if found[1] else _in_rtf(chr(_HIDDEN[ord(found[2])]))
-
-
-def _in_rtf(sign: str) -> bytes:
-    """A character as a command, with the one that older programs show."""
-    return rb"\uc1\u%d?" % (ord(sign) - 0x10000 * (ord(sign) > 0x7FFF))
+    return found[0] if found[1] else rtf.encoded(chr(_HIDDEN[ord(found[2])]))
