@@ -90,7 +90,7 @@ KINDS = (
         "one, with headers, footers, comments, speaker notes, charts and formulas",
         "formats",
     ),
-    Kind("RTF", (".rtf",), read_office, "one", "formats"),
+    Kind("RTF", (".rtf",), read_office, "one, with text boxes and comments", "formats"),
     Kind("EPUB", (".epub",), books.read_epub, "one, all chapters", "formats"),
     Kind("FictionBook", (".fb2",), books.read_fictionbook, "one, with its description, tables and notes"),
     Kind("mail", (".eml",), mail.read_mail, "one: headers, text, and the attachments that can be read"),
