@@ -138,6 +138,9 @@ _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _BLOCKS = [*_HEADINGS, "p", "div", "section", "article", "main", "li", "ul", "ol", "dl", "dt", "dd", "tr", "table"]
 _BLOCKS += ["br", "blockquote", "pre", "figcaption", "caption", "address", "details", "summary", "hr", "td", "th"]
 _BLOCKS += ["header", "footer", "aside", "figure", "form", "fieldset", "legend", "option", "textarea", "button"]
+_SEEN = "img, select:has(option[selected]) option, :is(form, fieldset, label, li, p, td, th) input"
+"""Other inputs are switches of menus."""
+_NO_VALUE = ("hidden", "password", "file", "image", "submit", "reset", "button")
 _XHTML = re.compile(r"\A\s*<\?xml\b|<html\b[^>]*\bxmlns\s*=")
 _CLOSED = re.compile(r"<(?!(?:br|hr|img|input|meta|link|col|area|base|embed|source|track|wbr)\b)(\w+)((?:\s[^<>]*)?)/>")
 """An element of XHTML without content, which is an open one to a parser of HTML."""
@@ -171,7 +174,9 @@ def html_text(page: str, *, whole: bool = False) -> tuple[str, str]:
     for block in tree.body.css(", ".join(_BLOCKS)):
         block.insert_before(_BREAK)
         block.insert_after(_BREAK)
-    for above in tree.body.css("sup"):
+    for seen in tree.body.css(_SEEN):
+        seen.replace_with(f" {_shown(seen)} ")
+    for above in tree.body.css("sup, msup > :last-child"):
         if (text := above.text()) != raised(text):
             above.replace_with(raised(text))
     heading = tree.body.css_first("h1")
@@ -181,6 +186,20 @@ def html_text(page: str, *, whole: bool = False) -> tuple[str, str]:
     if not title:
         title = next((words(first.text()) for part in parts if (first := part.css_first("h1"))), page_heading)
     return title, "\n".join(line for part in parts for line in _lines_of(part))
+
+
+def _shown(element: Any) -> str:
+    """What people see of a choice or a field of a form, or read in place of an image that the text does not name."""
+    values = element.attributes
+    kind = element.tag if element.tag != "input" else (values.get("type") or "text").lower()
+    if kind == "img":
+        text, around = words(values.get("alt") or ""), element.parent
+        while around.parent is not None and not around.text().strip():
+            around = around.parent
+        return "" if text in words(around.text()) else text
+    if kind in ("checkbox", "radio", "option"):
+        return f"{'☒' if {'checked', 'selected'} & values.keys() else '☐'} {element.text()}"
+    return (values.get("value") or "") if kind not in _NO_VALUE else ""
 
 
 def _main_parts(body: Any) -> list[Any]:

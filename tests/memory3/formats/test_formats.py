@@ -140,6 +140,20 @@ def test_items_of_html_have_the_numbers_that_browsers_show(tmp_path: Path) -> No
     assert document.text.split("\n") == found
 
 
+def test_forms_images_and_powers_of_html_are_what_people_see(tmp_path: Path) -> None:
+    cities = "<select><option>Oslo<option selected>Bergen</select>"
+    boxes = "<input type=checkbox checked> Heated <input type=radio> Let <input type=hidden value=k3>"
+    form = f"<form><label>Name <input value='Ida Berg'></label> in {cities}<p>{boxes}</form>"
+    switch = "<ul><li><input type=checkbox>Pay</ul><div><input type=checkbox></div>"
+    power = "<p>m<math><msup><mi>c</mi><mn>2</mn></msup></math>"
+    (tmp_path / "a.html").write_text(
+        f"{form}{switch}<a href=x><img alt='Floor plan'></a>{power}<p>Bergen<img alt=Bergen>"
+    )
+    (document,) = read_documents(tmp_path / "a.html")
+    lines = ["Name Ida Berg in", "☐ Oslo", "☒ Bergen", "☒ Heated ☐ Let", "☐ Pay", "Floor plan", "mc²", "Bergen"]
+    assert document.text.split("\n") == lines
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json"])
 def test_letters_and_their_marks_are_one_character(name: str, tmp_path: Path) -> None:
     texts = {"a.csv": "name,place\nCafe\u0301,Ko\u0308ln\n", "a.json": '{"Cafe\u0301": "Ko\u0308ln"}'}
