@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email
 import email.policy
 import itertools
@@ -14,6 +15,7 @@ from email.message import EmailMessage
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
+from memory3.errors import MissingFile
 from memory3.formats.document import COMPOUND, NO_TEXT, FileDocument, title_of
 from memory3.formats.encoding import decode, looks_like_text
 from memory3.formats.readers import outlook
@@ -26,6 +28,8 @@ _HEADERS = ("From", "To", "Cc", "Bcc", "Date")
 _QUOTES = re.compile(r"(?:> ?)*")
 _TEXTS = ("text/plain", "text/html", "text/x-amp-html", "text/watch-html", "text/enriched")
 """Kinds of parts that are what the mail says, the plainest first."""
+_ENRICHED = re.compile(r"<<|<param>.*?</param>|</?[a-z0-9-]+>", re.IGNORECASE | re.DOTALL)
+"""Marks of RFC 1896."""
 _SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 _FLOWED = re.compile(r"(?<!^--)( )\n(?!-- ?$)", re.MULTILINE)
 
@@ -147,18 +151,30 @@ def _internet_mail(raw: bytes) -> _Mail:
 
 
 def _parts(part: EmailMessage) -> tuple[list[EmailMessage], list[EmailMessage]]:
-    """The parts that are the text of a part, and its attachments; of alternatives the plainest one is the text."""
+    """The parts that are the text of a part, and its attachments.
+
+    Of alternatives, the plainest is the text that is not far shorter than another, as one that only names the other.
+    """
     kind, disposition = part.get_content_type(), part.get_content_disposition()
     if part.is_multipart() and part.get_content_maintype() == "multipart":
         found = [_parts(inner) for inner in part.iter_parts() if isinstance(inner, EmailMessage)]
         options = [texts for texts, _ in found if any(_content(text).strip() for text in texts)]
         if kind == "multipart/alternative" and options:
-            options = [min(options, key=lambda texts: max(_TEXTS.index(text.get_content_type()) for text in texts))]
+            sizes = list(map(_characters, options))
+            whole = [texts for texts, size in zip(options, sizes, strict=True) if 2 * size >= max(sizes)]
+            options = [min(whole, key=lambda texts: max(_TEXTS.index(text.get_content_type()) for text in texts))]
         return [text for texts in options for text in texts], [one for _, more in found for one in more]
     if kind in _SIGNATURES:
         return [], []
     named = disposition == "attachment" or (disposition == "inline" and part.get_filename())
     return ([part], []) if kind in _TEXTS and not named else ([], [part])
+
+
+def _characters(texts: list[EmailMessage]) -> int:
+    """How long a text is; 0 where the library that reads it is missing, as a mail can be read without."""
+    with contextlib.suppress(MissingFile):
+        return sum(len("".join(_text_of(text)[0].split())) for text in texts)
+    return 0
 
 
 def _outlook_mail(message: outlook.Message) -> _Mail:
@@ -189,6 +205,8 @@ def _text_of(part: EmailMessage) -> tuple[str, str]:
     read = decode(_content(part), str(part.get_content_charset() or ""))
     if part.get_content_type().endswith("html"):
         return html_text(read.text, whole=True)[1], read.note
+    if part.get_content_type() == "text/enriched":
+        return _ENRICHED.sub(lambda found: "<" if found[0] == "<<" else "", read.text), read.note
     flowed = str(part.get_param("format") or "").lower() == "flowed"
     return _plain_text(read.text, flowed, str(part.get_param("delsp") or "").lower() == "yes"), read.note
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import compressed_rtf
 import pytest
 
+from memory3.errors import MissingFile
 from memory3.formats import read_documents
+from memory3.formats.readers import markup
 from tests.memory3.formats import outlook_files as outlook
 from tests.memory3.formats.reading import read
 
@@ -195,6 +197,7 @@ def multipart(kind: str, *parts: tuple[str, str]) -> tuple[str, str]:
             multipart("alternative", ("text/plain", " "), HTML, CALENDAR),
             ["Room: 14", "Attachment text/calendar:\nSUMMARY:Lunch"],
         ),
+        (("text/enriched", "<color><param>red</param><Bold>Gate</Bold></color>: <<7>"), ["Gate: <7>"]),
         (multipart("alternative", PLAIN, multipart("mixed", HTML, FILE)), ["Gate: 7", ATTACHED]),
         (multipart("signed", multipart("mixed", PLAIN, FILE), SIGNATURE), ["Gate: 7", ATTACHED]),
         (multipart("related", multipart("alternative", PLAIN, HTML), FILE), ["Gate: 7", ATTACHED]),
@@ -214,3 +217,18 @@ def test_each_part_of_a_mail_is_text_or_an_attachment(
     document = read(tmp_path / "a.eml")
     assert re.split(r"\n\n+", document.text) == expected
     assert not document.notes
+
+
+def test_a_plain_text_that_only_names_the_html_is_not_read_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    html = ("text/html", f"<p>{'The crate is at gate 7. ' * 4}")
+    head, body = multipart("alternative", ("text/plain", "Please view this mail in HTML."), html)
+    (tmp_path / "a.eml").write_text(f"Subject: Crate\nContent-Type: {head}\n\n{body}")
+    assert read(tmp_path / "a.eml").text.startswith("The crate is at gate 7.")
+
+    def missing(module: str) -> None:
+        raise MissingFile(module)
+
+    monkeypatch.setattr(markup, "imported", missing)
+    assert read(tmp_path / "a.eml").text == "Please view this mail in HTML."

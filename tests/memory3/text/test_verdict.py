@@ -49,12 +49,6 @@ def test_vowels_that_are_marks_are_part_of_a_word() -> None:
     assert words_found("नीला", "दरवाज़ा?", ["दरवाज़ा लाल है, नल बंद है।"]) == 0.0
 
 
-@pytest.mark.parametrize(("written", "other"), [("किताब", "कोताबी"), ("மணி", "மணல்"), ("নীল", "নল")])
-def test_a_words_vowels_that_are_marks_are_part_of_it(written: str, other: str) -> None:
-    assert query_words(f"{written}।") == [zlib.crc32(written.encode())]
-    assert not {*query_words(written)} & {*query_words(other)}
-
-
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
