@@ -183,8 +183,8 @@ def _outlook_mail(message: outlook.Message) -> _Mail:
     if message.html:
         mail.text = html_text(message.html, whole=True)[1]
     elif message.rtf:
-        mail.text, why = _text_in(message.rtf, "body.rtf")
-        mail.notes.append(f"the text was not read: {why}" if why and why != NO_TEXT else "")
+        mail.text, why, notes = _text_in(message.rtf, "body.rtf")
+        mail.notes += [f"the text was not read: {why}" if why and why != NO_TEXT else "", *notes]
     for attachment in message.attachments:
         if isinstance(attachment.content, outlook.Message):
             inner = _outlook_mail(attachment.content)
@@ -243,7 +243,8 @@ def _content(part: EmailMessage) -> bytes:
 
 def _attach(mail: _Mail, name: str, content: bytes, file: str) -> None:
     """Adds the text of an attachment, or a note where it is not read. file: a name whose suffix tells its kind."""
-    text, why = _text_in(content, file)
+    text, why, notes = _text_in(content, file)
+    mail.notes += [f"attachment {name}: {note}" for note in notes]
     if why is None:
         mail.notes.append(f"attachment {name} was not read")
     else:
@@ -251,15 +252,16 @@ def _attach(mail: _Mail, name: str, content: bytes, file: str) -> None:
         mail.notes.append(f"attachment {name} was not read: {why}" if why else "")
 
 
-def _text_in(content: bytes, file: str) -> tuple[str, str | None]:
-    """The text of a file as the reader of its kind has it, and why not all is read; None: there is no reader."""
+def _text_in(content: bytes, file: str) -> tuple[str, str | None, list[str]]:
+    """The text of a file as its reader has it, why not all is read (None: there is no reader), and further notes."""
     from memory3.formats import read_documents, reads
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"attachment{PurePath(file).suffix.lower()}"
         path.write_bytes(content)
         if not reads(path):
-            return "", None
+            return "", None, []
         found = list(read_documents(path))
     texts = [f"{d.title}\n{d.text}" if d.title not in ("", "attachment") else d.text for d in found if not d.unreadable]
-    return "\n".join(texts).strip(), next((document.unreadable for document in found if document.unreadable), "")
+    why = next((document.unreadable for document in found if document.unreadable), "")
+    return "\n".join(texts).strip(), why, list(dict.fromkeys(note for document in found for note in document.notes))

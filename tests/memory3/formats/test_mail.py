@@ -117,6 +117,18 @@ def test_a_signed_message_has_the_attachments_that_were_signed(tmp_path: Path) -
     assert not found.notes
 
 
+def test_what_is_not_read_of_an_attachment_is_reported_with_its_name(tmp_path: Path) -> None:
+    plan = rb"{\rtf1\ansi Gate: 7{\pict 00}\par}"
+    mail = EmailMessage()
+    mail.set_content("See the plan.\n")
+    mail.add_attachment(plan, maintype="application", subtype="rtf", filename="plan.rtf")
+    (tmp_path / "a.eml").write_bytes(b"Subject: Plan\n" + mail.as_bytes())
+    attached = {outlook.DATA: plan, outlook.LONG_NAME: "plan.rtf"}
+    outlook.write(tmp_path / "a.msg", outlook.message({**HEAD, outlook.BODY: "See the plan."}, [], [attached]))
+    for name in ("a.eml", "a.msg"):
+        assert read(tmp_path / name).notes == ("attachment plan.rtf: 1 picture in it not read",)
+
+
 def test_a_broken_message_fails_and_text_with_its_suffix_is_text(tmp_path: Path) -> None:
     whole = outlook.write(tmp_path / "a.msg", outlook.message({**HEAD, outlook.BODY: "x" * 5000})).read_bytes()
     for cut in (whole[:300], whole[:-3000], whole[:8] + bytes(3000)):
