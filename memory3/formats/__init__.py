@@ -80,7 +80,8 @@ KINDS = (
         "Excel",
         (".xlsx", ".xls", ".xlt", ".xlsm", ".xltx", ".xltm", ".xlsb"),
         read_office,
-        "one, all sheets, with comments, text boxes and titles of charts; of `.xls` and `.xlsb` the cells",
+        "one, all sheets, with headers, footers, comments, text boxes and titles of charts; "
+        "of `.xls` and `.xlsb` the cells",
         "formats",
     ),
     Kind(

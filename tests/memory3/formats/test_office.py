@@ -467,8 +467,25 @@ def test_text_boxes_and_titles_of_charts_of_sheets_are_read_and_embedded_files_a
         )
         archive.writestr("xl/charts/chart1.xml", chart)
         archive.writestr("xl/embeddings/object1.docx", b"x")
+        archive.writestr("xl/ctrlProps/ctrlProp1.xml", '<formControlPr objectType="CheckBox" checked="Checked"/>')
     assert read(file).text.split("\n")[-2:] == ["Text box: Key below the mat", "Chart title: Guests. a day."]
-    assert read(file).notes == ("1 embedded file in it not read",)
+    control = "1 form control in it: what is chosen is not read"
+    assert read(file).notes == (control, "1 embedded file in it not read")
+
+
+def test_what_is_printed_above_and_below_sheets_is_read_without_codes_and_page_numbers(tmp_path: Path) -> None:
+    file = office_files.write_xlsx(tmp_path / "a.xlsx", {"Printers": TABLE, "Spare": TABLE})
+    header = '&L&"Arial,Bold"&12&K00-020R&&D &A&Cas of May 2031&RPage &P of &N'
+    edges = {
+        "oddHeader": header,
+        "firstHeader": "As of May",
+        "oddFooter": "&CSee page 4 of list &P",
+        "evenFooter": "&P",
+    }
+    parts = "".join(f'<{name} xml:space="preserve">{escape(text)}</{name}>' for name, text in edges.items())
+    rewrite(file, "(?=</worksheet>)", f"<headerFooter>{parts}</headerFooter>")
+    lines = ["Printed header: R&D", "as of May 2031", "As of May", "Printed footer: See page 4 of list"]
+    assert read(file).text.split("\n")[-4:] == lines
 
 
 COMMENT = "<office:annotation><dc:creator>Ida</dc:creator><text:p>ask again</text:p></office:annotation>"

@@ -6,9 +6,11 @@ kreuzberg is one wheel without dependencies (decision 0050). It keeps no cache h
 from __future__ import annotations
 
 import contextlib
+import html
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -40,6 +42,7 @@ _CHARTS = (r"(word|ppt)/charts/chart\w*\.xml", "Chart")
 _TITLES = (r"xl/charts/chart\d+\.xml", "Chart title")
 _DIAGRAMS = (r"(word|ppt)/diagrams/data\d+\.xml", "Diagram")
 _TEXT_BOX = (r"xl/(drawings/drawing|diagrams/data)\d+\.xml", "Text box")
+_PRINTED = tuple((r"xl/worksheets/sheet\d+\.xml", label) for label in ("Printed header", "Printed footer"))
 _FURTHER = {
     ".docx": (
         (r"word/header\d*\.xml", "Header"),
@@ -56,18 +59,36 @@ _FURTHER = {
         _CHARTS,
         _DIAGRAMS,
     ),
-    ".xlsx": ((r"xl/(threaded)?[cC]omments.*\.xml", "Comment"), _TEXT_BOX, _TITLES),
+    ".xlsx": (_PRINTED[0], _PRINTED[1], (r"xl/(threaded)?[cC]omments.*\.xml", "Comment"), _TEXT_BOX, _TITLES),
     ".xlsb": (_TEXT_BOX, _TITLES),
 }
 """Parts of a file that the converter leaves out, by suffix, with the label of their text."""
+_EDGE = r"<(?:odd|even|first){}\b[^>]*>([^<]+)<"
+_CODE = re.compile(r'&(?:"[^"]*"|K(?:[0-9A-Fa-f]{6}|\d\d[+-]\d{3})|1#(?=&)|\d+|[A-Za-z&])')
+_CODES = {"&&": "&", "&P": "\0", **dict.fromkeys(("&L", "&C", "&R"), "\n")}
+
+
+def _printed_text(edge: str, sheet: bytes) -> str:
+    """What is above or below the printed pages of a sheet, without fields such as "Page 1 of 2".
+
+    edge: "Header" or "Footer". Codes of fonts and fields: ECMA-376, part 1, 18.3.1.46.
+    """
+    found = re.findall(_EDGE.format(edge), sheet.decode("utf-8", "replace"))
+    texts = [_CODE.sub(lambda code: _CODES.get(code[0], ""), html.unescape(text)) for text in found]
+    lines = [line for text in texts for line in text.split("\n") if "\0" not in line or len(line.split()) > 3]
+    return "\n".join(dict.fromkeys(filter(None, (words(line.replace("\0", "")) for line in lines))))
+
+
 _READ: dict[str, Callable[[bytes], str]] = {
     _CHARTS[1]: chart_text,
     _TITLES[1]: lambda part: " ".join(chart_titles(ElementTree.fromstring(part))),
+    **{label: partial(_printed_text, label.split()[1].capitalize()) for _, label in _PRINTED},
 }
 _NOTES = ("Footnote", "Endnote", "Comment")
 """Labels of parts that hold several texts, one a paragraph."""
 _WORDS = re.compile(r"word/[^/]+\.xml")
 _PICTURES = re.compile(r"(word|ppt|xl)/media/|Pictures/", re.IGNORECASE)
+_CONTROLS = re.compile(r"(word|ppt|xl)/(ctrlProps/ctrlProp|activeX/activeX)\d+\.xml", re.IGNORECASE)
 _EMBEDDED = re.compile(r"(word|ppt|xl)/embeddings/.", re.IGNORECASE)
 _BINARY_COMMENTS = re.compile(r"xl/comments\d*\.bin")
 _NO_DAY = re.compile(r"(?<=\| )1899-12-3[01] (?=\d\d:)")
@@ -176,6 +197,7 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         if text and line not in lines:
             lines.append(line)
     pictures = sum(1 for name in names if _PICTURES.match(name) and not name.endswith("/"))
+    controls = sum(1 for name in names if _CONTROLS.fullmatch(name))
     embedded = sum(1 for name in names if _EMBEDDED.match(name))
     notes = []
     if any(map(_BINARY_COMMENTS.fullmatch, names)):
@@ -186,6 +208,8 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         notes.append(f"{counted(unknown, 'symbol')} of unknown fonts in it not read")
     if pictures:
         notes.append(f"{counted(pictures, 'picture')} in it not read")
+    if controls:
+        notes.append(f"{counted(controls, 'form control')} in it: what is chosen is not read")
     if embedded:
         notes.append(f"{counted(embedded, 'embedded file')} in it not read")
     return lines, notes
