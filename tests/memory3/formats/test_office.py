@@ -578,6 +578,32 @@ def test_opendocument_numbers_its_headings_and_items_as_people_see_them(tmp_path
     ]
 
 
+@pytest.mark.parametrize(("suffix", "kind"), [(".odt", "text"), (".ods", "spreadsheet"), (".odp", "presentation")])
+def test_opendocument_has_what_is_typed_and_chosen_in_its_forms(tmp_path: Path, suffix: str, kind: str) -> None:
+    fields = {
+        'text f:current-value="Ida" f:value="Ole"': "Ida",
+        'checkbox f:label="Heated" f:current-state="checked" f:state="unchecked"': "☒ Heated",
+        'radio f:label="Let" f:selected="false"': "☐ Let",
+        'listbox f:dropdown="true"': "Rome",
+        'hidden f:value="k3"': "",
+    }
+    options = '<f:option f:label="Oslo"/><f:option f:label="Rome" f:current-selected="true"/>'
+    forms = "".join(
+        f'<f:{field} f:id="c{n}">{options * field.startswith("list")}</f:{field.split()[0]}>'
+        for n, field in enumerate(fields)
+    )
+    controls = "".join(f'<draw:control draw:control="c{n}"/>' for n in range(len(fields)))
+    place = {
+        ".odt": f"{{0}}<text:p>Form:{controls}.</text:p>",
+        ".ods": f'<table:table table:name="T">{{0}}<table:shapes>{controls}</table:shapes></table:table>',
+        ".odp": f"<draw:page>{{0}}{controls}</draw:page>",
+    }[suffix].format(f'<office:forms xmlns:f="f">{forms}</office:forms>')
+    body = f"<office:body><office:{kind}>{place}</office:{kind}></office:body>"
+    text = read(office_files.write_opendocument(tmp_path / f"a{suffix}", kind, body)).text
+    seen = list(filter(None, fields.values()))
+    assert text == (f"Form: {' '.join(seen)} ." if suffix == ".odt" else "\n".join(f"Field: {line}" for line in seen))
+
+
 @pytest.mark.parametrize(("suffix", "kind"), [(".ods", "spreadsheet"), (".ots", "spreadsheet-template")])
 def test_opendocument_sheets_have_their_dates_and_comments(tmp_path: Path, suffix: str, kind: str) -> None:
     cell = f'<table:table-cell office:value-type="string">{COMMENT}<text:p>Due</text:p></table:table-cell>'

@@ -21,6 +21,8 @@ from memory3.formats.readers.tables import table_lines
 SUFFIXES = (".odt", ".ods", ".odp", ".odg")
 _COMMENT = "annotation"
 _NO_TEXT = (_COMMENT, "tracked-changes", "forms", "table-of-content-source", "alphabetical-index-source")
+_NO_VALUE = ("hidden", "password", "button", "image", "file")
+"""Fields of forms that show no text of a person."""
 _SHAPES = ("custom-shape", "rect", "ellipse", "circle", "line", "path", "polygon", "connector", "caption")
 _ANCHORED = ("note", "frame", "g", *_SHAPES)
 """Elements within a paragraph whose words follow it."""
@@ -68,13 +70,15 @@ def _page(page: Element) -> tuple[str, str]:
 
 
 def left_out(archive: zipfile.ZipFile, suffix: str) -> Iterator[tuple[str, str]]:
-    """Labels and texts of comments, headers and footers, which the converter leaves out."""
+    """Labels and texts of comments, headers, footers and fields, which stand apart from the text."""
     content = _body(archive, "content.xml")
     for element in content.iter():
         if tag_of(element) == _COMMENT:
             yield "Comment", "\n".join(_lines(element))
         elif label := _SET.get(tag_of(element)):
             yield label, words("".join(element.itertext()))
+        elif tag_of(element) in ("page", "shapes"):  # of slides and sheets
+            yield from (("Field", words(part.text or "")) for part in element if tag_of(part) == "control")
     if suffix != ".ods":  # whose charts show cells
         for name in filter(_OBJECT.fullmatch, archive.namelist()):
             yield from _object(_body(archive, name))
@@ -96,7 +100,7 @@ def _object(content: Element) -> Iterator[tuple[str, str]]:
 
 
 def _body(archive: zipfile.ZipFile, name: str) -> Element:
-    """The root of a part, with its raised numbers as such."""
+    """The root of a part, with its raised numbers as such, and its controls with their text."""
     root = ElementTree.fromstring(archive.read(name))
     above = {
         attribute_of(style, "name")
@@ -106,7 +110,31 @@ def _body(archive: zipfile.ZipFile, name: str) -> Element:
     for span in root.iter():
         if above and tag_of(span) == "span" and attribute_of(span, "style-name") in above:
             span.text = raised(span.text or "")
+    shown = {
+        attribute_of(field, "id"): _shown(field)
+        for forms in root.iter()
+        if tag_of(forms) == "forms"
+        for field in forms.iter()
+        if tag_of(field) not in _NO_VALUE
+    }
+    for control in (element for element in root.iter() if shown and tag_of(element) == "control"):
+        control.text = f" {shown.get(attribute_of(control, 'control'), '')} "
     return root
+
+
+def _shown(field: Element) -> str:
+    """What people see of a field of a form: whether it is chosen, its label, and what is in it."""
+    chosen = _now(field, "state") == "checked" or _now(field, "selected") == "true"
+    box = ("☒" if chosen else "☐") if tag_of(field) in ("checkbox", "radio") else ""
+    value = "" if box else _now(field, "value")
+    options = [attribute_of(one, "label") for one in field if _now(one, "selected") == "true"]
+    typed = [text for one in field if tag_of(one) == "p" and (text := _words(one))]
+    return " ".join(filter(None, (box, attribute_of(field, "label"), value or ", ".join(options), *typed)))
+
+
+def _now(field: Element, name: str) -> str:
+    """A property of a field, as it is set where somebody set it."""
+    return attribute_of(field, f"current-{name}") or attribute_of(field, name)
 
 
 def _title(archive: zipfile.ZipFile) -> str:
@@ -132,6 +160,8 @@ def _blocks(element: Element) -> Iterator[tuple[str, str]]:
                 yield "", label + "\n".join(_lines(inner))
         elif tag_of(child) == "table":
             yield "", "\n".join(_table(child))
+        elif tag_of(child) == "control":
+            yield "", words(child.text or "")
         elif tag_of(child) not in _NO_TEXT:
             yield from _blocks(child)
 
