@@ -578,6 +578,23 @@ def test_opendocument_numbers_its_headings_and_items_as_people_see_them(tmp_path
     ]
 
 
+def test_what_is_printed_above_and_below_sheets_of_opendocument_is_read_without_page_numbers(tmp_path: Path) -> None:
+    number = "<text:page-number>1</text:page-number>"
+    sheet = "<text:p><text:sheet-name>???</text:sheet-name> (<text:title>???</text:title>)</text:p>"
+    page = f"<text:p>Page {number} / <text:page-count>99</text:page-count></text:p>"
+    lines = f"<text:p>Confidential</text:p><text:p>List of rooms, page {number}</text:p>"
+    header = f"<style:header>{sheet}<style:region-left>{lines}</style:region-left></style:header>"
+    master = f"<style:master-page>{header}<style:footer>{page}</style:footer></style:master-page>"
+    rooms = (
+        '<table:table table:name="Rooms"><table:table-row><table:table-cell><text:p>Alma</text:p></table:table-cell>'
+    )
+    body = (
+        f"<office:body><office:spreadsheet>{rooms}</table:table-row></table:table></office:spreadsheet></office:body>"
+    )
+    file = office_files.write_opendocument(tmp_path / "a.ods", "spreadsheet", body, styles=master)
+    assert read(file).text.split("\n")[-2:] == ["Printed header: Confidential", "List of rooms, page"]
+
+
 @pytest.mark.parametrize(("suffix", "kind"), [(".odt", "text"), (".ods", "spreadsheet"), (".odp", "presentation")])
 def test_opendocument_has_what_is_typed_and_chosen_in_its_forms(tmp_path: Path, suffix: str, kind: str) -> None:
     fields = {

@@ -31,6 +31,7 @@ _WIDEST = 1000
 _SET = {"header-decl": "Header", "footer-decl": "Footer", "date-time-decl": "Date"}
 _OBJECT = re.compile(r"(.*/)?Object [^/]+/content\.xml")
 _ABOVE = re.compile("super|[1-9]")
+_FIELDS = ("sheet-name", "title", "date", "time", "file-name", "page-number", "page-count")
 _EDGES = ("header", "footer")
 
 
@@ -82,13 +83,27 @@ def left_out(archive: zipfile.ZipFile, suffix: str) -> Iterator[tuple[str, str]]
     if suffix != ".ods":  # whose charts show cells
         for name in filter(_OBJECT.fullmatch, archive.namelist()):
             yield from _object(_body(archive, name))
-    if suffix == ".ods" or "styles.xml" not in archive.namelist():  # sheets have "Page 1" there
+    if "styles.xml" not in archive.namelist():
         return
     for element in (e for e in _body(archive, "styles.xml").iter() if tag_of(e) == "master-page"):
         for part in element.iter():
-            name = tag_of(part) if suffix == ".odt" else attribute_of(part, "class")
+            name = tag_of(part) if suffix in (".odt", ".ods") else attribute_of(part, "class")
             if (edge := name.partition("-")[0]) in _EDGES:
-                yield edge.capitalize(), "\n".join(_lines(part))
+                if suffix == ".ods":
+                    yield f"Printed {edge}", "\n".join(_printed(part))
+                else:
+                    yield edge.capitalize(), "\n".join(_lines(part))
+
+
+def _printed(edge: Element) -> Iterator[str]:
+    """The lines above or below the pages of a sheet, without its fields, such as `Page 1 / 99`, which each file has."""
+    for paragraph in (part for part in edge.iter() if tag_of(part) == "p"):
+        fields = [part for part in paragraph.iter() if tag_of(part) in _FIELDS]
+        for field in fields:
+            field.text = ""
+        text = words(_words(paragraph))
+        if len(re.findall(r"\w+", text)) > (1 if fields else 0):
+            yield text
 
 
 def _object(content: Element) -> Iterator[tuple[str, str]]:
