@@ -803,6 +803,14 @@ def test_spaces_hyphens_and_breaks_of_rtf_that_are_commands_stay(tmp_path: Path)
     assert " ".join(read(tmp_path / "a.rtf").text.split()) == "10 000 a-b C:\\~x 5 kg New Last"
 
 
+def test_letters_of_rtf_are_those_of_the_character_set_of_their_font(tmp_path: Path) -> None:
+    fonts = r"{\fonttbl{\f0\fcharset0 A;}{\f1\fnil\fcharset204 B;}{\f2\fcharset128 C;}{\f3\fcharset238 D;}}"
+    text = r"\'e9 \f1\'cc\'e8\'f0\f0 \'e9 {\f2\'83\'5d\'83\'8b} \'e9 {\f3\'b3\'f3d\'9f} "
+    text += r"{\f1\u1052\'cc\u1080\'e8 {\plain\'e9} \\\'ec}"
+    (tmp_path / "a.rtf").write_text(rf"{{\rtf1\ansi\ansicpg1252\deff0{fonts}\pard {text}\par}}")
+    assert read(tmp_path / "a.rtf").text == "é Мир é ゾル é łódź Ми é \\м"
+
+
 def test_emphasis_in_tables_of_word_leaves_no_signs(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", [("Boat", "Berth"), ("Bero", "19")])
     rewrite(file, "<w:r>(?=<w:t[^>]*>(Boat|19))", "<w:r><w:rPr><w:b/><w:i/></w:rPr>")

@@ -5,6 +5,7 @@ It drops text boxes, comments, hidden text, the numbers of items and choices in 
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from memory3.formats.readers.markup import raised
@@ -29,6 +30,16 @@ _FORM_FIELD = re.compile(
 )
 _SETTING, _ENTRY = re.compile(rb"\\(fftype|ffres|ffdefres)(\d+)"), re.compile(rb"\{\\\*\\ffl ?([^{}]*)\}")
 _CHECK_BOX, _DROP_DOWN, _UNCHANGED = b"1", b"2", b"25"
+_FONT = re.compile(rb"\{\\f(\d+)(?:\\[a-z]+-?\d*\s?|\s)*?\\fcharset(\d+)")
+_DEFAULT_FONT = re.compile(rb"\\deff(\d+)")
+_FONT_TOKEN = re.compile(
+    rb"[{}]|\\plain(?![a-z])|\\f(?P<font>\d+)|\\uc(?P<older>\d+)"
+    rb"|(?P<unicode>\\u-?\d+ ?)?(?P<bytes>(?:\\'[0-9a-fA-F]{2})+)|\\[^a-z']"
+)
+_ENCODINGS = {77: "mac_roman", 128: "cp932", 129: "cp949", 130: "johab", 134: "gbk", 136: "cp950", 161: "cp1253"}
+_ENCODINGS |= {162: "cp1254", 163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257", 204: "cp1251"}
+_ENCODINGS |= {222: "cp874", 238: "cp1250"}
+"""Of fonts, by their character set."""
 _CHARACTER = re.compile(rb"\\(?:[\\~_]|(?:emspace|enspace|qmspace|page|column|sect)(?![a-z]) ?)")
 _CHARACTERS = {
     b"\\\\": b"\\\\",
@@ -50,6 +61,7 @@ def rewritten(data: bytes) -> bytes:
     data = data.rstrip().removesuffix(b"}") + b"".join(rb"{\pard\plain\par " + text + b"}" for text in apart) + b"}"
     data = _FORM_FIELD.sub(lambda found: found[0] + b" " + _choice(found["settings"]), data)
     data = _NUMBER.sub(_number, data)
+    data = _decoded(data)
     data = _CHARACTER.sub(lambda found: _CHARACTERS.get(found[0].rstrip(b" "), _SPACE), data)
     data = _GROUP_END.sub(b"}{}", data)
     data = _RAISED.sub(lambda found: found[1] + encoded(raised(found[2].decode())), data)
@@ -70,17 +82,17 @@ def encoded(text: str) -> bytes:
 
 def _without_binary(data: bytes) -> bytes:
     """Without bytes that are no text of a file, of which any may be a brace."""
-    kept, at = b"", 0
+    kept, at = bytearray(), 0
     for found in _BINARY.finditer(data):
         if found.start() >= at:
             kept += data[at : found.start()]
             at = found.end() + int(found[1])
-    return kept + data[at:]
+    return bytes(kept + data[at:])
 
 
 def _split(data: bytes) -> tuple[bytes, list[bytes], int]:
     """The text without groups that stand apart from it; those with text, labelled; and how many are pictures."""
-    kept, apart, pictures = b"", list[bytes](), 0
+    kept, apart, pictures = bytearray(), list[bytes](), 0
     at = depth = 0
     begun: tuple[int, re.Match[bytes]] | None = None
     for edge in _EDGE.finditer(data):
@@ -98,7 +110,35 @@ def _split(data: bytes) -> tuple[bytes, list[bytes], int]:
                     apart += [_BEFORE_TEXT.sub(lambda found: found[0] + b"{" + label + b"}", text, count=1), *inner]
                     pictures += more
             depth -= 1
-    return (kept + data[at:], apart, pictures) if depth == 0 else (data, [], 0)
+    return (bytes(kept + data[at:]), apart, pictures) if depth == 0 else (data, [], 0)
+
+
+def _decoded(data: bytes) -> bytes:
+    """A file in which bytes of fonts of another encoding than the file's own are Unicode."""
+    encodings = {font: _ENCODINGS.get(int(charset), "") for font, charset in _FONT.findall(data)}
+    if not any(encodings.values()):
+        return data
+    default = encodings.get(first[1], "") if (first := _DEFAULT_FONT.search(data)) else ""
+    states = [(default, 1)]  # of each open group: the encoding, and the bytes that follow a \\u for older programs
+    kept, at = bytearray(), 0
+    for found in _FONT_TOKEN.finditer(data):
+        encoding, older = states[-1]
+        if found[0] == b"{":
+            states.append(states[-1])
+        elif found[0] == b"}":
+            states = states[:-1] or [(default, 1)]
+        elif found[0] == b"\\plain":
+            states[-1] = default, older
+        elif found["font"]:
+            states[-1] = encodings.get(found["font"], ""), older
+        elif found["older"]:
+            states[-1] = encoding, int(found["older"])
+        elif encoding and (start := found.start("bytes") + (4 * older if found["unicode"] else 0)) < found.end("bytes"):
+            with contextlib.suppress(UnicodeError):
+                text = bytes.fromhex(data[start : found.end("bytes")].replace(b"\\'", b"").decode()).decode(encoding)
+                kept += data[at:start] + rb"{" + encoded(text) + rb"}"
+                at = found.end("bytes")
+    return bytes(kept + data[at:])
 
 
 def _number(found: re.Match[bytes]) -> bytes:
