@@ -811,6 +811,13 @@ def test_letters_of_rtf_are_those_of_the_character_set_of_their_font(tmp_path: P
     assert read(tmp_path / "a.rtf").text == "é Мир é ゾル é łódź Ми é \\м"
 
 
+@pytest.mark.parametrize("font", ["", r"{\fonttbl{\f0\fcharset204 A;}}"])
+def test_a_title_of_rtf_is_its_text(font: str, tmp_path: Path) -> None:
+    info = r"{\info{\title \'cc\'e8\'f0 a_b \u8364? {x}}}"
+    (tmp_path / "a.rtf").write_text(rf"{{\rtf1\ansi\ansicpg1251\deff0{font}{info}\pard Text\par}}")
+    assert read(tmp_path / "a.rtf").title == "Мир a_b € x"
+
+
 def test_emphasis_in_tables_of_word_leaves_no_signs(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", [("Boat", "Berth"), ("Bero", "19")])
     rewrite(file, "<w:r>(?=<w:t[^>]*>(Boat|19))", "<w:r><w:rPr><w:b/><w:i/></w:rPr>")

@@ -155,8 +155,9 @@ def _converted(source: Path, suffix: str, mime: str | None, form: str) -> tuple[
         found = kreuzberg.extract_bytes_sync(data, mime, settings)
     else:
         found = kreuzberg.extract_file_sync(str(source), None, settings)
-    title = str(dict(found.metadata).get("title") or "").translate(rewriting.SHOWN)
-    return useful_title(title), str(found.content)
+    title = str(dict(found.metadata).get("title") or "")
+    title = rtf.title_text(title, source.read_bytes()) if suffix == ".rtf" else title
+    return useful_title(title.translate(rewriting.SHOWN)), str(found.content)
 
 
 def _plain(markdown: str) -> str:

@@ -40,6 +40,11 @@ _ENCODINGS = {77: "mac_roman", 128: "cp932", 129: "cp949", 130: "johab", 134: "g
 _ENCODINGS |= {162: "cp1254", 163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257", 204: "cp1251"}
 _ENCODINGS |= {222: "cp874", 238: "cp1250"}
 """Of fonts, by their character set."""
+_CODE_PAGE = re.compile(rb"\\ansicpg(\d+)")
+_IN_TITLE = re.compile(
+    r"(?P<bytes>(?:\\'[0-9a-fA-F]{2})+)|\\u(?P<unicode>-?\d+) ?(?:\\'[0-9a-fA-F]{2}|\?)?"
+    r"|\\[a-z]+-?\d* ?|\\(?P<sign>[^a-z])|[{}]"
+)
 _CHARACTER = re.compile(rb"\\(?:[\\~_]|(?:emspace|enspace|qmspace|page|column|sect)(?![a-z]) ?)")
 _CHARACTERS = {
     b"\\\\": b"\\\\",
@@ -73,6 +78,21 @@ def notes(data: bytes) -> list[str]:
     data, _, pictures = _split(_without_binary(data))
     kinds = {"picture": pictures, "embedded file": len(_EMBEDDED.findall(data))}
     return [f"{counted(count, kind)} in it not read" for kind, count in kinds.items() if count]
+
+
+def title_text(title: str, data: bytes) -> str:
+    """A title as text, of which the converter has the commands. data: of the file."""
+    page = _CODE_PAGE.search(data)
+
+    def character(found: re.Match[str]) -> str:
+        if found["bytes"]:
+            return bytes.fromhex(found["bytes"].replace("\\'", "")).decode(encoding, "replace")
+        return chr(int(found["unicode"]) % 0x10000) if found["unicode"] else found["sign"] or ""
+
+    encoding = f"cp{page[1].decode()}" if page else "cp1252"
+    with contextlib.suppress(LookupError):  # an unknown code page
+        return _IN_TITLE.sub(character, title)
+    return title
 
 
 def encoded(text: str) -> bytes:
