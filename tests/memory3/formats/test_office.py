@@ -818,6 +818,12 @@ def test_a_title_of_rtf_is_its_text(font: str, tmp_path: Path) -> None:
     assert read(tmp_path / "a.rtf").title == "Мир a_b € x"
 
 
+def test_fonts_of_rtf_with_many_properties_cost_no_time(tmp_path: Path) -> None:
+    properties = r"\a " * 200
+    (tmp_path / "a.rtf").write_text(rf"{{\rtf1\ansi{{\fonttbl{{\f1{properties}A;}}}}Text\par}}")
+    assert read(tmp_path / "a.rtf").text == "Text"
+
+
 def test_emphasis_in_tables_of_word_leaves_no_signs(tmp_path: Path) -> None:
     file = office_files.write_docx(tmp_path / "a.docx", [("Boat", "Berth"), ("Bero", "19")])
     rewrite(file, "<w:r>(?=<w:t[^>]*>(Boat|19))", "<w:r><w:rPr><w:b/><w:i/></w:rPr>")

@@ -30,7 +30,7 @@ _FORM_FIELD = re.compile(
 )
 _SETTING, _ENTRY = re.compile(rb"\\(fftype|ffres|ffdefres)(\d+)"), re.compile(rb"\{\\\*\\ffl ?([^{}]*)\}")
 _CHECK_BOX, _DROP_DOWN, _UNCHANGED = b"1", b"2", b"25"
-_FONT = re.compile(rb"\{\\f(\d+)(?:\\[a-z]+-?\d*\s?|\s)*?\\fcharset(\d+)")
+_FONT = re.compile(rb"\{\\f(\d+)(?:\\[a-z]+-?\d*|\s)*?\\fcharset(\d+)")
 _DEFAULT_FONT = re.compile(rb"\\deff(\d+)")
 _FONT_TOKEN = re.compile(
     rb"[{}]|\\plain(?![a-z])|\\f(?P<font>\d+)|\\uc(?P<older>\d+)"
