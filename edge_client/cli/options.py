@@ -281,13 +281,19 @@ def verdict_of(result: Result) -> Text:
         " (--only-documents refuses such answers)",
         Verdict.not_in_what_was_read: f"the model found no answer in what it read ({named}):"
         " ask in the document's own words, or add a document",
-        Verdict.nothing_found: "no memories could be had"
-        if result.without_memory
-        else "nothing near the question was found: add a document, or choose another --kb",
+        Verdict.nothing_found: _nothing_found(result),
         None: f"retrieved, without a sign that the answer is from it: {named}" if named else "",
     }
     styles = {Verdict.grounded: "green", None: "dim"}
     return Text(printable(texts[result.verdict]), style=styles.get(result.verdict, "yellow"))
+
+
+def _nothing_found(result: Result) -> str:
+    if not result.recalls:
+        return "nothing was read: memory is off"
+    if result.without_memory:
+        return "no memories could be had"
+    return "nothing near the question was found: add a document, or choose another --kb"
 
 
 def statistics_table(result: Result) -> RenderableType:

@@ -207,7 +207,7 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--bundle", "none"], "no bundle at none"),
+        (["--bundle", "none"], "/none: name its folder with --bundle"),
         (["--model", "nowhere"], "nowhere"),
         (["--store", "ftp://x"], "ftp://x"),
         ([], "no embedder"),
