@@ -115,8 +115,8 @@ class Manifest:
         """The manifest of the bundle in a folder; raises MissingFile, CorruptFile."""
         if not (folder / MANIFEST).is_file():
             raise MissingFile(
-                f"no bundle at {folder.resolve()}: name its folder with --bundle, make one with `make bundle` in a clone"
-                " or `memory-model export`, or on a device fetch the service's with `edge-client pull`"
+                f"no bundle at {folder.resolve()}: name its folder with --bundle, make one with `make bundle` in a"
+                " clone or `memory-model export`, or on a device fetch the service's with `edge-client pull`"
             )
         return cls.from_json((folder / MANIFEST).read_bytes())
 
