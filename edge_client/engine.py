@@ -112,8 +112,14 @@ class Engine:
 
     def with_knowledge_base(self, name: str) -> Engine:
         """The same weights, embedder and cached memories with another knowledge base of the service, or several."""
-        settings = self.settings.model_copy(update={"knowledge_base": name})
-        recaller = self.recaller
+        return self._with({"knowledge_base": name})
+
+    def without_service(self) -> Engine:
+        """The same weights, embedder and memories of this device, and no service that is asked anything."""
+        return self._with({"offline": True})
+
+    def _with(self, changed: dict[str, object]) -> Engine:
+        settings, recaller = self.settings.model_copy(update=changed), self.recaller
         first = self._first or self
         return self._reading(self.bundle, self.decoder, recaller.queries, recaller.cache, self.local, settings, first)
 

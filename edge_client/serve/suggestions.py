@@ -5,6 +5,7 @@ document -> its first reference -> questions about its "label: value" lines -> a
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -33,6 +34,8 @@ VALUES = 2
 DOCUMENTS = 6
 TOKENS = 48
 """Of an answer."""
+Documents = tuple[tuple[str, str, int], ...]
+"""Key, title and number of references of each."""
 _LABEL = re.compile(r"([^\W\d_][^:;|.?!]{0,38}): (\S[^|]{0,78})")
 _BULLETS = " \t-*•"
 _FEWEST, _SHARE = 3, 0.8
@@ -100,39 +103,54 @@ def suggestion_routes(answering: Answering) -> APIRouter:
         """Questions about documents of the first knowledge base, or of this device, that the model answers."""
         async with one_at_a_time:
             model = answering.reading(knowledge_base)
-            listed = await anyio.to_thread.run_sync(_documents, model)
+            listed = await anyio.to_thread.run_sync(_documents_of_service, model)
+            of_device = not listed
+            if of_device:
+                listed = await anyio.to_thread.run_sync(_documents_of_device, model)
             if listed in made:
                 return {"data": made[listed]}
-            found: list[str] = []
-            suggested = set[str]()
-            of_each = [await anyio.to_thread.run_sync(_suggestions, model, key, title) for key, title, _ in listed]
-            for suggestion in islice(in_turn(of_each, suggested), TRIES):
-                if answering.queue.running or answering.queue.waiting:
-                    return {"data": found}  # whoever asks goes first; the next call makes the rest
-                async with answering.queue.turn:
-                    kept = await anyio.to_thread.run_sync(_is_answered, model, suggestion)
-                if kept:
-                    found.append(suggestion.question)
-                    suggested.add(suggestion.key)
-                if len(found) == MOST:
-                    break
-            made.clear()
-            made[listed] = found
+            with contextlib.ExitStack() as asked:
+                if of_device:  # the service is told nothing of what is in them
+                    model = asked.enter_context(EdgeModel(model.engine.without_service()))
+                found, all_tried = await answered(model, listed)
+            if all_tried:
+                made.clear()
+                made[listed] = found
             return {"data": found}
+
+    async def answered(model: EdgeModel, listed: Documents) -> tuple[list[str], bool]:
+        """Questions that were answered; and whether all were tried, because whoever asks goes first."""
+        found: list[str] = []
+        suggested = set[str]()
+        of_each = [await anyio.to_thread.run_sync(_suggestions, model, key, title) for key, title, _ in listed]
+        for suggestion in islice(in_turn(of_each, suggested), TRIES):
+            if answering.queue.running or answering.queue.waiting:
+                return found, False
+            async with answering.queue.turn:
+                kept = await anyio.to_thread.run_sync(_is_answered, model, suggestion)
+            if kept:
+                found.append(suggestion.question)
+                suggested.add(suggestion.key)
+            if len(found) == MOST:
+                break
+        return found, True
 
     return router
 
 
-def _documents(model: EdgeModel) -> tuple[tuple[str, str, int], ...]:
-    """Key, title and number of references of some documents: of the service's first, or of this device."""
+def _documents_of_service(model: EdgeModel) -> Documents:
+    """Some documents of the first knowledge base; none where the service does not answer."""
     client = model.engine.recaller.client
-    if client is not None and model.engine.recaller.closed() is None:
-        try:
-            found, _ = client.documents(names_of(client.knowledge_base)[0], "", DOCUMENTS)
-        except RetrievalError:
-            found = []
-        if found:
-            return tuple((one.key, one.title, one.references) for one in found)
+    if client is None or model.engine.recaller.closed() is not None:
+        return ()
+    try:
+        found, _ = client.documents(names_of(client.knowledge_base)[0], "", DOCUMENTS)
+    except RetrievalError:
+        return ()
+    return tuple((one.key, one.title, one.references) for one in found)
+
+
+def _documents_of_device(model: EdgeModel) -> Documents:
     local = (one for documents in model.local.documents().values() for one in documents)
     return tuple((one.key, one.title, one.references) for one in islice(local, DOCUMENTS))
 

@@ -14,6 +14,7 @@ from edge_client.serve.suggestions import Suggestion, in_turn, suggestion_routes
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Recalled, Result, Statistics
 from memory3.files.bundle import Bundle
+from tests.edge_client.fake_service import FakeService
 
 CABIN = (
     "Cabin\nWireless password: reindeer-42\nIP address: 10.0.0.7\nIt lies in the wood."
@@ -112,3 +113,17 @@ def test_a_model_that_answers_nothing_has_no_suggestions(tiny: Bundle) -> None:
         (first, _) = suggestions._suggestions(model, "a", "Pump")
         assert first.question == "What is the colour of Pump?"
         assert not suggestions._is_answered(model, first)
+
+
+def test_questions_about_documents_of_the_device_are_not_asked_of_the_service(
+    tiny: Bundle, service: FakeService
+) -> None:
+    with EdgeModel.open(tiny.folder, service.address) as model:  # which lists no documents
+        model.remember("Colour: red", key="a", title="Pump")
+        app = FastAPI()
+        app.include_router(suggestion_routes(Answering(model, EdgeSettings(), Queue(1, 0))))
+        with TestClient(app) as client:
+            assert client.get("/v1/suggestions").status_code == 200
+        assert service.requests == []
+        assert model.ask("Which colour?", max_tokens=1).recalls, "the model itself goes on with its service"
+        assert service.requests != []
