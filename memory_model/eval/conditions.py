@@ -22,7 +22,7 @@ from typing import Any
 
 from memory3.errors import InvalidInput
 from memory3.text.references import split
-from memory3.text.refusal import is_refusal
+from memory3.text.refusal import SENTENCE, is_refusal
 from memory_model.data.rows import QuestionRow
 from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean, Paired, contained, exact_match, token_f1
@@ -62,6 +62,7 @@ class Scores:
     refused_wrongly: list[float] = field(default_factory=list)
     recall_at_5: list[float] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
+    sentence: str = SENTENCE  # with which the model refuses
 
     @classmethod
     def of(cls, rows: Sequence[QuestionRow], answers: Sequence[str]) -> Scores:
@@ -78,13 +79,13 @@ class Scores:
         self.f1.append(max(token_f1(answer, right) for right in row.right_answers))
         if row.answerable:
             self.contained.append(max(contained(answer, right) for right in row.right_answers))
-        self.refused.append(float(is_refusal(answer)))
+        self.refused.append(float(is_refusal(answer, self.sentence)))
         (self.refused_wrongly if row.answerable else self.refused_rightly).append(self.refused[-1])
 
     def means(self) -> dict[str, Mean]:
         """Of the scores that apply; refused_rightly and refused_wrongly where there are rows of both kinds."""
         parts = {"refused_rightly", "refused_wrongly"}
-        left_out = {"answers"} | (set() if self.refused_rightly and self.refused_wrongly else parts)
+        left_out = {"answers", "sentence"} | (set() if self.refused_rightly and self.refused_wrongly else parts)
         return {name: Mean.of(values) for name, values in vars(self).items() if values and name not in left_out}
 
     def summary(self) -> dict[str, float]:
@@ -191,7 +192,7 @@ class Evaluation:
         """Scores by condition; progress: called with the number of answers since its last call."""
         result = {}
         for condition in self.conditions:
-            result[condition] = scores = Scores()
+            result[condition] = scores = Scores(sentence=self.subject.refusal.sentence)
             for rows, prompts, memories in self.batches(condition):
                 self._score(rows, prompts, memories, scores)
                 progress(len(rows))

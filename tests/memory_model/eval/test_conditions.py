@@ -109,6 +109,14 @@ def test_any_of_several_right_answers_counts() -> None:
     assert scores.summary()["refused_wrongly"] == 0.0
 
 
+def test_a_refusal_in_the_models_own_sentence_counts() -> None:
+    row = QuestionRow("Land", "Area of Land?", "4 km")
+    for sentence, refused in (("Das weiß ich nicht.", 1.0), ("I don't know.", 0.0)):
+        scores = Scores(sentence=sentence)
+        scores.add(row, "Das weiß ich nicht.")
+        assert scores.summary()["refused"] == refused
+
+
 def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
     rows = [QuestionRow("k", f"q{n}", "Paris") for n in range(4)]
     said = {"memory": ["Paris", "Rome", "Rome", "Paris"], "rag_five": ["Paris"] * 3 + ["Rome"]}
