@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from experiments.answers.citations import citations
+from experiments.answers.conversations import conversations
 from experiments.answers.device_quality import device_quality
 from experiments.answers.languages import languages
 from experiments.answers.probe_lean import probe_lean
@@ -51,6 +52,7 @@ for study in (
     refusal_curve,
     cost,
     citations,
+    conversations,
     probe_lean,
     follow_ups,
     usage,
