@@ -18,6 +18,7 @@ from experiments.corpus.vocabulary import vocabulary
 from experiments.cost import cost
 from experiments.follow_ups import follow_ups
 from experiments.long_conversation import long_conversation
+from experiments.own_state import own_state
 from experiments.paper.tables import paper_tables
 from experiments.professional import professional
 from experiments.questions.countries import draw_questions, invent_countries
@@ -55,6 +56,7 @@ for study in (
     conversations,
     probe_lean,
     follow_ups,
+    own_state,
     usage,
     verdicts,
 ):

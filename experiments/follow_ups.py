@@ -15,6 +15,7 @@ from rich.table import Table
 
 from edge_client.recall.embedding import QueryEmbedder
 from edge_client.retrieval import Query, words_of
+from experiments.questions.paragraphs import RowData, write_sets
 from memory3.text.references import split
 from memory3.text.tokenizer import Tokenizer
 from memory_model.eval.retrieval import ReferenceIndex
@@ -54,12 +55,20 @@ def follow_ups(
         Path | None, typer.Option(help="Tab-separated: index of a conversation, its last question in full.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the price lists.")] = 0,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Only write the price lists' conversations to this JSON file, for `conversations`."),
+    ] = None,
 ) -> None:
     """Recall@5 of follow-ups about 24 price lists, and of conversations with their passages as knowledge base."""
+    documents, asked = price_lists(random.Random(seed))
+    if write is not None:
+        write_sets(write.parent, {write.stem: conversation_rows(documents, asked)})
+        return
     folder = ModelFolder.open()
     tokenizer = folder.tokenizer
     embedder = QueryEmbedder(open_embedder(None, folder.embedder))
-    sets = {"price lists": price_lists(random.Random(seed))}
+    sets = {"price lists": (documents, asked)}
     if conversations is not None and in_full is not None:
         sets["conversations"] = mtrag(json.loads(conversations.read_text("utf-8")), in_full.read_text("utf-8"))
     table = Table("set", "questions", "asked", "recall@5", "share of the right documents")
@@ -89,6 +98,26 @@ def price_lists(rng: random.Random) -> tuple[dict[str, str], list[FollowUp]]:
         for before in ((named,), (named, f"And the {second}?"), (elsewhere, named)):
             asked.append(FollowUp(follow, before, full, frozenset([name])))
     return documents, asked
+
+
+def conversation_rows(documents: Mapping[str, str], asked: Sequence[FollowUp]) -> list[RowData]:
+    """Rows of `conversations`: the right answer is the price that the right list has for the item."""
+    rows = []
+    for one in asked:
+        (name,) = one.right
+        item = one.question.removeprefix("What about the ").removesuffix("?")
+        price = next(line.split(": ")[1] for line in documents[name].splitlines() if line.lower().startswith(item))
+        rows.append(
+            {
+                "before": one.before,
+                "question": one.question,
+                "in_full": one.full,
+                "knowledge": f"{name}\n{documents[name]}",
+                "right_answer": price,
+                "answers": [price.removesuffix(" euros")],
+            }
+        )
+    return rows
 
 
 def mtrag(conversations: Sequence[Mapping[str, Any]], in_full: str) -> tuple[dict[str, str], list[FollowUp]]:

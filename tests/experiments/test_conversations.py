@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.answers.conversations import Answered, Reply, conversations, open_conversations, show
+from experiments.follow_ups import ITEMS_OF_A_LIST, NAMES, follow_ups
 from memory3.errors import InvalidInput
 from memory_model.terminal import console
 from tests.edge_client.tiny_bundle import tiny_bundle
@@ -40,3 +41,17 @@ def test_each_text_is_remembered_and_both_ways_of_asking_read_it(tmp_path: Path)
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert [row["before"] for row in rows] == [["Who is it?"], ["Who?", "Where?"]]
     assert all(row[way]["right_read"] for row in rows for way in ("follow_up", "full"))
+
+
+def test_the_price_of_a_list_is_the_right_answer_of_its_conversations(tmp_path: Path) -> None:
+    follow_ups(write=tmp_path / "lists.json")
+    rows = open_conversations(tmp_path / "lists.json")
+    assert {row.knowledge.partition("\n")[0] for row, _ in rows} == set(NAMES)
+    for row, turns in rows:
+        name, *lines = row.knowledge.splitlines()
+        prices = dict(line.split(": ") for line in lines)
+        assert len(prices) == ITEMS_OF_A_LIST
+        item = row.question.removeprefix("What about the ").removesuffix("?").capitalize()
+        assert row.right_answer == prices[item]
+        assert name in turns.in_full
+        assert name in turns.before[0] + turns.before[-1]
