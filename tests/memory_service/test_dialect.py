@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,14 +16,16 @@ from hypothesis import strategies as st
 from memory3.errors import InvalidInput
 from memory_service.stores.address import parse_address
 from memory_service.stores.clickhouse.dialect import Dialect
+from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, RECORDS
 from memory_service.stores.clickhouse.myscale import BRUTE_FORCE, VectorIndex, failed_sql, failures
-from memory_service.stores.clickhouse.search import _Searching
+from memory_service.stores.clickhouse.search import _Candidate, _Searching
 from memory_service.stores.filters import Exists
 from memory_service.stores.store import KnowledgeBase, Query, WriterIdentity
 from testing.encoders import DIMENSION, vector_of
 from testing.myscale_dialect import translated
 from testing.programs import ran
+from tests.memory_service.stored import document, opened, require_whole
 
 
 def statements(dialect: Dialect) -> list[str]:
@@ -210,3 +213,24 @@ def test_an_index_whose_building_failed_is_named() -> None:
 def test_options_that_do_not_go_with_an_engine_are_refused(engine: str, options: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
         Dialect(engine, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "kind", ["chdb", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("clickhouse", "myscale"))]
+)
+def test_a_statement_names_as_many_rows_and_keys_as_there_may_be(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as place:
+        base, store = place.new_base(), place.store
+        store.write(base, [document("a", "one")])
+        keys = [f"{n:05}\\'".ljust(1024, "x") for n in range(1000)]
+        engine: Engine = store._engine  # type: ignore[attr-defined]
+        engine.command(
+            engine.dialect.deletion("payloads", base.number, [(2**64 - n, 2**64 - n) for n in range(1, 7001)])
+        )
+        engine.command(engine.dialect.forgetting("uses", base.number, keys[:400]))
+        assert set(store.versions(base, [*keys[:300], "a"])) == {"a"}
+        near = [_Candidate(0.5, n, 1, key, "", 0, 0, "", b"") for n, key in enumerate([*keys, "a"])]
+        query = Query(vector_of("one")[None], 1001)
+        with engine.reader() as client:
+            assert set(_Searching(engine, client, base, query)._newest({0: near})) == {"a"}
+        require_whole(store, base)
