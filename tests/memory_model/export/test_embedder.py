@@ -12,8 +12,8 @@ from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory3.runtime.embedder import CPU_ALONE, Embedder
 from memory_model.export.embedder import encoder_graph, export_embedder
 from memory_model.models.encoder import read_encoder
+from tests.memory_model.damage import cut, edit, remove
 from tests.memory_model.encoder_folders import TEXTS, bert, expected, save, say_pooling, unigram_tokenizer, xlm_r
-from tests.memory_model.models.test_folders import cut, edit, remove
 
 TOLERANCE = 1e-5  # float32 sums in another order
 LAYOUTS = ("safetensors", "sharded", "bin", "sharded-bin")

@@ -2,40 +2,30 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import transformers as tf
 from safetensors.torch import load_file, save_file
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from edge_client.decoder.batching import BatchingDecoder
-from edge_client.decoder.providers import open_decoder
-from edge_client.decoder.sequence import Sequence as Text
-from experiments.training.random_base import hugging_face_config
 from memory3.codec.codec import ExactCodec
-from memory3.config import ModelConfig, parse_budget
+from memory3.config import parse_budget
 from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
-from memory3.text.chat import prefix_ids
 from memory3.text.tokenizer import SpecialTokens
 from memory3.text.words import DEFAULT_RANKING, Ranking
 from memory_model.export.bundle import export_bundle
-from memory_model.export.decoder import decoder_graphs
-from memory_model.models.architectures import config_of
 from memory_model.models.folder import ModelFolder
 from memory_model.models.gguf import GgufFile
-from memory_model.models.load import LoadedModel, load_base, load_model
+from memory_model.models.load import load_base, load_model
 from memory_model.nn.adapter import attach, collect
-from memory_model.nn.writing import stack_memories
-from testing.shapes import SHAPES, SMOLLM2_135M
+from testing.shapes import SMOLLM2_135M
 from tests.edge_client.tiny_bundle import tiny_bert
-from tests.memory_model.models.published import ARCHITECTURES, TEXT, add_tokenizer, published
+from tests.memory_model.damage import cut, edit, remove
+from tests.memory_model.models.published import add_tokenizer, published
 
 
 @pytest.fixture(scope="module")
@@ -108,26 +98,6 @@ def test_large_bfloat16_weights_stay_bfloat16(copy: Path, tmp_path: Path, monkey
     assert {t.dtype for t in narrow.model.state_dict().values()} == {torch.bfloat16}
     memories = [loaded.writer.write(["Paris is a city."])[0] for loaded in (narrow, wide)]
     assert abs(memories[0].keys - memories[1].keys).max() / abs(memories[1].keys).max() < 0.05
-
-
-def remove(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-def cut(name: str, keep: float) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: int(len(content) * keep)])
-
-    return change
-
-
-def edit(name: str, **changes: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        data = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**data, **changes}))
-
-    return change
 
 
 def lose_a_shard(folder: Path) -> None:
@@ -280,173 +250,3 @@ def test_a_gguf_file_with_an_unknown_pre_tokenizer_is_refused(tmp_path: Path) ->
     other.write_bytes(whole[:place] + b"qwen99" + whole[place + 6 :])
     with pytest.raises(InvalidInput, match="qwen99"):
         new(other, tmp_path / "model")
-
-
-# Every architecture equals transformers: logits, exported graph, written memories read back; int4 within a bound.
-
-TOLERANCE = 1e-4
-INT4_DIVERGENCE = 0.15
-"""Nats between the float32 and the int4 graph's predictions. Random weights are the hardest case for rounding."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The same checkpoint in transformers and here, with every token of every head in memory."""
-
-    theirs: Any
-    loaded: LoadedModel
-
-
-@pytest.fixture(scope="module", params=list(ARCHITECTURES))
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = tmp_path_factory.mktemp("base")
-    theirs = published(folder, request.param)
-    out = folder.parent / f"{folder.name}-model"
-    made = ModelFolder.create(folder, out, memory=lambda config: parse_budget("all", config, 32))
-    return Pair(theirs, load_model(made))
-
-
-def their_logits(model: Any, ids: Sequence[int], positions: Sequence[int]) -> np.ndarray:
-    with torch.inference_mode():
-        found = model(input_ids=torch.tensor([ids]), position_ids=torch.tensor([positions]))
-    return np.asarray(found.logits[0].float().numpy())
-
-
-def close(ours: np.ndarray, theirs: np.ndarray) -> None:
-    np.testing.assert_allclose(ours, theirs, atol=TOLERANCE, rtol=0)
-
-
-def exported(loaded: LoadedModel, folder: Path, precision: str, variant: str, prefix: Sequence[int]) -> Text:
-    weights = {name: tensor.numpy() for name, tensor in loaded.model.state_dict().items()}
-    graphs = decoder_graphs(weights, loaded.config, precision, operators=[variant])
-    graphs[variant].save(folder / "decoder.onnx")
-    graph = open_decoder(folder / "decoder.onnx", threads=1, provider="cpu")
-    return BatchingDecoder(graph, prefix, context=256, parallel=1).sequence()
-
-
-def memory_case(loaded: LoadedModel) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Prefix, reference and text ids; and the positions of all three when the text reads the reference as memory."""
-    prefix = prefix_ids(loaded.tokenizer, loaded.config.memory)
-    reference, text = loaded.tokenizer.encode(TEXT)[:24], loaded.tokenizer.encode("Is it Paris?")
-    P, first = len(prefix), len(prefix) + loaded.config.memory.reference_tokens
-    positions = [*range(P + len(reference)), *range(first, first + len(text))]
-    return prefix, reference, text, positions
-
-
-def test_the_torch_decoder_has_transformers_logits(pair: Pair) -> None:
-    ids = pair.loaded.tokenizer.encode(TEXT)
-    positions = [*range(20), *range(90, 70 + len(ids))]
-    with torch.inference_mode():
-        hidden = pair.loaded.model.hidden(torch.tensor([ids]), torch.tensor([positions]))
-        ours = pair.loaded.model.head(hidden)[0].numpy()
-    close(ours, their_logits(pair.theirs, ids, positions))
-
-
-def test_a_memory_of_all_tokens_is_read_as_transformers_reads_the_text(pair: Pair) -> None:
-    loaded = pair.loaded
-    prefix, reference, text, positions = memory_case(loaded)
-    written = loaded.writer.write([loaded.tokenizer.decode(reference)])
-    read = stack_memories([written], loaded.config)
-    chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
-    own = positions[: len(prefix)] + positions[-len(text) :]
-    with torch.inference_mode():
-        hidden = loaded.model.hidden(torch.tensor([prefix + text]), torch.tensor([own]), memory=read, chunk_BT=chunk)
-        ours = loaded.model.head(hidden)[0, len(prefix) :].numpy()
-    close(ours, their_logits(pair.theirs, prefix + reference + text, positions)[-len(text) :])
-
-
-@pytest.mark.parametrize("variant", ["standard", "fused"])
-def test_the_exported_graph_reads_memories_as_transformers_text(pair: Pair, tmp_path: Path, variant: str) -> None:
-    prefix, reference, text, positions = memory_case(pair.loaded)
-    sequence = exported(pair.loaded, tmp_path, "float32", variant, prefix)
-    sequence.begin(text, memory=True)
-    sequence.inject(pair.loaded.writer.write([pair.loaded.tokenizer.decode(reference)]))
-    ours = sequence.read(text, all_logits=True)
-    close(ours, their_logits(pair.theirs, prefix + reference + text, positions)[-len(text) :])
-
-
-def test_int4_stays_within_its_bound(pair: Pair, tmp_path: Path) -> None:
-    ids = pair.loaded.tokenizer.encode(TEXT)[:60]
-    first = 1 + pair.loaded.config.memory.reference_tokens
-    ours = exported(pair.loaded, tmp_path, "int4", "fused", ids[:1]).read(ids[1:], all_logits=True)
-    theirs = their_logits(pair.theirs, ids, [0, *range(first, first + len(ids) - 1)])[1:]
-    right, found = (torch.tensor(x).log_softmax(-1) for x in (theirs, ours))
-    divergence = torch.nn.functional.kl_div(found, right, reduction="batchmean", log_target=True)
-    assert float(divergence) < INT4_DIVERGENCE
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_the_config_json_of_random_weights_says_their_shape(shape: ModelConfig) -> None:
-    read = config_of(hugging_face_config(shape), shape.name)
-    assert read.with_memory(shape.memory) == replace(shape, positions=shape.positions or 2048)
-
-
-def test_a_shape_survives_its_form_in_a_bundle(pair: Pair) -> None:
-    assert ModelConfig.from_dict(pair.loaded.config.to_dict()) == pair.loaded.config
-
-
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 100,
-    "intermediate_size": 96,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"model_type": "gemma3"}, "gemma3"),
-        ({"hidden_act": "gelu"}, "gelu"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
-        ({"rope_parameters": {"rope_theta": 10000.0}, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
-        ({"num_attention_heads": 3, "num_key_value_heads": 2}, "evenly"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidInput, match=named):
-        config_of({**LLAMA, **changes}, "x")
-
-
-BLENDED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-
-
-@pytest.mark.parametrize(
-    "rotary",
-    [
-        {},
-        {"rope_theta": 500000.0},
-        {"rope_theta": 500000.0, "rope_parameters": {"rope_type": "default"}},
-        {"rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 500000.0}},
-        {"rope_parameters": {"rope_theta": 500000.0}, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-        {"rope_theta": 500000.0, "rope_scaling": BLENDED},
-        {"rope_parameters": BLENDED | {"original_max_position_embeddings": 32}},
-        {"rope_parameters": BLENDED, "original_max_position_embeddings": 64},
-    ],
-)
-@pytest.mark.parametrize("kind", [tf.LlamaConfig, tf.SmolLM3Config])
-def test_rotary_embedding_is_what_transformers_reads_wherever_it_is_written(
-    kind: type[tf.PretrainedConfig], rotary: dict[str, Any]
-) -> None:
-    data = {**LLAMA, "model_type": kind.model_type, "max_position_embeddings": 128, **deepcopy(rotary)}
-    theirs = LlamaRotaryEmbedding(kind.from_dict(deepcopy(data)))
-    np.testing.assert_allclose(config_of(data, "x").frequencies, theirs.inv_freq.numpy(), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("window", "longest"), [({"sliding_window": 2048}, 2048), ({"sliding_window": None}, 32768), ({}, 4096)]
-)
-def test_a_sliding_window_bounds_the_longest_text(window: dict[str, Any], longest: int) -> None:
-    data = {**LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, **window}
-    assert config_of(data, "x").positions == longest
