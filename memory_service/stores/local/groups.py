@@ -7,17 +7,37 @@ row        of a reference; several rows have one variant
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import IO, Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from memory_service.stores.local.index import Rows
 
 NEAR = 0.985
 """From this cosine on a vector joins a node. Texts that differ in a word or a number are closer, others are not."""
 MOST_NEAR = 2048
 """Variants of a node: each search that meets it compares them all. What comes then begins a node of its own."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A set of rows. bits: uint8 [n / 8]; count: how many there are; nodes: of an index, those with such rows."""
+
+    bits: np.ndarray
+    count: int
+    nodes: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, member: np.ndarray) -> Rows:
+        """member: bool [n], by row."""
+        return cls(np.packbits(member, bitorder="little"), int(np.count_nonzero(member)))
+
+    def has(self, rows: np.ndarray) -> np.ndarray:
+        """Which of these rows, int64 [n], are in the set, bool [n]."""
+        within = rows < 8 * len(self.bits)
+        found = np.zeros(len(rows), bool)
+        inside = rows[within]
+        found[within] = (self.bits[inside >> 3] >> (inside & 7).astype(np.uint8)) & 1
+        return found
 
 
 class Grown:

@@ -14,7 +14,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import google_crc32c
 import numpy as np
 
 from memory_service.errors import StoreUnavailable
-from memory_service.stores.local.groups import NEAR, VectorGroups
+from memory_service.stores.local.groups import NEAR, Rows, VectorGroups
 
 faiss: Any = _faiss  # its stubs know less than it can
 
@@ -33,28 +32,6 @@ _PIECE_ROWS = 8  # searches wait while so many are added
 _JOIN_EFFORT = 24  # of the search for a node that a vector may join
 _LET_READ_S = 0.0001  # those that wait begin before the next are added
 _FOOTER = struct.Struct("<QQI")
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A set of rows. bits: uint8 [n / 8]; count: how many there are; nodes: of an index, those with such rows."""
-
-    bits: np.ndarray
-    count: int
-    nodes: dict[int, np.ndarray] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, member: np.ndarray) -> Rows:
-        """member: bool [n], by row."""
-        return cls(np.packbits(member, bitorder="little"), int(np.count_nonzero(member)))
-
-    def has(self, rows: np.ndarray) -> np.ndarray:
-        """Which of these rows, int64 [n], are in the set, bool [n]."""
-        within = rows < 8 * len(self.bits)
-        found = np.zeros(len(rows), bool)
-        inside = rows[within]
-        found[within] = (self.bits[inside >> 3] >> (inside & 7).astype(np.uint8)) & 1
-        return found
 
 
 class VectorIndex:

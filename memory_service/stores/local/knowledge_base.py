@@ -25,7 +25,8 @@ from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores.filters import Filter
 from memory_service.stores.local.database import Database
 from memory_service.stores.local.disk import disk_errors, sync_folder
-from memory_service.stores.local.index import Rows, VectorIndex
+from memory_service.stores.local.groups import Rows
+from memory_service.stores.local.index import VectorIndex
 from memory_service.stores.local.rows import DocumentRow, Tables, Transaction, tables_of
 from memory_service.stores.store import (
     KnowledgeBase,
