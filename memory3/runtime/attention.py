@@ -93,26 +93,31 @@ def attention_shares(
             for head, (kept, start) in enumerate(zip(tensor.tokens, tensor.first_rows, strict=True)):
                 own = [m.keys[start : start + min(kept, m.tokens)] for m in memories]
                 keys = np.concatenate([*own, text_keys[tensor.keys][head, :seen]])
-                weights = source[:, first : first + group].reshape(-1, d) @ keys.T
-                if unseen.size:
-                    weights.reshape(count, group, -1)[:, :, -unseen.shape[1] :][
-                        np.broadcast_to(unseen[:, None], (count, group, unseen.shape[1]))
-                    ] = -np.inf
+                ends = np.cumsum([len(keys) for keys in own], dtype=int)
+                inside = _attention(source[:, first : first + group], keys, unseen, ends[-1] if own else 0)
                 first += group
-                weights -= weights.max(axis=1, keepdims=True)
-                np.exp(weights, out=weights)
-                totals = weights.sum(axis=1, keepdims=True)
-                ends = np.cumsum([len(keys) for keys in own])
-                inside = weights[:, : ends[-1] if own else 0]
-                inside /= totals
-                inside = inside.reshape(count, group, -1).sum(axis=1)
-                for number, (end, rows_of) in enumerate(zip(ends, own, strict=True)):
-                    part = inside[:, end - len(rows_of) : end]
+                for number, part in enumerate(np.split(inside, ends[:-1], axis=1) if own else ()):
                     shares[:, number] += part.sum(axis=1)
-                    if len(rows_of) == memories[number].tokens:
-                        tokens[:, number, : len(rows_of)] += part
+                    if part.shape[1] == memories[number].tokens:
+                        tokens[:, number, : part.shape[1]] += part
     heads = max(first, 1)
     return AttentionShares(shares / heads, tokens / heads)
+
+
+def _attention(queries: np.ndarray, keys: np.ndarray, unseen: np.ndarray, wanted: int) -> np.ndarray:
+    """Attention of queries [tokens, G, d] to the first `wanted` of keys [rows, d], summed over G: [tokens, wanted].
+
+    unseen: bool [tokens, last rows], which of the last rows come after a token.
+    """
+    count, group, d = queries.shape
+    weights = (queries.reshape(-1, d) @ keys.T).reshape(count, group, len(keys))
+    if unseen.size:
+        hidden = np.broadcast_to(unseen[:, None], (count, group, unseen.shape[1]))
+        weights[:, :, -unseen.shape[1] :][hidden] = -np.inf
+    weights -= weights.max(axis=2, keepdims=True)
+    np.exp(weights, out=weights)
+    inside = weights[:, :, :wanted] / weights.sum(axis=2, keepdims=True)
+    return np.asarray(inside.sum(axis=1))
 
 
 def _rotated(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
