@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,70 @@ for _library in ("pypdf", "pdfminer"):  # what they say of a broken file is told
     logging.getLogger(_library).addHandler(logging.NullHandler())
 
 
+@dataclass
+class _Pages:
+    """The pages of a PDF as they are read, and their numbers by what is to be said of them.
+
+    texts: of all pages; empty where nothing was found. unknown: the page of each character that has none.
+    """
+
+    source: Path
+    texts: list[str] = field(default_factory=list)
+    without: list[int] = field(default_factory=list)
+    recognised: list[int] = field(default_factory=list)
+    plain: list[int] = field(default_factory=list)
+    unknown: list[int] = field(default_factory=list)
+    failed: list[FileDocument] = field(default_factory=list)
+
+    def read(self, number: int, page: Any, reader: Any) -> None:
+        """Add a page of pdfplumber, by pypdf's `reader` where pdfplumber cannot read it."""
+        text = ""
+        try:
+            text = self._laid_out(number, page)
+        except Exception as error:  # a broken page shows itself by any error; the others are read
+            text = _plain_text(reader, number)
+            if text:
+                self.plain.append(number)
+            else:
+                failed = FileDocument.failed(self.source, f"it cannot be read: {error}", f"page {number}")
+                self.failed.append(failed)
+        self.texts.append(text)
+        page.close()
+
+    def _laid_out(self, number: int, page: Any) -> str:
+        """The text of a page in reading order, by OCR where it has none; raises whatever pdfplumber raises."""
+        text = page_text(page)
+        lost = sum(map(is_unknown, page.chars))
+        if text.strip():
+            self.unknown += [number] * lost
+            return text
+        if (lost or _has_image(page)) and _ocr():
+            text = _recognised(page.to_image(resolution=_OCR_DPI).original)
+        (self.recognised if text else self.without).append(number)
+        return text
+
+    def notes(self, total: int) -> list[str]:
+        """What was not read, or otherwise than usual, of this many pages."""
+        notes = []
+        if self.without:
+            help_ = "" if _ocr() else ": the extra ocr reads scanned pages"
+            notes.append(f"no text on {_numbers(self.without)} of {total}{help_}")
+        if self.recognised:
+            notes.append(f"{_numbers(self.recognised)} of {total} read by OCR")
+        if self.plain:
+            why = "because of a fault in the file"
+            notes.append(f"{_numbers(self.plain)} of {total} read without columns and tables, {why}")
+        if self.unknown:
+            on = _numbers(list(dict.fromkeys(self.unknown)))
+            lost = counted(len(self.unknown), "character")
+            notes.append(f"{lost} on {on} not read: their fonts do not say which they are")
+        return notes
+
+
 def read_pdf(source: Path) -> Iterator[FileDocument]:
     """A document for each page with text; a page that cannot be read fails alone."""
     pypdf, pdfplumber = imported("pypdf"), imported("pdfplumber")
-    without: list[int] = []
-    recognised: list[int] = []
-    plain: list[int] = []
-    unknown: list[int] = []  # the page of each character
-    failed: list[FileDocument] = []
-    texts: list[str] = []
+    pages = _Pages(source)
     documents: list[FileDocument] = []
     try:
         with pypdf.PdfReader(source) as reader:
@@ -47,24 +103,8 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
             total = len(reader.pages)
             with pdfplumber.open(source, password="") as pdf:
                 for number, page in enumerate(pdf.pages, 1):
-                    try:
-                        text = page_text(page)
-                        lost = sum(map(is_unknown, page.chars))
-                        if not text.strip():
-                            if (lost or _has_image(page)) and _ocr():
-                                text = _recognised(page.to_image(resolution=_OCR_DPI).original)
-                            (recognised if text else without).append(number)
-                        else:
-                            unknown += [number] * lost
-                    except Exception as error:  # a broken page shows itself by any error; the others are read
-                        text = _plain_text(reader, number)
-                        if text:
-                            plain.append(number)
-                        else:
-                            failed.append(FileDocument.failed(source, f"it cannot be read: {error}", f"page {number}"))
-                    texts.append(text)
-                    page.close()
-        for number, text in enumerate(whole_sentences(texts), 1):
+                    pages.read(number, page, reader)
+        for number, text in enumerate(whole_sentences(pages.texts), 1):
             lines = "\n".join(line for line in (text, *added.get(number, ())) if line)
             if lines.strip():
                 clean = lines.encode("utf-8", "replace").decode()
@@ -72,27 +112,17 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
                 documents.append(FileDocument(str(source), key, title, clean, metadata, f"page {number}"))
     except MissingFile:
         raise
-    except Exception as error:  # as above; it must not end the ingestion of other files
+    except Exception as error:  # as of a page; it must not end the ingestion of other files
         yield FileDocument.broken(source, "PDF", error)
         return
-    notes = []
-    if without:
-        help_ = "" if _ocr() else ": the extra ocr reads scanned pages"
-        notes.append(f"no text on {_numbers(without)} of {total}{help_}")
-    if recognised:
-        notes.append(f"{_numbers(recognised)} of {total} read by OCR")
-    if plain:
-        notes.append(f"{_numbers(plain)} of {total} read without columns and tables, because of a fault in the file")
-    if unknown:
-        on = _numbers(list(dict.fromkeys(unknown)))
-        notes.append(f"{counted(len(unknown), 'character')} on {on} not read: their fonts do not say which they are")
+    notes = pages.notes(total)
     if embedded:
         notes.append(f"{counted(embedded, 'embedded file')} in it not read")
-    yield from failed
+    yield from pages.failed
     if documents:
         yield documents[0].noted(*notes)
         yield from documents[1:]
-    elif not failed:
+    elif not pages.failed:
         yield FileDocument.failed(source, notes[0] if notes else "it has no pages")
 
 
