@@ -27,8 +27,10 @@ from memory3.errors import CorruptFile, InvalidInput
 from memory_model.data.batches import BatchSource
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.train.coding import through_codec, with_codec_noise
 from memory_model.train.distributed import add_up, first_decides, locked, processes, rank
-from memory_model.train.losses import Pass, batch_gradients, through_codec, with_codec_noise
+from memory_model.train.losses import batch_gradients
+from memory_model.train.passes import BatchResult
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ class Tuner:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         drawn = [self.batches.next() for _ in range(self.plan.accumulate)]
-        parts: list[Pass] = []
+        parts: list[BatchResult] = []
         with self.computing():
             for number in range(rank(), len(drawn), processes()):
                 # The noise of a batch does not depend on the process, and is the same after a resume.

@@ -10,8 +10,8 @@ from torch import Tensor
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.nn.adapter import original
 from memory_model.nn.decoder import Decoder
+from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
-from memory_model.train.losses import read
 from memory_model.train.tuner import Step
 
 

@@ -13,8 +13,9 @@ from memory_model.data.batches import Batch
 from memory_model.data.conversations import Sizes
 from memory_model.nn.adapter import attach, checkpoint_layers
 from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.train.coding import through_codec, with_codec_noise
 from memory_model.train.head_ranking import HeadRanking, Round, prune
-from memory_model.train.losses import batch_gradients, through_codec, with_codec_noise
+from memory_model.train.losses import batch_gradients
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.data.test_conversations import facts, keeping, people
 from tests.memory_model.tiny import PREFIX
