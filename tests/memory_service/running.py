@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import grpc
 import numpy as np
 import pytest
 from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from memory3.channel import details_of
@@ -26,6 +28,7 @@ from protos.memory.v1 import (
     knowledge_bases_pb2,
     knowledge_bases_pb2_grpc,
     models_pb2_grpc,
+    operations_pb2,
     operations_pb2_grpc,
     retrieval_pb2,
     retrieval_pb2_grpc,
@@ -206,3 +209,36 @@ def refusal(error: grpc.RpcError) -> Refusal:
             if packed.Unpack(detail):
                 details[kind] = detail
     return Refusal(error.code(), error.details(), details)
+
+
+def ingest_later(
+    client: Client, kb: str, *documents: ingestion_pb2.Document | ingestion_pb2.PreparedDocument
+) -> list[ingestion_pb2.Acknowledgement]:
+    """Documents whose memories the service writes when they are asked for, or in the background."""
+    requests = ingest_requests(kb, documents)
+    requests[0].start.memory_writing = ingestion_pb2.MEMORY_WRITING_LATER
+    answers = list(client.ingestion.Ingest(iter(requests), timeout=120))
+    return [answer.acknowledged for answer in answers if answer.HasField("acknowledged")]
+
+
+def unwritten(client: Client, kb: str = "kb") -> int:
+    """Documents of a knowledge base that have no memories yet."""
+    return client.statistics(kb).unwritten_document_count
+
+
+def operation(client: Client, kb: str = "kb", what: str = "write-memories") -> operations_pb2.Operation:
+    request = operations_pb2.GetOperationRequest(name=f"{what}/{kb}")
+    return client.operations.GetOperation(request, timeout=60).operation
+
+
+def status(client: Client, service: str = "") -> int:
+    """Of the health service."""
+    request = health_pb2.HealthCheckRequest(service=service)
+    return int(health_pb2_grpc.HealthStub(client.channel).Check(request, timeout=60).status)
+
+
+def metric(port: int, line: str) -> float:
+    """The value in the first line of Prometheus that begins so; 0 where none does."""
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+    found = [row.rpartition(" ")[2] for row in text.splitlines() if row.startswith(line)]
+    return float(found[0]) if found else 0.0

@@ -10,9 +10,8 @@ from memory_service.stores.local import knowledge_base
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from testing.encoders import HashEncoder, payload_of
 from tests.disk_faults.programs import require_nothing_breaks
-from tests.memory_service.ops.test_translation import Earlier, Later
-from tests.memory_service.running import Client, document, eventually, refused, running
-from tests.memory_service.write.test_cold_start import Gated, ingest_later, operation
+from tests.memory_service.encoders import Earlier, Gated, Later
+from tests.memory_service.running import Client, document, eventually, ingest_later, operation, refused, running
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])

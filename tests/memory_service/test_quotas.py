@@ -15,10 +15,19 @@ from memory_service.stores.store import KnowledgeBase, Statistics
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1.knowledge_bases_pb2 import ListKnowledgeBasesRequest
 from testing.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
-from tests.memory_service.api.test_operations import metric
+from tests.memory_service.encoders import Gated
 from tests.memory_service.keyed import new_key, with_key
-from tests.memory_service.running import Client, document, eventually, ingest_requests, outcomes, running
-from tests.memory_service.write.test_cold_start import Gated, ingest_later, unwritten
+from tests.memory_service.running import (
+    Client,
+    document,
+    eventually,
+    ingest_later,
+    ingest_requests,
+    metric,
+    outcomes,
+    running,
+    unwritten,
+)
 
 every_store = pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
 STORED, REPLACED = pb.INGEST_OUTCOME_STORED, pb.INGEST_OUTCOME_REPLACED

@@ -14,7 +14,7 @@ from memory_service.ops.translating import TranslatingStore
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
 from memory_service.stores.store import NewDocument, Query, Revision, StoredMemory, digest
 from testing.encoders import vector_of
-from tests.memory_service.ops.test_translation import Later
+from tests.memory_service.encoders import Later
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 
 # Behind HTTP it takes seconds: what HTTP can make a difference to is tested always, the rest by `make test-slow`.

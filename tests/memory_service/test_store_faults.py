@@ -16,8 +16,7 @@ from protos.memory.v1 import retrieval_pb2
 from testing.clickhouse import PASSWORD, clickhouse_server
 from testing.encoders import HashEncoder, vector_of
 from testing.tcp_proxy import TcpProxy
-from tests.memory_service.api.test_operations import eventually, status
-from tests.memory_service.running import Client, document, reason_of, refusal, running
+from tests.memory_service.running import Client, document, eventually, reason_of, refusal, running, status
 from tests.memory_service.stored import require_whole
 
 REFUSALS = {grpc.StatusCode.UNAVAILABLE: "STORE_UNAVAILABLE", grpc.StatusCode.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED"}

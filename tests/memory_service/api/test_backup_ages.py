@@ -12,8 +12,7 @@ from memory_service.archive import Archive
 from memory_service.client.backup import back_up
 from memory_service.telemetry.metrics import REGISTRY
 from testing.encoders import HashEncoder
-from tests.memory_service.api.test_operations import metric
-from tests.memory_service.running import document, eventually, running
+from tests.memory_service.running import document, eventually, metric, running
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from memory3.text.words import query_words
 from protos.memory.v1 import ingestion_pb2, retrieval_pb2
 from protos.memory.v1.filter_pb2 import Filter
 from testing.encoders import HashEncoder
-from tests.memory_service.read.test_query import joined, within
+from tests.memory_service.filters import joined, within
 from tests.memory_service.running import Client, document, refused, running
 
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,18 +22,7 @@ from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from testing.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.processes import client_of, service
-from tests.memory_service.running import Client, document, eventually, outcomes, refused, running
-
-
-def status(client: Client, service: str = "") -> int:
-    request = health_pb2.HealthCheckRequest(service=service)
-    return int(health_pb2_grpc.HealthStub(client.channel).Check(request, timeout=60).status)
-
-
-def metric(port: int, line: str) -> float:
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
-    found = [row.rpartition(" ")[2] for row in text.splitlines() if row.startswith(line)]
-    return float(found[0]) if found else 0.0
+from tests.memory_service.running import Client, document, eventually, metric, outcomes, refused, running, status
 
 
 def test_health_and_metrics_follow_the_store(tmp_path: Path) -> None:

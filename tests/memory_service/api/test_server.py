@@ -16,8 +16,8 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from testing.encoders import HashEncoder, vector_of
 from testing.programs import ROOT
+from tests.memory_service.encoders import Gated
 from tests.memory_service.running import document, eventually, ingest_requests, outcome, refusal, refused, running
-from tests.memory_service.write.test_cold_start import Gated
 
 
 class Moody(HashEncoder):

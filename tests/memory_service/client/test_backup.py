@@ -27,8 +27,8 @@ from memory_service.client.connection import RemoteError
 from memory_service.encoder import EncodedReferences
 from memory_service.errors import StoreUnavailable
 from testing.encoders import HashEncoder
-from tests.memory_service.running import Client, document, eventually, ingest_requests, running
-from tests.memory_service.write.test_cold_start import Gated, ingest_later
+from tests.memory_service.encoders import Gated
+from tests.memory_service.running import Client, document, eventually, ingest_later, ingest_requests, running
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}. " * (n + 1), title=f"T{n}", number=str(n)) for n in range(12)]
 

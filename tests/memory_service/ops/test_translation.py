@@ -1,64 +1,18 @@
 """A knowledge base of an earlier model: read through a translation, written again in the background, then ours."""
 
-import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
 import pytest
 
-from memory3.errors import ModelMismatch
 from memory_service.encoder import EncodedReferences
 from memory_service.ops import rewriting
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import operations_pb2
-from testing.encoders import HashEncoder, identity_of, payload_of
+from testing.encoders import HashEncoder, payload_of
+from tests.memory_service.encoders import NEW, OLD, Earlier, Later
 from tests.memory_service.running import Client, document, eventually, reason_of, refused, running
-
-OLD, NEW = (identity_of(name).model_id for name in ("old", "new"))
-
-
-class Later(HashEncoder):
-    """Model `new`, which translates the payloads of `old`; writes when it is let go or the service stops."""
-
-    def __init__(self) -> None:
-        super().__init__("new")
-        earlier = replace(identity_of("old"), embedder_id=self.description.identity.embedder_id)
-        self.description = replace(self.description, earlier=(earlier,))
-        self.asked, self.let_go = threading.Event(), threading.Event()
-        self.stopping = threading.Event().is_set
-        self.wrote: list[str] = []
-
-    def own(self, payload: bytes | memoryview) -> bytes | memoryview:
-        if self.is_own(payload):
-            return payload
-        if bytes(payload[:16]) != bytes.fromhex(OLD)[:16]:
-            raise ModelMismatch("another", NEW, "start the service with that model")
-        return bytes.fromhex(NEW)[:16] + b"translated" + bytes(payload[16:])
-
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
-        self.asked.set()
-        while not (self.let_go.wait(0.01) or self.stopping()):
-            pass
-        if any("broken" in text for text in references):
-            raise RuntimeError("a bug")
-        self.wrote += references
-        return super().encode(references)
-
-
-class Earlier(HashEncoder):
-    """Model `old`, with the embedder of `new`."""
-
-    def __init__(self) -> None:
-        super().__init__("old")
-        identity = replace(self.description.identity, embedder_id=identity_of("new").embedder_id)
-        self.description = replace(self.description, identity=identity)
-
-    def own(self, payload: bytes | memoryview) -> bytes | memoryview:
-        if not self.is_own(payload):
-            raise ModelMismatch("another", OLD, "start the service with that model")
-        return payload
 
 
 def model_of(client: Client) -> str:

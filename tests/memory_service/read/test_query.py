@@ -10,14 +10,7 @@ from memory_service.errors import BadRequest
 from memory_service.read.query import read_filter
 from memory_service.stores.filters import matches
 from protos.memory.v1.filter_pb2 import Filter
-
-
-def within(name: str, values: list[str]) -> Filter:
-    return Filter(is_in=Filter.In(name=name, values=values))
-
-
-def joined(kind: str, *filters: Filter) -> Filter:
-    return Filter(**{kind: Filter.List(filters=filters)})
+from tests.memory_service.filters import joined, within
 
 
 def between(**bounds: float | str | Filter.Bound) -> Filter:

@@ -16,7 +16,6 @@ from memory_service.threads import FairThread
 from memory_service.write.document import memory_id_of
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.api.test_operations import metric
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import (
     Client,
@@ -24,6 +23,7 @@ from tests.memory_service.running import (
     document,
     eventually,
     ingest_requests,
+    metric,
     outcome,
     refusal,
     refused,

@@ -5,30 +5,33 @@ Also Operations: how far it is.
 
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from memory_service.encoder import EncodedReferences
 from memory_service.errors import StoreUnavailable
 from memory_service.stores.local import knowledge_base
 from memory_service.stores.local.index import VectorIndex
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import operations_pb2, retrieval_pb2
 from testing.encoders import HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import Client, document, eventually, ingest_requests, reason_of, refused, running
+from tests.memory_service.encoders import Gated
+from tests.memory_service.running import (
+    Client,
+    document,
+    eventually,
+    ingest_later,
+    ingest_requests,
+    operation,
+    reason_of,
+    refused,
+    running,
+    unwritten,
+)
 
 LONG = " ".join(f"Sentence {n} has a few words in it." for n in range(60))
 MODEL_ID = identity_of("test").model_id
-
-
-def ingest_later(client: Client, kb: str, *documents: pb.Document | pb.PreparedDocument) -> list[pb.Acknowledgement]:
-    requests = ingest_requests(kb, documents)
-    requests[0].start.memory_writing = pb.MEMORY_WRITING_LATER
-    answers = list(client.ingestion.Ingest(iter(requests), timeout=120))
-    return [answer.acknowledged for answer in answers if answer.HasField("acknowledged")]
 
 
 def with_vector(key: str, text: str) -> pb.PreparedDocument:
@@ -37,39 +40,13 @@ def with_vector(key: str, text: str) -> pb.PreparedDocument:
     return pb.PreparedDocument(key=key, references=[reference])
 
 
-def unwritten(client: Client, kb: str = "kb") -> int:
-    return client.statistics(kb).unwritten_document_count
-
-
 def texts(client: Client, near: str) -> list[str]:
     return [hit.text for hit in client.hits("kb", near, return_text=True)]
-
-
-def operation(client: Client, kb: str = "kb", what: str = "write-memories") -> operations_pb2.Operation:
-    request = operations_pb2.GetOperationRequest(name=f"{what}/{kb}")
-    return client.operations.GetOperation(request, timeout=60).operation
 
 
 def progress(client: Client, kb: str = "kb") -> tuple[int, int, int]:
     found = operation(client, kb).progress
     return found.documents_done, found.documents_left, found.documents_failed
-
-
-class Gated(HashEncoder):
-    """Writes memories only when it was let go, once or for good, or the service stops; refuses what says `broken`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = threading.Event()
-        self.once = threading.Semaphore(0)
-        self.stopping = threading.Event().is_set
-
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
-        while not (self.let_go.wait(0.01) or self.once.acquire(blocking=False) or self.stopping()):
-            pass
-        if any("broken" in text for text in references):
-            raise RuntimeError("a bug")
-        return super().encode(references)
 
 
 @pytest.mark.parametrize("engine", ["chdb", "file"])
