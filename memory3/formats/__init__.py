@@ -25,7 +25,8 @@ from memory3.errors import InvalidInput, Memory3Error, MissingFile
 from memory3.formats.document import NO_TEXT, composed, title_of
 from memory3.formats.document import FileDocument as FileDocument  # what the readers yield
 from memory3.formats.encoding import looks_like_text
-from memory3.formats.readers import books, calendars, code, mail, markup, pages, records, structured
+from memory3.formats.readers import books, calendars, code, mail, pages, records, structured
+from memory3.formats.readers.markup import html, latex, markdown
 from memory3.formats.readers.office.documents import read_office
 from memory3.formats.report import EMPTY, HIDDEN, LEFT, NO_FILE, NOT_OPENED, TOO_LARGE, UNSUPPORTED
 from memory3.formats.report import Report as Report  # what became of the files
@@ -57,10 +58,10 @@ KINDS = (
     Kind(
         "Markdown",
         (".md", ".markdown", ".mdx", ".qmd", ".rmd"),
-        markup.read_markdown,
+        markdown.read_markdown,
         "one; front matter or the first heading gives the title; other fields become metadata and lines",
     ),
-    Kind("HTML", (".html", ".htm", ".xhtml"), markup.read_html, "one: the main part, no menus or scripts", "formats"),
+    Kind("HTML", (".html", ".htm", ".xhtml"), html.read_html, "one: the main part, no menus or scripts", "formats"),
     Kind("PDF", (".pdf",), pages.read_pdf, "one for each page with text, its number as metadata `page`", "formats"),
     Kind(
         "Word",
@@ -112,7 +113,7 @@ KINDS = (
         calendars.read_calendar,
         "one, a line for each fact of an event or a person",
     ),
-    Kind("LaTeX", (".tex", ".latex"), markup.read_latex, "one", "formats"),
+    Kind("LaTeX", (".tex", ".latex"), latex.read_latex, "one", "formats"),
     Kind("notebook", (".ipynb",), code.read_notebook, "one: text, code and printed outputs"),
     Kind("YAML", (".yaml", ".yml"), structured.read_yaml, "one, a line `path: value` for each value"),
     Kind("TOML", (".toml",), structured.read_toml, "one, as YAML"),

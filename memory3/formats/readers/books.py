@@ -20,7 +20,8 @@ from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, ti
 from memory3.formats.encoding import decode
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import html_text, raised, sentence, words
+from memory3.formats.readers.markup.html import html_text
+from memory3.formats.readers.markup.typography import raised, sentence, words
 from memory3.formats.readers.tables import table_lines
 from memory3.printable import counted
 

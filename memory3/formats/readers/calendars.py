@@ -15,7 +15,7 @@ from pathlib import Path
 from memory3.formats.document import FileDocument, title_of
 from memory3.formats.encoding import decode
 from memory3.formats.readers.code import read_text
-from memory3.formats.readers.markup import words
+from memory3.formats.readers.markup.typography import words
 from memory3.formats.readers.tables import table_lines
 from memory3.printable import counted
 

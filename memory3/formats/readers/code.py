@@ -10,7 +10,8 @@ from typing import Any
 
 from memory3.formats.document import FileDocument, title_of
 from memory3.formats.encoding import decode
-from memory3.formats.readers.markup import markdown_text, sentence
+from memory3.formats.readers.markup.markdown import markdown_text
+from memory3.formats.readers.markup.typography import sentence
 from memory3.printable import counted
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

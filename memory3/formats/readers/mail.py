@@ -20,7 +20,8 @@ from memory3.formats.document import COMPOUND, NO_TEXT, FileDocument, title_of
 from memory3.formats.encoding import decode, looks_like_text
 from memory3.formats.readers import outlook
 from memory3.formats.readers.code import read_text
-from memory3.formats.readers.markup import html_text, words
+from memory3.formats.readers.markup.html import html_text
+from memory3.formats.readers.markup.typography import words
 from memory3.printable import counted
 from memory3.text.paragraphs import unwrapped
 

@@ -10,7 +10,7 @@ import pytest
 
 from memory3.errors import MissingFile
 from memory3.formats import read_documents
-from memory3.formats.readers import markup
+from memory3.formats.readers.markup import html as html_reader
 from tests.memory3.formats import outlook_files as outlook
 from tests.memory3.formats.reading import read
 
@@ -242,5 +242,5 @@ def test_a_plain_text_that_only_names_the_html_is_not_read_in_its_place(
     def missing(module: str) -> None:
         raise MissingFile(module)
 
-    monkeypatch.setattr(markup, "imported", missing)
+    monkeypatch.setattr(html_reader, "imported", missing)
     assert read(tmp_path / "a.eml").text == "Please view this mail in HTML."

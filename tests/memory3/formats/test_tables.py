@@ -32,25 +32,6 @@ def test_rows_of_markdown_and_html_name_their_columns(tmp_path: Path) -> None:
     assert found["d"] == ["Rent: 700", "Heating: 80", "Rent: 700 euro", "Deposit: 1,400 euro"]
 
 
-@pytest.mark.parametrize(
-    ("cells", "lines"),
-    [
-        ("<td>Name<td>Bob", ["Name: Bob"]),
-        ("<td>Name<td><table><tr><td>Order<td>4711</table><td>Next", ["Name", "Order: 4711", "Next"]),
-        ("<th>Fluid<th>litres<tr><td>H<sub>2</sub>O<td>12<span>.5</span>", ["Fluid: H2O; litres: 12.5"]),
-        ("<td>Days<td><ul><li>Mon<li>Tue</ul><div>May</div>June", ["Days: Mon Tue May June"]),
-    ],
-)
-def test_cells_of_html_keep_words_whole_and_apart(cells: str, lines: list[str], tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text(f"<table><tr>{cells}</table>")
-    assert read(tmp_path / "a.html")[0].text.split("\n") == lines
-
-
-def test_headings_and_definitions_of_html_keep_words_apart(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text("<h2>Gate<br>7</h2><dl><dt>Open<dd><p>Mon<p>Tue</dl>")
-    assert read(tmp_path / "a.html")[0].text == "Gate 7.\nOpen: Mon Tue"
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
 def test_rows_of_csv_with_any_columns_delimiter_and_encoding_are_documents(

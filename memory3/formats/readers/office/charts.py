@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import sentence, words
+from memory3.formats.readers.markup.typography import sentence, words
 from memory3.formats.readers.office.numbers import shown_number
 from memory3.formats.readers.tables import table_lines
 

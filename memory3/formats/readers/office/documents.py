@@ -18,7 +18,9 @@ from memory3.errors import InvalidInput
 from memory3.formats.document import ENCRYPTED, FileDocument, check_unpacked, title_of, useful_title
 from memory3.formats.libraries import imported
 from memory3.formats.readers.elements import tag_of
-from memory3.formats.readers.markup import markdown_text, read_html, sentence, words
+from memory3.formats.readers.markup.html import read_html
+from memory3.formats.readers.markup.markdown import markdown_text
+from memory3.formats.readers.markup.typography import sentence, words
 from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, rtf, symbols
 from memory3.formats.readers.office.charts import chart_text, chart_titles
 from memory3.printable import counted

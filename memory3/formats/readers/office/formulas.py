@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import raised, words
+from memory3.formats.readers.markup.typography import raised, words
 
 _PREFIX = re.compile(r"[<\s/]([\w.-]+):[\w-]")
 _SIMPLE = re.compile(r"\w*|[^\s\w]|\([^()]*\)")

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import numeral
+from memory3.formats.readers.markup.typography import numeral
 
 _STARTS = re.compile(r"<w:p(?:\s[^>]*)?(?<!/)>\s*(?P<properties><w:pPr>.*?</w:pPr>)?", re.DOTALL)
 _CHANGED = re.compile(r"<w:pPrChange\b.*?</w:pPrChange>", re.DOTALL)

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 from memory3.formats.document import useful_title
 from memory3.formats.readers.elements import attribute_of, tag_of
-from memory3.formats.readers.markup import raised, sentence, words
+from memory3.formats.readers.markup.typography import raised, sentence, words
 from memory3.formats.readers.office.numbering import OpenNumbering
 from memory3.formats.readers.tables import table_lines
 

@@ -17,7 +17,7 @@ from functools import partial
 from xml.etree import ElementTree
 
 from memory3.formats.readers.elements import attribute_of
-from memory3.formats.readers.markup import raised
+from memory3.formats.readers.markup.typography import raised
 from memory3.formats.readers.office import rtf, symbols
 from memory3.formats.readers.office.formulas import formula_text
 from memory3.formats.readers.office.numbering import Numbering, slide_numbered

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 
-from memory3.formats.readers.markup import raised
+from memory3.formats.readers.markup.typography import raised
 from memory3.printable import counted
 
 _BINARY = re.compile(rb"(?<!\\)\\bin(\d+) ?")

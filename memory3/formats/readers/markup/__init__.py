@@ -1,0 +1,1 @@
+"""Markup as text: Markdown, HTML and LaTeX. Headings become sentences, rows of tables "column: value" pairs."""
