@@ -17,7 +17,8 @@ def table_lines(rows: Sequence[Sequence[str]], *, headed: bool | None = None) ->
     """A line for each value of a row, its first cell in front: "printer: Bero; room: 14". What is empty is left out.
 
     headed: whether the first row names the columns; None if undefined. A row that fills one of several
-    columns is a caption or a section, and stays a line of its own. Without names, cells are joined by " | ".
+    columns is a caption or a section, and stays a line of its own. Names of columns without a value are listed. Without
+    names, cells are joined by " | ".
     """
     rows = _trimmed([[" ".join(cell.split()) for cell in row] for row in rows])
     lines: list[str] = []
@@ -33,14 +34,21 @@ def table_lines(rows: Sequence[Sequence[str]], *, headed: bool | None = None) ->
     if not headed:
         return [*lines, *(_unnamed(row) for row in rows)]
     names, *rows = rows
+    body: list[str] = []
+    with_values: set[str] = set()
     for row in rows:
         filled = _filled(names, row)
         if len(filled) == 1 and len(names) > 2 and row[0]:
-            lines.append(row[0])
+            body.append(row[0])
             continue
-        lines += _row_lines([f"{name.rstrip(':')}: {cell}" if name else cell for name, cell in filled])
-    if not rows:
+        with_values |= {name for name, _ in filled}
+        body += _row_lines([f"{name.rstrip(':')}: {cell}" if name else cell for name, cell in filled])
+    empty = [name for name in dict.fromkeys(filter(None, names)) if name not in with_values]
+    if not with_values:
         lines.append(_unnamed(names))
+    elif empty:
+        body.append(f"without a value: {', '.join(empty)}")
+    lines += body
     return [line for line in lines if line]
 
 

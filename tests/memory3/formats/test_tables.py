@@ -164,3 +164,14 @@ def test_a_long_row_is_several_lines_that_begin_with_its_first_cell() -> None:
     lines = table_lines([names, ["Press Orla", *(f"value number {n}" for n in range(30))]], headed=True)
     assert len(lines) > 2
     assert all(line.startswith("machine: Press Orla; property ") and len(line) <= 360 for line in lines)
+
+
+def test_names_of_columns_without_a_value_are_kept() -> None:
+    names = ("Store", "Phone", "Fax")
+    assert table_lines([names, ("12", "", ""), ("14", "55 31", "")], headed=True) == [
+        "12",
+        "Store: 14; Phone: 55 31",
+        "without a value: Fax",
+    ]
+    assert table_lines([names, ("To be done", "", "")], headed=True) == ["Store | Phone | Fax", "To be done"]
+    assert table_lines([("Day", "Open", "Open"), ("Mon", "8", "")], headed=True) == ["Day: Mon; Open: 8"]
