@@ -61,8 +61,11 @@ def write_doc(path: Path, text: str, *, footnotes: int = 0, claimed: int = 0, en
     return compound(path, {"WordDocument": bytes(fib) + words, "1Table": clx})
 
 
-def write_xls(path: Path, rows: Sequence[Sequence[str | float]]) -> Path:
-    """An Excel file of one sheet, "Sheet1"; an empty text is no cell."""
+def write_xls(path: Path, rows: Sequence[Sequence[str | float]], step: tuple[int, int] = (1, 1)) -> Path:
+    """An Excel file of one sheet, "Sheet1"; an empty text is no cell.
+
+    step: rows and columns from one cell to the next.
+    """
 
     def record(kind: int, body: bytes) -> bytes:
         return struct.pack("<HH", kind, len(body)) + body
@@ -79,7 +82,7 @@ def write_xls(path: Path, rows: Sequence[Sequence[str | float]]) -> Path:
     book = head + record(0x0085, struct.pack("<IH", start, 0) + name) + record(0x000A, b"") + begin(0x0010)
     for number, row in enumerate(rows):
         for column, value in enumerate(row):
-            place = struct.pack("<HHH", number, column, 0)
+            place = struct.pack("<HHH", number * step[0], column * step[1], 0)
             if value == "":
                 continue
             if isinstance(value, str):

@@ -54,11 +54,17 @@ def write_docx(path: Path, *blocks: str | Rows, **parts: str) -> Path:
     return _archive(path, "word/document.xml", kind, {**document, **further})
 
 
-def write_xlsx(path: Path, sheets: dict[str, Rows]) -> Path:
-    """Sheets by name; a cell that begins with = is a formula without a stored value."""
+def write_xlsx(path: Path, sheets: dict[str, Rows], step: tuple[int, int] | None = None) -> Path:
+    """Sheets by name; a cell that begins with = is a formula without a stored value.
+
+    step: rows and columns from one cell to the next, which then have their places; there are empty ones between.
+    """
     parts, names, links = {}, "", []
     for number, (name, rows) in enumerate(sheets.items(), 1):
-        data = "".join(f'<row r="{r}">{"".join(map(_cell, row))}</row>' for r, row in enumerate(rows, 1))
+        if step:
+            data = "".join(_row(1 + step[0] * at, row, step[1]) for at, row in enumerate(rows))
+        else:
+            data = "".join(f'<row r="{r}">{"".join(map(_cell, row))}</row>' for r, row in enumerate(rows, 1))
         parts[f"xl/worksheets/sheet{number}.xml"] = f"{_HEAD}<worksheet {_X}><sheetData>{data}</sheetData></worksheet>"
         names += f'<sheet name="{name}" sheetId="{number}" r:id="rId{number}"/>'
         links.append((f"rId{number}", "worksheet", f"worksheets/sheet{number}.xml"))
@@ -68,12 +74,19 @@ def write_xlsx(path: Path, sheets: dict[str, Rows]) -> Path:
     return _archive(path, "xl/workbook.xml", kind, parts)
 
 
-def _cell(value: object) -> str:
+def _row(number: int, values: Sequence[object], columns: int) -> str:
+    places = (f"{chr(ord('A') + columns * at)}{number}" for at in range(len(values)))
+    below = f'<row r="{number + 1}"><c r="Z{number + 1}" s="0"/></row>'
+    return f'<row r="{number}">{"".join(map(_cell, values, places))}</row>{below}'
+
+
+def _cell(value: object, place: str = "") -> str:
+    at = f' r="{place}"' if place else ""
     if isinstance(value, str) and value.startswith("="):
-        return f"<c><f>{escape(value[1:])}</f></c>"
+        return f"<c{at}><f>{escape(value[1:])}</f></c>"
     if isinstance(value, str):
-        return f'<c t="inlineStr"><is><t>{escape(value)}</t></is></c>'
-    return f"<c><v>{value}</v></c>"
+        return f'<c{at} t="inlineStr"><is><t>{escape(value)}</t></is></c>'
+    return f"<c{at}><v>{value}</v></c>"
 
 
 def write_pptx(path: Path, *slides: tuple[str, str, str]) -> Path:
@@ -92,8 +105,11 @@ def write_pptx(path: Path, *slides: tuple[str, str, str]) -> Path:
     return _archive(path, "ppt/presentation.xml", kind, parts)
 
 
-def write_xlsb(path: Path, rows: Rows, sheet: str = "rId1") -> Path:
-    """A binary sheet "Sheet1" of texts and numbers. sheet: the relationship by which the workbook names it."""
+def write_xlsb(path: Path, rows: Rows, sheet: str = "rId1", step: tuple[int, int] = (1, 1)) -> Path:
+    """A binary sheet "Sheet1" of texts and numbers.
+
+    sheet: the relationship by which the workbook names it. step: rows and columns from one cell to the next.
+    """
 
     def record(kind: int, body: bytes = b"") -> bytes:
         head = bytes([kind]) if kind < 128 else bytes([kind & 127 | 128, kind >> 7])
@@ -104,15 +120,15 @@ def write_xlsb(path: Path, rows: Rows, sheet: str = "rId1") -> Path:
 
     cells = b""
     for number, row in enumerate(rows):
-        cells += record(0, struct.pack("<I", number) + bytes(13))
+        cells += record(0, struct.pack("<I", step[0] * number) + bytes(13))
         for column, value in enumerate(row):
-            place = struct.pack("<II", column, 0)
+            place = struct.pack("<II", step[1] * column, 0)
             cells += (
                 record(6, place + text(value))
                 if isinstance(value, str)
                 else record(5, place + struct.pack("<d", value))
             )
-    size = record(148, struct.pack("<4I", 0, len(rows) - 1, 0, len(rows[0]) - 1))
+    size = record(148, struct.pack("<4I", 0, step[0] * (len(rows) - 1), 0, step[1] * (len(rows[0]) - 1)))
     book = (
         record(131) + record(143) + record(156, struct.pack("<II", 0, 1) + text(sheet) + text("Sheet1")) + record(144)
     )

@@ -9,7 +9,7 @@ import pytest
 
 from memory3.formats import read_documents
 from memory3.formats.readers.office import documents as office
-from memory3.formats.readers.office import numbers
+from memory3.formats.readers.office import numbers, sheets
 from tests.memory3.formats import office97_files, office_files
 from tests.memory3.formats.reading import read
 
@@ -441,6 +441,32 @@ def test_variants_of_excel_are_read_as_excel(tmp_path: Path, suffix: str) -> Non
     assert (variant.title, variant.text, variant.notes) == (base.title, base.text, base.notes)
     assert BERO in variant.text.split("\n")
     assert variant.notes == ("1 formula without a stored value: open the file in Excel and save it",)
+
+
+def test_rows_and_columns_without_values_cost_nothing_and_hide_no_sheet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+    parse = office.markdown_text
+    monkeypatch.setattr(office, "markdown_text", lambda text, **form: parsed.append(text) or parse(text, **form))
+    for file in (
+        office_files.write_xlsx(tmp_path / "a.xlsx", {"Printers": TABLE}, step=(250_000, 12)),
+        office_files.write_xlsb(tmp_path / "a.xlsb", TABLE, step=(250_000, 500)),
+        office97_files.write_xls(tmp_path / "a.xls", TABLE, step=(2000, 40)),
+    ):
+        assert BERO in read(file).text.split("\n")
+        assert len(parsed.pop()) < 300
+
+
+def test_values_of_a_sheet_that_are_too_far_apart_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sheets, "MOST_CELLS", 8)
+    for file in (
+        office_files.write_xlsx(tmp_path / "a.xlsx", {"Printers": TABLE}, step=(1, 1)),
+        office_files.write_xlsb(tmp_path / "a.xlsb", TABLE),
+        office97_files.write_xls(tmp_path / "a.xls", TABLE),
+    ):
+        (document,) = read_documents(file)
+        assert "a sheet in it has 3 rows and 3 columns with values, and at most 8 cells are read" in document.unreadable
 
 
 def test_a_binary_sheet_has_its_rows_and_says_that_comments_are_not_read(tmp_path: Path) -> None:

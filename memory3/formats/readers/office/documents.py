@@ -21,7 +21,7 @@ from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup.html import read_html
 from memory3.formats.readers.markup.markdown import markdown_text
 from memory3.formats.readers.markup.typography import sentence, words
-from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, rtf, symbols
+from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, rtf, sheets, symbols
 from memory3.formats.readers.office.charts import chart_text, chart_titles
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
@@ -99,7 +99,6 @@ _MIDNIGHT = re.compile(r"(?<=\d{4}-\d\d-\d\d) 00:00:00\b")
 _FOOTNOTE = re.compile(r"\[\^\w+\](?!:)")
 _SHEETS = (".xlsx", ".xlsb", ".ods", ".xls", ".xlt")
 _FORMULA = re.compile(rb"<c\b[^>]*><f\b[^>]*>[^<]*</f>(?:<v\s*/>|<v></v>)?</c>")
-_EMPTY_ROW = re.compile(r"^\|(?:[ \t]*\|)+[ \t]*\n(?!\|[ \t]*:?---)", re.MULTILINE)
 _PARAGRAPHS = ("p", "text")
 _CHARACTERS = {"tab": " ", "ptab": " ", "br": " ", "cr": " ", "noBreakHyphen": "-"}
 _RUNS = ("t", *_CHARACTERS)
@@ -139,9 +138,9 @@ def read_office(source: Path) -> Iterator[FileDocument]:
             raise
         yield FileDocument.broken(source, f"{source.suffix[1:].upper()} file", error)
         return
-    sheets = suffix in _SHEETS  # whose headings are the names of sheets
-    title = named or ("" if sheets else useful_title(heading)) or title_of(source)
-    if heading and heading != title and not (sheets and not useful_title(heading)):
+    named_sheets = suffix in _SHEETS  # whose headings are the names of sheets
+    title = named or ("" if named_sheets else useful_title(heading)) or title_of(source)
+    if heading and heading != title and not (named_sheets and not useful_title(heading)):
         text = f"{sentence(heading)}\n\n{text}"
     text = "\n\n".join(part for part in (text.strip(), "\n".join(further)) if part)
     yield FileDocument(str(source), str(source), title, text).noted(*notes)
@@ -151,8 +150,9 @@ def _converted(source: Path, suffix: str, mime: str | None, form: str) -> tuple[
     """The title and the text that the converter finds, as "plain" text or "markdown" with hidden punctuation."""
     kreuzberg = imported("kreuzberg")
     settings = kreuzberg.ExtractionConfig(output_format=form, use_cache=False)
+    mime = mime or sheets.MIME_OF.get(suffix)
     if mime:  # it refuses some types of templates, which it reads as the kind that they are templates of
-        data = rewriting.hide(source.read_bytes(), suffix)
+        data = sheets.compact(rewriting.hide(source.read_bytes(), suffix), suffix)
         data = numbers.with_shown_numbers(data) if suffix == ".xlsx" else data
         found = kreuzberg.extract_bytes_sync(data, mime, settings)
     else:
@@ -163,11 +163,7 @@ def _converted(source: Path, suffix: str, mime: str | None, form: str) -> tuple[
 
 
 def _plain(markdown: str) -> str:
-    """Markdown without midnight after dates, the day of times and the marks of footnotes; the notes themselves stay.
-
-    Empty rows go, because the parser takes seconds for those of a sheet whose last cell is far below the others.
-    """
-    markdown = _EMPTY_ROW.sub("", markdown)
+    """Markdown without midnight after dates, the day of times and the marks of footnotes; the notes themselves stay."""
     markdown = _FOOTNOTE.sub("", _MIDNIGHT.sub("", _NO_DAY.sub("", markdown)))
     return re.sub(r"^\[\^\w+\]:[ \t]*\n?[ \t]*", "\n", markdown, flags=re.MULTILINE).replace("&#32;", " ")
 
