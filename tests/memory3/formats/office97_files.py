@@ -61,10 +61,12 @@ def write_doc(path: Path, text: str, *, footnotes: int = 0, claimed: int = 0, en
     return compound(path, {"WordDocument": bytes(fib) + words, "1Table": clx})
 
 
-def write_xls(path: Path, rows: Sequence[Sequence[str | float]], step: tuple[int, int] = (1, 1)) -> Path:
+def write_xls(
+    path: Path, rows: Sequence[Sequence[str | float]], step: tuple[int, int] = (1, 1), chart: Sequence[float] = ()
+) -> Path:
     """An Excel file of one sheet, "Sheet1"; an empty text is no cell.
 
-    step: rows and columns from one cell to the next.
+    step: rows and columns from one cell to the next. chart: the values of a chart in the sheet.
     """
 
     def record(kind: int, body: bytes) -> bytes:
@@ -89,6 +91,9 @@ def write_xls(path: Path, rows: Sequence[Sequence[str | float]], step: tuple[int
                 book += record(0x0204, place + text(value, "H"))
             else:
                 book += record(0x0203, place + struct.pack("<d", value))
+    if chart:
+        shown = (record(0x0203, struct.pack("<HHHd", number, 0, 0, value)) for number, value in enumerate(chart))
+        book += begin(0x0020) + b"".join(shown) + record(0x000A, b"")
     return compound(path, {"Workbook": book + record(0x000A, b"")})
 
 

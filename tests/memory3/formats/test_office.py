@@ -469,6 +469,11 @@ def test_values_of_a_sheet_that_are_too_far_apart_are_refused(tmp_path: Path, mo
         assert "a sheet in it has 3 rows and 3 columns with values, and at most 8 cells are read" in document.unreadable
 
 
+def test_what_a_chart_of_an_old_sheet_shows_does_not_replace_its_cells(tmp_path: Path) -> None:
+    file = office97_files.write_xls(tmp_path / "a.xls", TABLE, chart=(7, 8, 9))
+    assert read(file).text == read(office97_files.write_xls(tmp_path / "b.xls", TABLE)).text
+
+
 def test_a_binary_sheet_has_its_rows_and_says_that_comments_are_not_read(tmp_path: Path) -> None:
     file = office_files.write_xlsb(tmp_path / "rooms.xlsb", TABLE)
     assert (read(file).title, BERO in read(file).text.split("\n")) == ("rooms", True)

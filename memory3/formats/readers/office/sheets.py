@@ -36,7 +36,7 @@ _ROW_HEAD, _SIZE = 0, 148
 _CELLS = frozenset((*range(2, 12), 62))
 """Records of cells with a value; a blank one is 1."""
 _STREAMS = ("Workbook", "Book")
-_BEGIN, _END, _ENCRYPTED, _DIMENSIONS, _SEVERAL = 0x0809, 0x000A, 0x002F, 0x0200, 0x00BD
+_BEGIN, _END, _ENCRYPTED, _DIMENSIONS, _SEVERAL, _BLANK_CELL = 0x0809, 0x000A, 0x002F, 0x0200, 0x00BD, 0x0201
 _OLD_CELLS = frozenset((0x0006, 0x00D6, 0x00FD, 0x0203, 0x0204, 0x0205, 0x027E, _SEVERAL))
 
 
@@ -186,7 +186,9 @@ def _compact_stream(stream: bytes) -> bytes:
             if depth == 0:
                 _renumber(new, cells, sizes)
                 cells, sizes = [], []
-        elif kind in _OLD_CELLS and depth == 1 and length >= 6:
+        elif kind in _OLD_CELLS and depth > 1:  # what a chart shows, which the converter takes for cells of the sheet
+            struct.pack_into("<H", new, start - 4, _BLANK_CELL)
+        elif kind in _OLD_CELLS and length >= 6:
             cells.append((start, at - 2 if kind == _SEVERAL else start + 2))
         elif kind == _DIMENSIONS and depth == 1:
             sizes.append((start, length))
