@@ -565,6 +565,19 @@ def test_opendocument_text_has_its_lists_in_cells_notes_and_charts(tmp_path: Pat
     ]
 
 
+@pytest.mark.parametrize("folder", ["Object 1", "Object_1", "Chart1"])
+def test_charts_of_opendocument_are_read_whatever_program_named_them(folder: str, tmp_path: Path) -> None:
+    rows = "".join(
+        f"<table:table-row>{''.join(f'<table:table-cell><text:p>{cell}</text:p></table:table-cell>' for cell in row)}"
+        "</table:table-row>"
+        for row in (("Year", "Guests"), ("2031", "70"))
+    )
+    chart = f"<office:body><office:chart><table:table>{rows}</table:table></office:chart></office:body>"
+    body = "<office:body><office:text><text:p>Rules</text:p></office:text></office:body>"
+    file = office_files.write_opendocument(tmp_path / "a.odt", "text", body, **{f"{folder}/content": chart})
+    assert read(file).text == "Rules\n\nYear: 2031; Guests: 70"
+
+
 def test_opendocument_numbers_its_headings_and_items_as_people_see_them(tmp_path: Path) -> None:
     def level(name: str, at: int, more: str) -> str:
         return f'<text:{name} text:level="{at}" {more}/>'

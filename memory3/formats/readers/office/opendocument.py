@@ -29,7 +29,8 @@ _ANCHORED = ("note", "frame", "g", *_SHAPES)
 _WIDEST = 1000
 """Columns of a table, and spaces that one element stands for."""
 _SET = {"header-decl": "Header", "footer-decl": "Footer", "date-time-decl": "Date"}
-_OBJECT = re.compile(r"(.*/)?Object [^/]+/content\.xml")
+_OBJECT = re.compile(r".+/content\.xml")
+"""A document within the document; programs name its folder as they like: `Object 1`, `Object_1`, `Chart1`."""
 _ABOVE = re.compile("super|[1-9]")
 _FIELDS = ("sheet-name", "title", "date", "time", "file-name", "page-number", "page-count")
 _EDGES = ("header", "footer")
