@@ -82,7 +82,7 @@ KINDS = (
         (".xlsx", ".xls", ".xlt", ".xlsm", ".xltx", ".xltm", ".xlsb"),
         read_office,
         "one, all sheets, with headers, footers, comments, text boxes and titles of charts; "
-        "of `.xls` and `.xlsb` the cells",
+        "of `.xls` without titles of charts, of `.xlsb` the cells",
         "formats",
     ),
     Kind(

@@ -62,11 +62,16 @@ def write_doc(path: Path, text: str, *, footnotes: int = 0, claimed: int = 0, en
 
 
 def write_xls(
-    path: Path, rows: Sequence[Sequence[str | float]], step: tuple[int, int] = (1, 1), chart: Sequence[float] = ()
+    path: Path,
+    rows: Sequence[Sequence[str | float]],
+    step: tuple[int, int] = (1, 1),
+    chart: Sequence[float] = (),
+    further: Sequence[tuple[int, bytes]] = (),
 ) -> Path:
     """An Excel file of one sheet, "Sheet1"; an empty text is no cell.
 
-    step: rows and columns from one cell to the next. chart: the values of a chart in the sheet.
+    step: rows and columns from one cell to the next. chart: the values of a chart in the sheet. further: records after
+    the cells.
     """
 
     def record(kind: int, body: bytes) -> bytes:
@@ -94,6 +99,7 @@ def write_xls(
     if chart:
         shown = (record(0x0203, struct.pack("<HHHd", number, 0, 0, value)) for number, value in enumerate(chart))
         book += begin(0x0020) + b"".join(shown) + record(0x000A, b"")
+    book += b"".join(record(kind, body) for kind, body in further)
     return compound(path, {"Workbook": book + record(0x000A, b"")})
 
 

@@ -1,6 +1,7 @@
 """Files of office programs and books: their values, tables with the names of columns, and what is not read."""
 
 import re
+import struct
 import zipfile
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -472,6 +473,27 @@ def test_values_of_a_sheet_that_are_too_far_apart_are_refused(tmp_path: Path, mo
 def test_what_a_chart_of_an_old_sheet_shows_does_not_replace_its_cells(tmp_path: Path) -> None:
     file = office97_files.write_xls(tmp_path / "a.xls", TABLE, chart=(7, 8, 9))
     assert read(file).text == read(office97_files.write_xls(tmp_path / "b.xls", TABLE)).text
+
+
+def test_comments_text_boxes_and_printed_edges_of_old_sheets_are_read(tmp_path: Path) -> None:
+    def box(kind: int, *parts: tuple[int, bytes], characters: int) -> list[tuple[int, bytes]]:
+        said = struct.pack("<HH", 0x15, 0x12) + struct.pack("<H", kind) + bytes(16)
+        texts = [(0x3C, bytes([wide]) + part) for wide, part in parts]
+        return [(0x5D, said), (0x1B6, bytes(10) + struct.pack("<H", characters) + bytes(6)), *texts]
+
+    edge = "&CPrices&R&P of &N"
+    further = [
+        (0x14, struct.pack("<HB", len(edge), 0) + edge.encode()),
+        *box(0x19, (0, b"ask"), (1, " Zo\u00eb".encode("utf-16-le")), characters=7),
+        *box(0x06, (0, b"Key below\rthe mat"), (0, b"\x00\x00"), characters=17),
+    ]
+    lines = read(office97_files.write_xls(tmp_path / "a.xls", TABLE, further=further)).text.split("\n")
+    assert lines[-4:] == ["Printed header: Prices", "Comment: ask Zo\u00eb", "Text box: Key below", "the mat"]
+
+
+def test_an_encrypted_old_sheet_says_so(tmp_path: Path) -> None:
+    (document,) = read_documents(office97_files.write_xls(tmp_path / "a.xls", TABLE, further=[(0x2F, bytes(6))]))
+    assert "it is encrypted" in document.unreadable
 
 
 def test_a_binary_sheet_has_its_rows_and_says_that_comments_are_not_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import html
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ from memory3.formats.readers.elements import tag_of
 from memory3.formats.readers.markup.html import read_html
 from memory3.formats.readers.markup.markdown import markdown_text
 from memory3.formats.readers.markup.typography import sentence, words
-from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, rtf, sheets, symbols
+from memory3.formats.readers.office import numbers, office97, opendocument, rewriting, rtf, sheets, sheets97, symbols
 from memory3.formats.readers.office.charts import chart_text, chart_titles
 from memory3.printable import counted
 from memory3.text.paragraphs import LABEL
@@ -71,12 +71,14 @@ _CODES = {"&&": "&", "&P": "\0", **dict.fromkeys(("&L", "&C", "&R"), "\n")}
 
 
 def _printed_text(edge: str, sheet: bytes) -> str:
-    """What is above or below the printed pages of a sheet, without fields such as "Page 1 of 2".
-
-    edge: "Header" or "Footer". Codes of fonts and fields: ECMA-376, part 1, 18.3.1.46.
-    """
+    """What is above or below the printed pages of a sheet. edge: "Header" or "Footer"."""
     found = re.findall(_EDGE.format(edge), sheet.decode("utf-8", "replace"))
-    texts = [_CODE.sub(lambda code: _CODES.get(code[0], ""), html.unescape(text)) for text in found]
+    return _without_codes(map(html.unescape, found))
+
+
+def _without_codes(edges: Iterable[str]) -> str:
+    """Printed headers or footers without fields such as "Page 1 of 2". Codes: ECMA-376, part 1, 18.3.1.46."""
+    texts = [_CODE.sub(lambda code: _CODES.get(code[0], ""), text) for text in edges]
     lines = [line for text in texts for line in text.split("\n") if "\0" not in line or len(line.split()) > 3]
     return "\n".join(dict.fromkeys(filter(None, (words(line.replace("\0", "")) for line in lines))))
 
@@ -172,6 +174,9 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
     """Lines of the parts that the converter leaves out, and notes of what is not read. suffix: of its kind."""
     if suffix == ".rtf":
         return [], rtf.notes(source.read_bytes())
+    if suffix in sheets97.SUFFIXES:
+        old = sheets97.texts_of(source.read_bytes())
+        return _labelled((label, _without_codes([text]) if label in _READ else text) for label, text in old), []
     if not zipfile.is_zipfile(source):
         return [], []
     with zipfile.ZipFile(source) as archive:
@@ -190,11 +195,6 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         formulas = sum(len(_FORMULA.findall(archive.read(n))) for n in names if n.startswith("xl/worksheets/sheet"))
         parts = [archive.read(n).decode("utf-8", "ignore") for n in names if suffix == ".docx" and _WORDS.fullmatch(n)]
     unknown = sum(not symbols.character(one) for part in parts for one in symbols.SYMBOL.findall(part))
-    lines: list[str] = []
-    for label, text in texts:
-        line = f"{label}: {text}" if not LABEL.match(text) or label == "Comment" else text
-        if text and line not in lines:
-            lines.append(line)
     pictures = sum(1 for name in names if _PICTURES.match(name) and not name.endswith("/"))
     controls = sum(1 for name in names if _CONTROLS.fullmatch(name))
     embedded = sum(1 for name in names if _EMBEDDED.match(name))
@@ -211,7 +211,17 @@ def _further(source: Path, suffix: str) -> tuple[list[str], list[str]]:
         notes.append(f"{counted(controls, 'form control')} in it: what is chosen is not read")
     if embedded:
         notes.append(f"{counted(embedded, 'embedded file')} in it not read")
-    return lines, notes
+    return _labelled(texts), notes
+
+
+def _labelled(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Labels and texts as lines, each once; a text that has a label of its own keeps it."""
+    lines: list[str] = []
+    for label, text in texts:
+        line = f"{label}: {text}" if not LABEL.match(text) or label == "Comment" else text
+        if text and line not in lines:
+            lines.append(line)
+    return lines
 
 
 def _number(name: str) -> int:

@@ -15,7 +15,9 @@ import zipfile
 from collections.abc import Iterable, Iterator
 
 from memory3.errors import InvalidInput
+from memory3.formats.document import ENCRYPTED
 from memory3.formats.libraries import imported
+from memory3.formats.readers.office import sheets97
 
 MIME_OF = {
     ".xls": "application/vnd.ms-excel",
@@ -24,7 +26,7 @@ MIME_OF = {
 }
 MOST_CELLS = 4 << 20
 """Of the rectangle around the values of a sheet, for which the converter takes 0.9 GB; a document has at most 4 MiB."""
-_OLD, _ZIPPED = (".xls", ".xlt"), (".xlsx", ".xlsb")
+_ZIPPED = (".xlsx", ".xlsb")
 _PART = re.compile(r"xl/worksheets/[^/]+\.(?:xml|bin)")
 _BLANK = re.compile(r"<(?:\w+:)?c\b[^>]*/>")
 _ROW = re.compile(
@@ -43,9 +45,10 @@ _OLD_CELLS = frozenset((0x0006, 0x00D6, 0x00FD, 0x0203, 0x0204, 0x0205, 0x027E, 
 def compact(data: bytes, suffix: str) -> bytes:
     """A file of Excel whose sheets have no rows and columns without values; other files stay as they are.
 
-    suffix: of its kind. Raises InvalidInput if the rows and columns with values have more than MOST_CELLS cells.
+    suffix: of its kind. Raises InvalidInput if the rows and columns with values have more than MOST_CELLS cells, and
+    for an encrypted .xls.
     """
-    if suffix in _OLD:
+    if suffix in sheets97.SUFFIXES:
         return _compact_workbook(data)
     if suffix not in _ZIPPED or not zipfile.is_zipfile(io.BytesIO(data)):
         return data
@@ -154,7 +157,7 @@ def _seven_bits(part: bytes, at: int, most: int) -> tuple[int, int]:
 
 
 def _compact_workbook(data: bytes) -> bytes:
-    """An .xls: its sheets follow one another in one stream. One that is encrypted or damaged stays as it is."""
+    """An .xls: its sheets follow one another in one stream. A damaged one stays as it is."""
     olefile = imported("olefile")
     copy = io.BytesIO(data)
     try:
@@ -173,12 +176,9 @@ def _compact_stream(stream: bytes) -> bytes:
     depth = 0
     cells: list[tuple[int, int]] = []  # offset of a record in the stream, and of its last column
     sizes: list[tuple[int, int]] = []  # offset and length
-    at = 0
-    while at + 4 <= len(stream):
-        kind, length = struct.unpack_from("<HH", stream, at)
-        start, at = at + 4, at + 4 + length
-        if at > len(stream) or kind == _ENCRYPTED:
-            return stream
+    for kind, start, length in sheets97.records(stream):
+        if kind == _ENCRYPTED:
+            raise InvalidInput(ENCRYPTED)
         if kind == _BEGIN:
             depth += 1
         elif kind == _END:
@@ -189,7 +189,7 @@ def _compact_stream(stream: bytes) -> bytes:
         elif kind in _OLD_CELLS and depth > 1:  # what a chart shows, which the converter takes for cells of the sheet
             struct.pack_into("<H", new, start - 4, _BLANK_CELL)
         elif kind in _OLD_CELLS and length >= 6:
-            cells.append((start, at - 2 if kind == _SEVERAL else start + 2))
+            cells.append((start, start + (length - 2 if kind == _SEVERAL else 2)))
         elif kind == _DIMENSIONS and depth == 1:
             sizes.append((start, length))
     return bytes(new)
