@@ -877,6 +877,11 @@ def test_letters_of_rtf_are_those_of_the_character_set_of_their_font(tmp_path: P
     assert read(tmp_path / "a.rtf").text == "é Мир é ゾル é łódź Ми é \\м"
 
 
+def test_emphasis_of_a_part_of_a_word_in_rtf_leaves_no_signs(tmp_path: Path) -> None:
+    (tmp_path / "a.rtf").write_text(r"{\rtf1\ansi {\ul S}erre {\b P}rod {\i Q}uick {\strike w}eg\par}")
+    assert read(tmp_path / "a.rtf").text == "Serre Prod Quick weg"
+
+
 @pytest.mark.parametrize("font", ["", r"{\fonttbl{\f0\fcharset204 A;}}"])
 def test_a_title_of_rtf_is_its_text(font: str, tmp_path: Path) -> None:
     info = r"{\info{\title \'cc\'e8\'f0 a_b \u8364? {x}}}"

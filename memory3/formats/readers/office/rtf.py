@@ -54,7 +54,7 @@ _CHARACTERS = {
     b"\\sect": b"\\line ",
 }
 _SPACE = rb"\u160?"
-_EMPHASIS = re.compile(rb"(?<!\\)\\(b|i|strike|v)1?(?![a-z\d-])")
+_EMPHASIS = re.compile(rb"(?<!\\)\\(b|i|ul|strike|v)1?(?![a-z\d-])")
 _GROUP_END = re.compile(rb"(?<!\\)\}(?=[\r\n]*(?:[^\\{}\s]|\\['u]))")
 """Before text, where the converter has a space that is not there; it has none before another group."""
 _RAISED = re.compile(rb"(\\(?:super|up[1-9]\d*)(?![a-z\d-])(?:\\[a-z]+-?\d*)*[ \r\n]+)([+-]?\d+)(?=[\\}])")
