@@ -877,6 +877,30 @@ def test_letters_of_rtf_are_those_of_the_character_set_of_their_font(tmp_path: P
     assert read(tmp_path / "a.rtf").text == "é Мир é ゾル é łódź Ми é \\м"
 
 
+@pytest.mark.parametrize(
+    ("head", "letter"),
+    [
+        (r"\mac", r"\'8e"),
+        (r"\mac\ansicpg10000", r"\'8e"),
+        (r"\pc", r"\'82"),
+        (r"\pca", r"\'82"),
+        (r"\ansi\ansicpg850", r"\'82"),
+        (r"\ansi\ansicpg65001", r"\'c3\'a9"),
+        (r"\ansi\ansicpg1", r"\'e9"),
+    ],
+)
+def test_letters_of_rtf_are_those_of_the_encoding_of_the_file(head: str, letter: str, tmp_path: Path) -> None:
+    (tmp_path / "a.rtf").write_text(rf"{{\rtf1{head}{{\info{{\title Zo {letter}}}}}\pard lanc{letter} ses\par}}")
+    document = read(tmp_path / "a.rtf")
+    assert (document.title, document.text) == ("Zo é", "lancé ses")
+
+
+def test_a_font_of_rtf_keeps_its_character_set_in_a_file_of_another_encoding(tmp_path: Path) -> None:
+    font = r"{\fonttbl{\f0\fcharset0 A;}}"
+    (tmp_path / "a.rtf").write_text(rf"{{\rtf1\mac\deff1{font}\pard lanc\'8e {{\f0 lanc\'e9}} lanc\'8e\par}}")
+    assert read(tmp_path / "a.rtf").text == "lancé lancé lancé"
+
+
 def test_emphasis_of_a_part_of_a_word_in_rtf_leaves_no_signs(tmp_path: Path) -> None:
     (tmp_path / "a.rtf").write_text(r"{\rtf1\ansi {\ul S}erre {\b P}rod {\i Q}uick {\strike w}eg\par}")
     assert read(tmp_path / "a.rtf").text == "Serre Prod Quick weg"

@@ -5,6 +5,7 @@ It drops text boxes, comments, hidden text, the numbers of items and choices in 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import re
 
@@ -41,6 +42,11 @@ _ENCODINGS |= {162: "cp1254", 163: "cp1258", 177: "cp1255", 178: "cp1256", 186: 
 _ENCODINGS |= {222: "cp874", 238: "cp1250"}
 """Of fonts, by their character set."""
 _CODE_PAGE = re.compile(rb"\\ansicpg(\d+)")
+_CHARACTER_SET = re.compile(rb"\s*\{\\rtf\d*\s*\\(mac|pca|pc)(?![a-z])")
+_SETS = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
+_PAGES = {b"10000": "mac_roman", b"65001": "utf-8"}
+_READ_RIGHT = ("cp125", "utf-8")
+"""How the names of encodings begin that the converter knows."""
 _IN_TITLE = re.compile(
     r"(?P<bytes>(?:\\'[0-9a-fA-F]{2})+)|\\u(?P<unicode>-?\d+) ?(?:\\'[0-9a-fA-F]{2}|\?)?"
     r"|\\[a-z]+-?\d* ?|\\(?P<sign>[^a-z])|[{}]"
@@ -82,17 +88,26 @@ def notes(data: bytes) -> list[str]:
 
 def title_text(title: str, data: bytes) -> str:
     """A title as text, of which the converter has the commands. data: of the file."""
-    page = _CODE_PAGE.search(data)
 
     def character(found: re.Match[str]) -> str:
         if found["bytes"]:
             return bytes.fromhex(found["bytes"].replace("\\'", "")).decode(encoding, "replace")
         return chr(int(found["unicode"]) % 0x10000) if found["unicode"] else found["sign"] or ""
 
-    encoding = f"cp{page[1].decode()}" if page else "cp1252"
-    with contextlib.suppress(LookupError):  # an unknown code page
-        return _IN_TITLE.sub(character, title)
-    return title
+    encoding = _encoding(data)
+    return _IN_TITLE.sub(character, title)
+
+
+def _encoding(data: bytes) -> str:
+    """The encoding of a file, which fonts without a character set have."""
+    if page := _CODE_PAGE.search(data):
+        name = _PAGES.get(page[1], f"cp{page[1].decode()}")
+    else:
+        name = _SETS[found[1]] if (found := _CHARACTER_SET.match(data)) else "cp1252"
+    try:
+        return codecs.lookup(name).name
+    except LookupError:  # an unknown code page
+        return "cp1252"
 
 
 def encoded(text: str) -> bytes:
@@ -134,11 +149,12 @@ def _split(data: bytes) -> tuple[bytes, list[bytes], int]:
 
 
 def _decoded(data: bytes) -> bytes:
-    """A file in which bytes of fonts of another encoding than the file's own are Unicode."""
+    """A file in which bytes in an encoding that the converter does not know, or not for their font, are Unicode."""
     encodings = {font: _ENCODINGS.get(int(charset), "") for font, charset in _FONT.findall(data)}
-    if not any(encodings.values()):
+    own = "" if (name := _encoding(data)).startswith(_READ_RIGHT) else name
+    if not own and not any(encodings.values()):
         return data
-    default = encodings.get(first[1], "") if (first := _DEFAULT_FONT.search(data)) else ""
+    default = encodings.get(first[1], own) if (first := _DEFAULT_FONT.search(data)) else own
     states = [(default, 1)]  # of each open group: the encoding, and the bytes that follow a \\u for older programs
     kept, at = bytearray(), 0
     for found in _FONT_TOKEN.finditer(data):
@@ -150,7 +166,7 @@ def _decoded(data: bytes) -> bytes:
         elif found[0] == b"\\plain":
             states[-1] = default, older
         elif found["font"]:
-            states[-1] = encodings.get(found["font"], ""), older
+            states[-1] = encodings.get(found["font"], own), older
         elif found["older"]:
             states[-1] = encoding, int(found["older"])
         elif encoding and (start := found.start("bytes") + (4 * older if found["unicode"] else 0)) < found.end("bytes"):
