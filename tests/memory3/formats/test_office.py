@@ -475,6 +475,12 @@ def test_what_a_chart_of_an_old_sheet_shows_does_not_replace_its_cells(tmp_path:
     assert read(file).text == read(office97_files.write_xls(tmp_path / "b.xls", TABLE)).text
 
 
+def test_codes_of_references_and_embedded_objects_of_old_word_are_no_text(tmp_path: Path) -> None:
+    text = "Highlights RENVOIPAGE _Toc533 \\h 2\rSee REF _Ref17 \\r \\h 4.1\rEMBED Excel.Sheet.8 \\s below\rEMBED it\r"
+    document = read(office97_files.write_doc(tmp_path / "a.doc", text))
+    assert document.text.split() == ["Highlights", "2", "See", "4.1", "below", "EMBED", "it"]
+
+
 def test_comments_text_boxes_and_printed_edges_of_old_sheets_are_read(tmp_path: Path) -> None:
     def box(kind: int, *parts: tuple[int, bytes], characters: int) -> list[tuple[int, bytes]]:
         said = struct.pack("<HH", 0x15, 0x12) + struct.pack("<H", kind) + bytes(16)

@@ -50,9 +50,10 @@ _PARTS = (  # of FibRgLw97, with the offset of their number of characters
 )
 _FIELD = re.compile(
     r'[ ]?\b(?:HYPERLINK|PAGEREF|INCLUDEPICTURE|DOCPROPERTY|TOC)(?:[ ]+(?:\\\*[ ]?\w+|\\\S|"[^"\n]*"|_\w+))+'
+    r"|[ ]?\b[A-Z]{3,}[ ]+_(?:Toc|Ref)\d+(?:[ ]+\\\S)*|[ ]?\bEMBED[ ]+[A-Z]\w*(?:\.\w+)+(?:[ ]+\\\S)*"
     r"|[ ]?\bFORM(?:TEXT|CHECKBOX|DROPDOWN)\b|\\\*[ ]?(?:MERGEFORMAT|CHARFORMAT)\b"
 )
-"""Codes of fields whose form no text has."""
+"""Codes of fields whose form no text has; in other languages than English, PAGEREF has another name."""
 
 
 def real_type(source: Path) -> str | None:
