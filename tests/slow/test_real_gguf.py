@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers as tf
 from tokenizers import Tokenizer
 
 from deploy.bench.llama import LlamaCpp
@@ -19,7 +18,7 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.gguf import GgufFile
 from memory_model.models.load import LoadedModel, load_model
 from testing.programs import ROOT
-from tests.memory_model.models.test_gguf import HARD
+from tests.memory_model.models.test_gguf import HARD, transformers_own
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +42,7 @@ def loaded(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMod
 
 
 def test_its_tokenizer_is_transformers_own(weights: Path) -> None:
-    theirs = tf.AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+    theirs = transformers_own(weights)
     ours = Tokenizer.from_str(GgufFile(weights).tokenizer_json)
     for text in [*HARD, *(page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md"))]:
         assert ours.encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"]

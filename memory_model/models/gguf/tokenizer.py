@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,36 @@ def _unnamed() -> Parts:
     return _splits(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
 
 
-_PRE_TOKENIZERS: dict[str, tuple[Callable[[], Parts], bool]] = {
-    "default": (_unnamed, False),
-    "gpt-2": (lambda: [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)], False),
-    "smollm": (_single_digits, False),
-    "starcoder": (_single_digits, False),
-    "qwen2": (lambda: _letters_apart(r"\p{N}"), False),
-    "deepseek-r1-qwen": (lambda: _letters_apart(r"\p{N}"), False),
-    "llama-bpe": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
-    "llama3": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
-    "llama-v3": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
-    "smaug-bpe": (lambda: _letters_apart(r"\p{N}{1,3}"), True),
-    "tekken": (_tekken, True),
+@dataclass(frozen=True)
+class _Cutting:
+    """What is done with a text before BPE.
+
+    parts: how it is cut. whole_words: a word that is a token needs no merges. composed: letters and their accents
+    become single characters first (NFC).
+    """
+
+    parts: Callable[[], Parts]
+    whole_words: bool = False
+    composed: bool = False
+
+
+_QWEN = _Cutting(lambda: _letters_apart(r"\p{N}"), composed=True)
+_LLAMA3 = _Cutting(lambda: _letters_apart(r"\p{N}{1,3}"), whole_words=True)
+_SINGLE_DIGITS = _Cutting(_single_digits)
+_PRE_TOKENIZERS = {
+    "default": _Cutting(_unnamed),
+    "gpt-2": _Cutting(lambda: [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]),
+    "smollm": _SINGLE_DIGITS,
+    "starcoder": _SINGLE_DIGITS,
+    "qwen2": _QWEN,
+    "deepseek-r1-qwen": _QWEN,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
+    "tekken": _Cutting(_tekken, whole_words=True),
 }
-"""By `tokenizer.ggml.pre`: how a text is cut before BPE, and whether a word that is a token needs no merges.
+"""By `tokenizer.ggml.pre`, as the publishers' own tokenizer.json; a GGUF file has no other word of a normalizer.
 
 A wrong one would quietly give other tokens, so others are refused. SmolLM3's is "smaug-bpe".
 """
@@ -100,11 +117,13 @@ def _byte_level(fields: Mapping[str, Any], path: Path) -> Tokenizer:
     pre = fields.get("tokenizer.ggml.pre", "default")
     if pre not in _PRE_TOKENIZERS:
         raise InvalidInput(f"{path}: pre-tokenizer {pre} is not known, only {', '.join(_PRE_TOKENIZERS)}: {_ADVICE}")
-    parts, whole_words = _PRE_TOKENIZERS[pre]
+    cutting = _PRE_TOKENIZERS[pre]
     merges = [tuple(m.split(" ", 1)) for m in fields["tokenizer.ggml.merges"] if m]
     vocabulary = {t: i for i, t in enumerate(fields["tokenizer.ggml.tokens"])}
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=whole_words))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(parts())
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=cutting.whole_words))
+    if cutting.composed:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(cutting.parts())
     backend.decoder = decoders.ByteLevel()
     return backend
 

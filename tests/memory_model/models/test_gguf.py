@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ import pytest
 import torch
 import transformers as tf
 from gguf.constants import GGMLQuantizationType
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from memory3.config import RopeScaling, parse_budget
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.text.tokenizer import Tokenizer as LanguageTokenizer
 from memory_model.models.folder import ModelFolder
 from memory_model.models.gguf import GgufFile
+from memory_model.models.gguf import tokenizer as rebuilding
 from memory_model.models.gguf.shape import llama3_scaling
-from memory_model.models.load import load_model
+from memory_model.models.load import load_model, model_id_of
 from tests.edge_client.tiny_bundle import byte_level
 from tests.memory_model.models.gguf_files import write_gguf
 from tests.memory_model.models.published import ARCHITECTURES, SPECIAL, TEXT, published, sentence_piece
@@ -183,8 +186,10 @@ PATTERNS = {
 
 
 def trained(pre: str) -> Tokenizer:
-    """A byte-level BPE with merges, cut as published models of this pre-tokenizer are."""
+    """A byte-level BPE with merges, whose texts are composed and cut as published models of this pre-tokenizer are."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=pre in ("llama-bpe", "tekken")))
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre not in PATTERNS)
     before: list[pre_tokenizers.PreTokenizer] = []
     if pre in PATTERNS:
@@ -214,15 +219,47 @@ def test_a_byte_level_tokenizer_is_rebuilt(tmp_path: Path, pre: str) -> None:
         assert rebuilt.decode(rebuilt.encode(text).ids) == tokenizer.decode(tokenizer.encode(text).ids)
 
 
+def transformers_own(path: Path) -> tf.PreTrainedTokenizerFast:
+    """Of a GGUF file; transformers leaves out the normalizer that its own class of these tokenizers has."""
+    found = tf.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    if isinstance(found, tf.Qwen2Tokenizer):
+        found.backend_tokenizer.normalizer = tf.Qwen2Tokenizer().backend_tokenizer.normalizer
+    return found
+
+
 @pytest.mark.parametrize(("name", "pre"), [("qwen2", "qwen2"), ("llama-2", "llama-bpe")])
 def test_a_byte_level_tokenizer_is_transformers_own(tmp_path: Path, name: str, pre: str) -> None:
     tokenizer = trained(pre)
     published(tmp_path / "hf", name, vocab_size=tokenizer.get_vocab_size())
     path = write_gguf(tmp_path / "hf", tmp_path / "m.gguf", tokenizer=tokenizer, pre=pre)
-    other = tf.AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)
+    other = transformers_own(path)
     rebuilt = Tokenizer.from_str(GgufFile(path).tokenizer_json)
     for text in HARD:
         assert rebuilt.encode(text).ids == other(text, add_special_tokens=False)["input_ids"], text
+
+
+@pytest.mark.parametrize(("pre", "same"), [("qwen2", True), ("deepseek-r1-qwen", True), ("llama-bpe", False)])
+def test_an_accent_apart_is_a_letter_of_its_own_but_for_qwen(base: Path, tmp_path: Path, pre: str, same: bool) -> None:
+    file = GgufFile(write_gguf(base, tmp_path / "m.gguf", pre=pre))
+    tokenizer = LanguageTokenizer.from_json(file.tokenizer_json, file.special_tokens)
+    apart, composed = "Cafe\u0301 Olm", "Caf\u00e9 Olm"
+    assert (tokenizer.encode(apart) == tokenizer.encode(composed)) == same
+    offsets = tokenizer.offsets(apart)
+    assert apart[: offsets[-1][1]] == apart, "offsets count the characters of the text that was given"
+
+
+def test_a_tokenizer_that_is_rebuilt_otherwise_makes_another_model(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(base, tmp_path / "m.gguf", pre="qwen2")
+    made = ModelFolder.create(path, tmp_path / "model", memory=lambda config: parse_budget("paper", config))
+    cutting = rebuilding._PRE_TOKENIZERS["qwen2"]
+    ids = []
+    for composed in (True, False):
+        monkeypatch.setitem(rebuilding._PRE_TOKENIZERS, "qwen2", replace(cutting, composed=composed))
+        folder = ModelFolder.open(made.path)
+        ids.append(model_id_of(folder, folder.config(), folder.adapter))
+    assert ids[0] != ids[1], "what was written before is refused"
 
 
 def with_merges() -> Tokenizer:
