@@ -66,8 +66,9 @@ class ChatTemplate:
 
         generated: by a message's number the tokens that the model generated for it, which are taken as they are.
         With a generation prompt a last message of the assistant is the answer's beginning: its turn stays open.
-        Thinking is off where the template offers a choice, and thoughts in answers are left out. Raises InvalidInput
-        for messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
+        Thinking is off where the template offers a choice, and thoughts in answers are left out. What a template does
+        not write as it is, such as two messages of one role or a system message, is written in the form of
+        `_plainer`. Raises InvalidInput for messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
         """
         given, own = _checked(messages), dict(generated or {})
         for number, message in enumerate(given):
@@ -76,10 +77,7 @@ class ChatTemplate:
                 own.pop(number, None)
         marked = [{**m, "content": f"{_BEGIN}{n}{_BEGIN}{m['content']}{_END}"} for n, m in enumerate(given)]
         begun = add_generation_prompt and given[-1]["role"] == "assistant"
-        first, *pieces = _MARKED.split(self._render(marked, add_generation_prompt and not begun))
-        numbers, contents, between = [int(number) for number in pieces[::3]], pieces[1::3], [first, *pieces[2::3]]
-        if sorted(numbers) != list(range(len(given))):
-            raise UnknownTemplate(f"the chat template wrote {len(numbers)} of {len(given)} messages")
+        numbers, contents, between = self._written(marked, add_generation_prompt and not begun)
         for index, number in enumerate(numbers):  # a space and the word behind it are one token
             before = between[index]
             space = self.opening if given[number]["role"] == "assistant" else before[len(before.rstrip(" ")) :]
@@ -119,6 +117,26 @@ class ChatTemplate:
         opening = written[len(asked) :] if written.startswith(asked) else ""
         return opening if opening.isspace() else ""
 
+    def _written(
+        self, marked: Sequence[Message], add_generation_prompt: bool
+    ) -> tuple[list[int], list[str], list[str]]:
+        """Numbers and contents of the messages as the template writes them, and what is around these, one more.
+
+        Raises UnknownTemplate where it writes the messages in no form.
+        """
+        refused = None
+        for messages in (marked, _plainer(marked), _plainer(marked, system=False)):
+            try:
+                first, *pieces = _MARKED.split(self._render(messages, add_generation_prompt))
+                numbers = [int(number) for number in pieces[::3]]
+                if sorted(numbers) == list(range(len(marked))):
+                    return numbers, pieces[1::3], [first, *pieces[2::3]]
+                raise UnknownTemplate(f"the chat template wrote {len(numbers)} of {len(marked)} messages")
+            except UnknownTemplate as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
         bos, eos = map(self.tokenizer.backend.id_to_token, (self.tokenizer.bos_id, self.tokenizer.eos_id))
         try:
@@ -155,6 +173,25 @@ def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
 def text_start(prefix: Sequence[int], memory: MemoryConfig) -> int:
     """Position of the first text token: behind the prefix and the positions that all memories share (paper 3.2)."""
     return len(prefix) + memory.reference_tokens
+
+
+def _plainer(messages: Sequence[Message], *, system: bool = True) -> list[Message]:
+    """Messages whose roles alternate: neighbours of one role are one, with a blank line between them.
+
+    A system message that does not open the conversation is of the person's turn behind it; without `system`, one that
+    does is, too. Gemma and the first Mistral have no system messages, others take one at most.
+    """
+    turns: list[Message] = []
+    for message in messages:
+        role = message["role"]
+        opens = not turns or turns[-1]["role"] == "system"
+        if role == "system" and not (system and opens):
+            role = "user"
+        if turns and turns[-1]["role"] == role:
+            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n\n{message['content']}"}
+        else:
+            turns.append({"role": role, "content": message["content"]})
+    return turns
 
 
 def _checked(messages: Any) -> list[dict[str, str]]:

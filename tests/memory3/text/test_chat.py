@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory3.errors import InvalidInput
+from memory3.errors import InvalidInput, UnknownTemplate
 from memory3.text.chat import ChatTemplate
 from memory3.text.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer
@@ -69,6 +69,67 @@ def test_a_template_may_move_the_system_message() -> None:
         assert TOKENIZER.decode(prompt.ids, skip_special=False) == spelled
         content = [token for token, said in zip(prompt.ids, prompt.content, strict=True) if said]
         assert TOKENIZER.decode(content) == f" Who? {answer}Where?", "a space goes with the word behind it"
+
+
+_TURN = "{{ '<' + m.role + '>' + m.content | trim }}"
+ALTERNATING = (
+    "{% if messages[0].role == 'system' and refuses %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% set turns = messages[1:] if messages[0].role == 'system' else messages %}"
+    "{% if turns != messages %}{{ '<system>' + messages[0].content }}{% endif %}"
+    "{% for m in turns %}{% if m.role != ['user', 'assistant'][loop.index0 % 2] %}"
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}" + _TURN + "{% endfor %}"
+)
+"""As Mistral's and Llama 2's; Gemma's and the first Mistral's refuse a system message too."""
+FIRST_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ '<system>' + messages[0].content }}{% endif %}"
+    "{% for m in messages if m.role != 'system' %}" + _TURN + "{% endfor %}"
+)
+"""As SmolLM3's, which leaves out other system messages."""
+CONVERSATIONS = {
+    "two questions": (["user", "user"], "<user>0\n\n1"),
+    "two answers": (["user", "assistant", "assistant", "user"], "<user>0<assistant>1\n\n2<user>3"),
+    "two instructions": (["system", "system", "user"], "<system>0\n\n1<user>2"),
+    "a later instruction": (["user", "assistant", "system", "user"], "<user>0<assistant>1<user>2\n\n3"),
+    "an instruction at the end": (["user", "system"], "<user>0\n\n1"),
+    "an answer that has begun": (["system", "user", "assistant"], "<system>0<user>1<assistant>2"),
+}
+
+
+def numbered(roles: list[str]) -> list[dict[str, str]]:
+    return [{"role": role, "content": str(number)} for number, role in enumerate(roles)]
+
+
+@pytest.mark.parametrize("name", list(CONVERSATIONS))
+def test_roles_alternate_where_a_template_asks_for_it(name: str) -> None:
+    roles, written = CONVERSATIONS[name]
+    prompt = ChatTemplate(ALTERNATING, TOKENIZER).prompt(numbered(roles))
+    assert TOKENIZER.decode(prompt.ids) == written
+    content = [token for token, said in zip(prompt.ids, prompt.content, strict=True) if said]
+    assert TOKENIZER.decode(content) == "".join(str(n) for n, role in enumerate(roles) if role != "system")
+
+
+@pytest.mark.parametrize("name", ["two instructions", "a later instruction"])
+def test_no_system_message_is_left_out(name: str) -> None:
+    roles, written = CONVERSATIONS[name]
+    assert TOKENIZER.decode(ChatTemplate(FIRST_SYSTEM, TOKENIZER).prompt(numbered(roles)).ids) == written
+
+
+def test_a_system_message_goes_into_the_question_where_a_template_has_none() -> None:
+    chat = ChatTemplate("{% set refuses = true %}" + ALTERNATING, TOKENIZER)
+    messages = numbered(["system", "user", "assistant", "user"])
+    prompt = chat.prompt(messages, generated={2: TOKENIZER.encode("two")})
+    assert TOKENIZER.decode(prompt.ids) == "<user>0\n\n1<assistant>two<user>3"
+
+
+def test_a_template_is_not_changed_that_writes_messages_as_they_are() -> None:
+    messages = [{"role": role, "content": "a"} for role in ("user", "system", "user", "user")]
+    spelled = "".join(f"<|im_start|>{m['role']}\na<|im_end|>\n" for m in messages)
+    assert CHAT.prompt(messages, False).ids == TOKENIZER.encode(spelled)
+
+
+def test_what_a_template_refuses_in_every_form_is_refused_in_its_own_words() -> None:
+    with pytest.raises(UnknownTemplate, match="must alternate"):
+        ChatTemplate(ALTERNATING, TOKENIZER).prompt(numbered(["assistant", "user"]))
 
 
 def test_a_model_that_could_think_answers_at_once_and_its_earlier_thoughts_are_left_out() -> None:
