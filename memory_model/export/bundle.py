@@ -19,7 +19,7 @@ from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import export_embedder
 from memory_model.export.weights import BITS, Precision
 from memory_model.models.folder import ModelFolder
-from memory_model.models.load import LoadedModel, load_model, open_adapter
+from memory_model.models.load import LoadedModel, load_model, open_adapter, open_probe
 
 
 def export_bundle(
@@ -52,6 +52,7 @@ def export_bundle(
     MemoryFormat(loaded.config if loaded else folder.config(), "", memory_codec)
     if loaded is None:
         open_adapter(folder)
+        open_probe(folder)
         folder.verify(folder.checkpoint)
     staging = staging_folder(out)
     try:

@@ -81,7 +81,7 @@ class LoadedModel:
         folder = self.folder
         if folder.probe is None or self.model_id != model_id_of(folder, folder.config(), folder.adapter):
             return None
-        return AnswerabilityProbe.load(folder.probe, self.config, self.model_id)
+        return open_probe(folder)
 
 
 def open_adapter(folder: ModelFolder, path: Path | str | None = None) -> Adapter | None:
@@ -99,6 +99,14 @@ def open_adapter(folder: ModelFolder, path: Path | str | None = None) -> Adapter
             f"`memory-model adapt --model {folder.path}`"
         )
     return found
+
+
+def open_probe(folder: ModelFolder) -> AnswerabilityProbe | None:
+    """The folder's probe, None where it has none; raises CorruptFile, ModelMismatch."""
+    if folder.probe is None:
+        return None
+    config = folder.config()
+    return AnswerabilityProbe.load(folder.probe, config, model_id_of(folder, config, folder.adapter))
 
 
 def model_id_of(folder: ModelFolder, config: ModelConfig, adapter: Path | None) -> str:

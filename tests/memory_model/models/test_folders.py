@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from memory3.codec.codec import ExactCodec
 from memory3.config import parse_budget
-from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile, ModelMismatch
+from memory3.runtime.answerability import PROBE_FILE, AnswerabilityProbe, query_width
 from memory3.text.tokenizer import SpecialTokens
 from memory3.text.words import DEFAULT_RANKING, Ranking
 from memory_model.export.bundle import export_bundle
@@ -203,6 +204,15 @@ def test_a_codec_is_needed_and_must_fit_before_a_bundle_is_made(base: Path, tmp_
     bundle = export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=bert, quiet=True)
     assert bundle.manifest.special_tokens == SpecialTokens(bos=257, eos=258, end_of_turn=258, stop=(256,))
     assert bundle.identity.model_id == load_model(folder).model_id
+
+
+def test_a_probe_of_another_model_is_refused_before_a_bundle_is_begun(base: Path, tmp_path: Path) -> None:
+    folder = new(base, tmp_path / "model")
+    ExactCodec(16).save(folder.path / "codec.npz")
+    weights = np.zeros(query_width(folder.config()), np.float32)
+    AnswerabilityProbe("0" * 64, weights, np.array([1]), np.zeros(1)).save(folder.path / PROBE_FILE)
+    with pytest.raises(ModelMismatch, match="fit-refusal"):
+        export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=tmp_path / "no embedder", quiet=True)
 
 
 def test_a_bundle_has_the_numbers_of_the_folders_own_embedder_however_it_is_named(base: Path, tmp_path: Path) -> None:
