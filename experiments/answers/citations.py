@@ -28,7 +28,6 @@ from edge_client.recall.recaller import Recaller
 from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle
-from memory3.text.refusal import is_refusal
 from memory_model.data.rows import QuestionRow, open_rows
 from memory_model.eval.conditions import given_references
 from memory_model.eval.scores import Mean, contained
@@ -98,7 +97,7 @@ class Cited:
             row.right_answer,
             result.text,
             any(contained(result.text, right) for right in row.right_answers),
-            is_refusal(result.text),
+            result.refused,
             tuple(n for n, text in enumerate(references) if text in own),
             tuple(shares.tolist()),
             tuple(nats.get(n, 0.0) for n in range(len(references))) if nats else (),

@@ -64,7 +64,7 @@ def device_quality(
         bundle = folder / precision
         there = (bundle / MANIFEST).is_file()
         opened = Bundle.open(bundle) if there else export_bundle(subject.loaded, bundle, Precision.parse(precision))
-        scores[precision] = Scores.of(rows, with_given_memories(opened, plan))
+        scores[precision] = Scores.of(rows, with_given_memories(opened, plan), subject.refusal.sentence)
         console.print(precision, scores[precision].summary())
     pairs = [(name, PRECISIONS[0]) for name in PRECISIONS[1:]]
     keep(out, Measured.of("int4", "test", key, started, scores, about, pairs))
@@ -111,7 +111,7 @@ def ingest_held_out(address: str, folder: Path) -> None:
 
 def in_every_mode(model: EdgeModel, rows: Sequence[QuestionRow]) -> dict[str, Scores]:
     """Every question in every mode, one mode after the other for each."""
-    scores = {mode: Scores() for mode in MODES}
+    scores = {mode: Scores(model.bundle.manifest.refusal.sentence) for mode in MODES}
     with progress_bar("recall modes: questions", len(rows)) as advance:
         for row in rows:
             for mode, found in scores.items():

@@ -32,7 +32,7 @@ _REFUSAL = re.compile(
 _ALL_THE_SAME = re.compile(r"\b(but|however)\b")
 
 
-def is_refusal(answer: str, sentence: str = SENTENCE) -> bool:
+def is_refusal(answer: str, sentence: str) -> bool:
     """Whether an answer begins with a refusal in one of a few usual wordings, and does not answer all the same.
 
     sentence: with which the model refuses, in any language.

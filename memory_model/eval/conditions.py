@@ -22,7 +22,7 @@ from typing import Any
 
 from memory3.errors import InvalidInput
 from memory3.text.references import split
-from memory3.text.refusal import SENTENCE, is_refusal
+from memory3.text.refusal import is_refusal
 from memory_model.data.rows import QuestionRow
 from memory_model.eval.retrieval import ReferenceIndex, query_of
 from memory_model.eval.scores import Mean, Paired, contained, exact_match, token_f1
@@ -47,12 +47,13 @@ PAIRS = (
 class Scores:
     """What was measured under one condition: one number a row, or none where a score does not apply.
 
-    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. contained: whether an answer has
-    the words of a right one, of the rows that something answers. refused: is a refusal; refused_rightly,
-    refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the right reference was
-    retrieved.
+    sentence: with which the model refuses. nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right
+    answer. contained: whether an answer has the words of a right one, of the rows that something answers. refused: is a
+    refusal; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others. recall_at_5: the
+    right reference was retrieved.
     """
 
+    sentence: str
     nll: list[float] = field(default_factory=list)
     exact_match: list[float] = field(default_factory=list)
     f1: list[float] = field(default_factory=list)
@@ -62,12 +63,11 @@ class Scores:
     refused_wrongly: list[float] = field(default_factory=list)
     recall_at_5: list[float] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
-    sentence: str = SENTENCE  # with which the model refuses
 
     @classmethod
-    def of(cls, rows: Sequence[QuestionRow], answers: Sequence[str]) -> Scores:
+    def of(cls, rows: Sequence[QuestionRow], answers: Sequence[str], sentence: str) -> Scores:
         """All scores that follow from the answers' texts."""
-        scores = cls()
+        scores = cls(sentence)
         for row, answer in zip(rows, answers, strict=True):
             scores.add(row, answer)
         return scores
@@ -192,7 +192,7 @@ class Evaluation:
         """Scores by condition; progress: called with the number of answers since its last call."""
         result = {}
         for condition in self.conditions:
-            result[condition] = scores = Scores(sentence=self.subject.refusal.sentence)
+            result[condition] = scores = Scores(self.subject.refusal.sentence)
             for rows, prompts, memories in self.batches(condition):
                 self._score(rows, prompts, memories, scores)
                 progress(len(rows))

@@ -10,6 +10,7 @@ from docs.quality import BEGIN, END, Bar, page, taken_over
 from experiments.answers.published import HALUEVAL
 from experiments.answers.quality import SECTIONS, Measured, is_kept, keep, read_measured, selected, window_loss
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.text.refusal import SENTENCE
 from memory_model.eval.conditions import Scores
 from memory_model.eval.subject import MemoryBank, Subject
 from testing.programs import ROOT
@@ -21,10 +22,11 @@ MARKED = f"# Quality\n\n{BEGIN}\nold\n{END}\n\nthe rest\n"
 
 def measured(name: str = "same_field", part: str = "test", model_id: str = "m1", right: int = 30) -> Measured:
     """A section of 40 rows, `right` of them answered exactly with memory, 20 with the five texts."""
-    scores = {
-        condition: Scores(exact_match=[1.0] * hits + [0.0] * (40 - hits), f1=[1.0] * hits + [0.0] * (40 - hits))
+    rights = {
+        condition: [1.0] * hits + [0.0] * (40 - hits)
         for condition, hits in (("memory", right), ("rag_five", 20), ("rag", 38))
     }
+    scores = {condition: Scores(SENTENCE, exact_match=one, f1=one) for condition, one in rights.items()}
     key = {"evaluator": 2, "model_id": model_id, "codec_id": "c", "precision": "float32"}
     return replace(Measured.of(name, part, key, 0.0, scores, ABOUT), seconds=1.0)
 

@@ -44,7 +44,7 @@ from tests.edge_client.tiny_bundle import tiny_loaded
     ],
 )
 def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -> None:
-    assert is_refusal(answer) is refused
+    assert is_refusal(answer, SENTENCE) is refused
 
 
 @pytest.mark.parametrize(

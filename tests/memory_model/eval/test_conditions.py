@@ -103,7 +103,7 @@ def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel)
 
 def test_any_of_several_right_answers_counts() -> None:
     rows = [QuestionRow("k", "Q?", "ten", answers=("10 men",)), QuestionRow("k", "Q?", SENTENCE, answerable=False)]
-    scores = Scores.of(rows, ["10 men", "I don't know."])
+    scores = Scores.of(rows, ["10 men", "I don't know."], SENTENCE)
     assert scores.exact_match == [1.0, 1.0]
     assert scores.summary()["refused_rightly"] == 1.0
     assert scores.summary()["refused_wrongly"] == 0.0
@@ -112,7 +112,7 @@ def test_any_of_several_right_answers_counts() -> None:
 def test_a_refusal_in_the_models_own_sentence_counts() -> None:
     row = QuestionRow("Land", "Area of Land?", "4 km")
     for sentence, refused in (("Das weiß ich nicht.", 1.0), ("I don't know.", 0.0)):
-        scores = Scores(sentence=sentence)
+        scores = Scores(sentence)
         scores.add(row, "Das weiß ich nicht.")
         assert scores.summary()["refused"] == refused
 
@@ -120,7 +120,7 @@ def test_a_refusal_in_the_models_own_sentence_counts() -> None:
 def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
     rows = [QuestionRow("k", f"q{n}", "Paris") for n in range(4)]
     said = {"memory": ["Paris", "Rome", "Rome", "Paris"], "rag_five": ["Paris"] * 3 + ["Rome"]}
-    told = {name: Scores.of(rows, answers) for name, answers in said.items()}
+    told = {name: Scores.of(rows, answers, SENTENCE) for name, answers in said.items()}
     assert told["memory"].summary()["f1"] == 0.5
     assert told["memory"].summary()["f1_error"] == 0.2887
     found = compared(told)["memory - rag_five"]["f1"]
