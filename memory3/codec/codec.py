@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from memory3.codec.blas import one_thread
 from memory3.codec.native.library import Compiled, Library, compiled, installed
@@ -86,7 +87,7 @@ class MemoryCodec(ABC):
             raise MissingFile(f"no codec at {path}: make one with `memory-model fit-codec`")
         raw = io.BytesIO(path.read_bytes())
         try:
-            with np.load(raw, allow_pickle=False) as file:
+            with NpzFile(raw) as file:
                 header = json.loads(bytes(file["header"]).decode())
                 arrays = {k: file[k] for k in file.files if k != "header"}
             version = header.get("version")

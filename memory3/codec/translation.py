@@ -17,6 +17,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from memory3.codec.codec import MemoryCodec, save_codec
 from memory3.codec.payload import HEADER, ExplicitMemory, Identity, MemoryFormat
@@ -127,7 +128,7 @@ class Translation:
     def load(cls, path: Path, new: MemoryFormat) -> Translation | None:
         """What `save` wrote; None for one to another model or codec. Raises CorruptFile."""
         try:
-            with np.load(io.BytesIO((path / _MAPS).read_bytes()), allow_pickle=False) as file:
+            with NpzFile(io.BytesIO((path / _MAPS).read_bytes())) as file:
                 header = json.loads(bytes(file["header"]).decode())
                 arrays = {name: file[name].astype(np.float32) for name in file.files if name != "header"}
             if Identity(**header["new"]) != new.identity:

@@ -11,12 +11,14 @@ of the same queries tells such requests from questions and makes their refusal l
 from __future__ import annotations
 
 import hashlib
+import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike
 
 from memory3.config import ModelConfig
@@ -95,7 +97,7 @@ class AnswerabilityProbe:
     def load(cls, path: str | Path, config: ModelConfig, model_id: str) -> AnswerabilityProbe:
         """Inverse of `save`, for a model; raises CorruptFile, and ModelMismatch for a probe of another model."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with NpzFile(io.BytesIO(Path(path).read_bytes())) as file:
                 own, weights = str(file["model_id"]), file["weights"].astype(np.float32)
                 numbers, offsets = file["numbers"].astype(np.int32), file["offsets"].astype(np.float32)
                 measured = (file[n].tolist() if n in file else [] for n in ("precisions", "leans"))

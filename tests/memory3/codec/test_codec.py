@@ -19,6 +19,7 @@ from memory3.codec.native.library import FoldedTables
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.config import MemoryConfig, MemoryHead
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.runtime.answerability import AnswerabilityProbe
 from memory_model.codec.faiss import check_factory, tables_of_index
 from memory_model.codec.fit import fit_tables
 from memory_model.nn.decompression import TorchCodec
@@ -134,6 +135,16 @@ def test_a_file_reads_the_same_and_one_of_tables_a_head_is_refused(token_codec: 
         MemoryCodec.load(tmp_path / "heads.npz")
     with pytest.raises(MissingFile, match="fit-codec"):
         MemoryCodec.load(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"bits": 4}', b"\x93NUMPY\x01\x00"])
+def test_a_file_of_another_kind_is_called_so_and_no_advice_is_given_to_trust_it(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "codec.npz"
+    path.write_bytes(content)
+    with pytest.raises(CorruptFile, match=r"is not a codec file \(File is not a zip file\)"):
+        MemoryCodec.load(path)
+    with pytest.raises(CorruptFile, match=r"is no probe of answerability: File is not a zip file"):
+        AnswerabilityProbe.load(path, tiny_config(), "")
 
 
 @given(st.data())
