@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.decoder.kv import BUCKET, CPU, Buffer, Caches, Device
-from edge_client.decoder.process_memory import return_free_memory
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.process_memory import return_free_memory
 from memory3.runtime.attention import memory_tensors
 from memory3.runtime.backend import DecoderBackend, DecoderRunner, RunInput, TextRows
 from memory3.runtime.cache_layout import TEXT, mask_name, rows_name

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from edge_client.decoder.process_memory import available_bytes
 from edge_client.decoder.runtime import named_errors
 from edge_client.errors import ProviderError
 from memory3.codec.payload import ExplicitMemory
 from memory3.config import ModelConfig
+from memory3.process_memory import available_bytes
 from memory3.runtime.cache_layout import TEXT, CacheTensor, cache_layout
 from memory3.runtime.onnx_runtime import ort
 

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from edge_client.decoder.batching import BatchingDecoder
-from edge_client.decoder.process_memory import return_free_memory
 from edge_client.decoder.runtime import session_options
 from edge_client.errors import StorageError
 from edge_client.local.database import disk_errors
@@ -22,6 +21,7 @@ from memory3.codec.payload import ExplicitMemory
 from memory3.digest import file_sha256
 from memory3.errors import CorruptFile, InvalidInput
 from memory3.files.bundle import Bundle
+from memory3.process_memory import return_free_memory
 from memory3.runtime.embedder import CPU_ALONE, Embedder, ExecutionProviders
 from memory3.runtime.onnx_runtime import ort
 from memory3.text.chat import prefix_ids

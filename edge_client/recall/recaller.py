@@ -17,7 +17,6 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_client.decoder.process_memory import return_free_memory
 from edge_client.errors import Cancellation, RetrievalError, described
 from edge_client.recall.cache import CachedMemory, MemoryCache
 from edge_client.recall.embedding import EMBEDDING_SHARE, QueryEmbedder, texts_of
@@ -27,6 +26,7 @@ from edge_client.retrieval import Hit, RetrievalResult, merged, words_of
 from edge_client.wire.client import MemoryClient
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.errors import CorruptFile, IdentityMismatch, Memory3Error
+from memory3.process_memory import return_free_memory
 from memory3.text.words import DEFAULT_RANKING, Ranking
 
 DEADLINE_S = 2.0

@@ -24,6 +24,7 @@ import torch
 
 from memory3.codec.codec import MemoryCodec
 from memory3.errors import CorruptFile, InvalidInput
+from memory3.process_memory import return_free_memory
 from memory_model.data.batches import BatchSource
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
 from memory_model.nn.decoder import Decoder, MemoryBatch
@@ -185,7 +186,7 @@ class Tuner:
             while not self.finished and first_decides(time.monotonic() - began < limit_s):
                 done = self.one_step()
                 if self.step % _RETURNED_EVERY == 0:
-                    _return_freed_memory()
+                    return_free_memory()
                 metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
                 report(done)
@@ -315,12 +316,6 @@ class Tuner:
 
 _RETURNED_EVERY = 8
 """Steps after which freed memory is returned: of steps of different lengths more and more pieces would lie about."""
-
-
-def _return_freed_memory() -> None:
-    """Have glibc give free pages back to the system, also those between used ones."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)
 
 
 def _keep_freed_memory() -> None:

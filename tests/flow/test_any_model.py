@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from edge_client import EdgeModel, Finished, Recalled
 from memory3.errors import ModelMismatch
 from memory_model.cli import app
+from memory_model.models import load
 from memory_service.settings import Settings
 from memory_service.write.model_encoder import ModelEncoder
 from testing.processes import PROGRAMS, AppProcess, ServiceProcess
@@ -113,6 +115,21 @@ def test_documents_become_memories_read(models: tuple[Made, Made], service: Serv
     assert replies[0]["choices"][0]["message"]["content"] == finished.text, "with the same weights in ONNX Runtime"
     for reply, name in zip(replies, ("Togo", "Benin"), strict=True):
         assert name in {memory["title"] for memory in reply["memory"]["chunks"][0]["read"]}
+
+
+def test_a_service_returns_what_loading_freed(models: tuple[Made, Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr("memory3.process_memory.return_free_memory", lambda: steps.append("returned"))
+    assemble = load._assemble
+
+    def loaded(*arguments: Any, **options: Any) -> load.LoadedModel:
+        steps.append("loaded")
+        return assemble(*arguments, **options)
+
+    monkeypatch.setattr(load, "_assemble", loaded)
+    made, _ = models
+    ModelEncoder.open(Settings(model=made.model, bundle=made.bundle))
+    assert steps == ["loaded", "returned"]
 
 
 def test_a_service_refuses_another_models_bundle(models: tuple[Made, Made], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.kv import CONTEXT, CPU, PARALLEL, Device
-from edge_client.decoder.process_memory import in_huge_pages
 from edge_client.decoder.runtime import open_session, session_options
 from edge_client.errors import ProviderError
 from memory3.errors import MissingFile
+from memory3.process_memory import in_huge_pages
 from memory3.runtime.backend import DecoderBackend
 from memory3.runtime.embedder import CPU_ALONE, ExecutionProviders
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from edge_client.decoder import threads
 from edge_client.decoder.batching import BatchingDecoder
 from edge_client.decoder.kv import Caches
-from edge_client.decoder.process_memory import return_free_memory
 from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import CachedSequence
 from edge_client.errors import ProviderError
 from memory3.codec.payload import ExplicitMemory
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.files.bundle import Bundle
+from memory3.process_memory import return_free_memory
 from memory3.runtime.backend import DecoderBackend
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.engine import TorchBackend
