@@ -32,7 +32,7 @@ from memory_service.settings import Settings
 from memory_service.stores.address import parse_address
 from memory_service.stores.opening import open_store
 from memory_service.stores.store import NewDocument, Written, require_same
-from memory_service.write.document import PendingDocument, check_head
+from memory_service.write.document import PendingDocument, check_head, title_of
 from memory_service.write.pipeline import encoding_error
 from protos.memory.v1 import ingestion_pb2 as pb
 
@@ -74,17 +74,18 @@ class Write:
             return upload
         text = upload.item.document
         try:
-            check_head(text.key, text.title, text.metadata)
+            title = title_of(text, self._encoder)
+            check_head(text.key, title, text.metadata)
             count_tokens, limit = self._encoder.count_tokens, self._encoder.description.reference_tokens
             blank, overlap = not text.text.strip(), self._to.overlap_tokens
-            texts = [] if blank else split(text.text, text.title, count_tokens, limit, overlap)
+            texts = [] if blank else split(text.text, title, count_tokens, limit, overlap)
             if not texts:
                 raise DocumentEmpty("the document has no text", field="text")
         except Memory3Error as error:
             return _refused(upload, error)
         prepared = pb.PreparedDocument(
             key=text.key,
-            title=text.title,
+            title=title,
             metadata=text.metadata,
             content_hash=self._to.content_hash(text),
             references=[pb.PreparedReference(text=part) for part in texts],

@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 
 from memory3.errors import Memory3Error
-from memory3.text.references import split
+from memory3.text.references import fitting_title, split
 from memory_service.encoder import Encoder, read_vectors
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge, ShuttingDown
 from memory_service.stores.store import NewDocument, NewReference, StoredVersion, Written
@@ -149,19 +149,22 @@ class DocumentReader:
                     raise BadRequest("the item has neither a document nor prepared references", field="content")
                 if not first and (kind, content.key) != ("prepared", document.key):
                     raise BadRequest("a document's pieces must be prepared and have one key", field="key")
+                if first and kind == "document":
+                    document.title = title_of(item.document, self._encoder)
                 if first:
                     check_head(document.key, document.title, document.metadata)
                 if kind == "prepared":
                     self._read_prepared(document, item.prepared, continued)
                 else:
-                    self._read_text(document, item.document.text)
+                    self._read_text(document, item.document)
                 document.later = self._later and not any(document.payloads)
             except Memory3Error as error:
                 document.refuse(error)
         self._open = document if continued else None
         return None if continued else document
 
-    def _read_text(self, document: PendingDocument, text: str) -> None:
+    def _read_text(self, document: PendingDocument, sent: pb.Document) -> None:
+        text = sent.text
         size, limit = len(text.encode()), self._limit_bytes
         if size > limit:
             raise DocumentTooLarge(
@@ -176,7 +179,7 @@ class DocumentReader:
             raise DocumentEmpty("the document has no text", field="text")
         self._text_bytes = sum(len(reference.encode()) for reference in document.texts)
         self._require_room("text")
-        document.content_hash = text_hash_of(document.title, document.metadata, text, overlap)
+        document.content_hash = text_hash_of(sent.title, document.metadata, text, overlap)
 
     def _split(self, text: str, title: str, overlap_tokens: int) -> list[str]:
         """The document's references; a text is left where the stream has ended."""
@@ -262,6 +265,15 @@ def check_head(key: str, title: str, metadata: Mapping[str, str]) -> None:
             f" at most {_METADATA_ENTRIES} of {_METADATA_BYTES}",
             field="metadata",
         )
+
+
+def title_of(sent: pb.Document, encoder: Encoder) -> str:
+    """What is stored of a document's title and stands at the head of its references: as much as fits there."""
+    title, whole = sent.title, " ".join(sent.title.split())
+    if len(whole.encode()) > _TITLE_BYTES:
+        beginning = whole.encode()[:_TITLE_BYTES].decode(errors="ignore")
+        title = beginning.rpartition(" ")[0] or beginning
+    return fitting_title(title, encoder.count_tokens, encoder.description.reference_tokens)
 
 
 def memory_id_of(key: str, content_hash: bytes, chunk: int, payload: bytes) -> int:

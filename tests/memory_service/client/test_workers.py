@@ -76,6 +76,18 @@ def test_documents_written_by_a_worker_are_those_that_the_service_would_write(se
     assert served.encoder.encoded == before, "the service wrote nothing itself"
 
 
+def test_a_worker_cuts_a_long_title_as_the_service_does(served: Served, tmp_path: Path) -> None:
+    to, long = served.base("titles"), document("a", "One sentence.", " ".join(f"word{n}" for n in range(300)))
+    (done,) = through([Upload("a", pb.IngestItem(document=long))], to, tmp_path)
+    assert done.outcome == "stored"
+    by_worker = served.client.document("titles", "a")
+    served.client.ingest("titles-of-the-service", long)
+    by_service = served.client.document("titles-of-the-service", "a")
+    for one in (by_worker, by_service):
+        one.ClearField("stored_at")
+    assert by_worker == by_service
+
+
 def test_another_text_or_cut_replaces_and_a_cold_document_gets_its_memories(served: Served, tmp_path: Path) -> None:
     to = served.base("changes")
     file = tmp_path / "a.txt"
