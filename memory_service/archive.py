@@ -1,10 +1,10 @@
 """Where backups are: a folder or S3-compatible storage, with any number of them side by side.
 
-    20261128T121500.123Z.memories   a knowledge base (`memory3.files.knowledge_file`)
-    20261128T121500.123Z.json       written last: what is in it, and its SHA-256; without it there is no backup
+    20261128T121500.123Z-1c5f.memories   a knowledge base (`memory3.files.knowledge_file`)
+    20261128T121500.123Z-1c5f.json       written last: what is in it, and its SHA-256; without it there is no backup
 
-A backup is written next to the older ones, which are removed once it is complete. What a killed run left is removed by
-the next one.
+A backup is written next to the older ones, which are removed once it is complete. Several runs may do so at once: the
+four digits tell their files apart, and what has no record yet is another run's for an hour, then a killed one's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import sqlite3
 import tempfile
@@ -33,8 +34,12 @@ from memory_service.errors import StoreUnavailable
 FILE_4, CHECKSUM_4 = "backup.sqlite3", "backup.sha256"
 """Of releases that had one backup in a folder."""
 _STAGING = ".backup-"
-_NAME = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)\.(memories|json)")
+_NAME = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)(?:-[0-9a-f]{4})?\.(memories|json)")
 _STAMP = "%Y%m%dT%H%M%S.%f"
+_UNDER_WAY = timedelta(hours=1)
+"""The record follows its file at once, after what an upload takes to be confirmed."""
+_LOOKS = 3
+"""At what is listed, before its files count as missing."""
 
 
 class Backup(BaseModel):
@@ -106,11 +111,26 @@ class Archive:
 
     def backup(self, stamp: str = "") -> Backup:
         """The newest, or the one whose file begins with `stamp`. Raises MissingFile, CorruptFile."""
-        found = [name for name in self.files() if name.startswith(stamp)]
-        if not found:
-            what = f"no backup {stamp!r}" if stamp else "no whole backup"
-            raise MissingFile(f"there is {what} at {self._location}")
-        return self.read(found[-1])
+        for _ in range(_LOOKS):
+            found = [name for name in self.files() if name.startswith(stamp)]
+            if not found:
+                break
+            with contextlib.suppress(MissingFile):  # removed since it was listed, for a newer one
+                return self.read(found[-1])
+        what = f"no backup {stamp!r}" if stamp else "no whole backup"
+        raise MissingFile(f"there is {what} at {self._location}")
+
+    def backups(self) -> tuple[list[Backup], list[CorruptFile]]:
+        """The complete ones, oldest first, and what is wrong with the records of others."""
+        found, damaged = list[Backup](), list[CorruptFile]()
+        for file in self.files():
+            try:
+                found.append(self.read(file))
+            except CorruptFile as error:
+                damaged.append(error)
+            except MissingFile:  # removed since it was listed
+                continue
+        return found, damaged
 
     def read(self, file: str) -> Backup:
         """One of `files`, by its record alone. Raises MissingFile, CorruptFile."""
@@ -130,7 +150,7 @@ class Archive:
     def require_of(self, name: str) -> None:
         """Raises InvalidInput where the newest backup that can be read is another knowledge base's."""
         for file in reversed(self.files()):
-            with contextlib.suppress(CorruptFile):
+            with contextlib.suppress(CorruptFile, MissingFile):
                 found = self.read(file).knowledge_base
                 if found not in ("", name):  # earlier releases noted none
                     raise InvalidInput(
@@ -156,37 +176,49 @@ class Archive:
     def add(self, path: Path, **known: Any) -> Backup:
         """Puts a staged file next to the older backups; complete when it returns. known: values of Backup."""
         with self._errors():
-            names = self._names()
-            for name in names:  # of runs that were killed between the two
-                if name.endswith(".memories") and _record_of(name) not in names:
-                    self._store.delete(name)
-            made_at = datetime.now(timezone.utc)
-            stamp = _stamp_after(names, made_at)
+            names, made_at = self._names(), datetime.now(timezone.utc)
+            for name in names:
+                without_record = name.endswith(".memories") and _record_of(name) not in names
+                if without_record and (stamped := _time_of(name)) and made_at - stamped > _UNDER_WAY:
+                    self._remove(name)
+            file = f"{_stamp_after(names, made_at)}-{secrets.token_hex(2)}.memories"
             size = path.stat().st_size
-            backup = Backup(file=f"{stamp}.memories", sha256=file_sha256(path), made_at=made_at, bytes=size, **known)
-            if self._folder is None:
-                self._store.put(backup.file, path)
-            else:
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-                path.replace(self._folder / backup.file)
+            backup = Backup(file=file, sha256=file_sha256(path), made_at=made_at, bytes=size, **known)
             record = _Record(backup=backup, sha256=_hash(backup))
-            self._store.put(_record_of(backup.file), record.model_dump_json(indent=1).encode())
+            try:
+                self._put(path, file)
+                self._store.put(_record_of(file), record.model_dump_json(indent=1).encode())
+            except BaseException:
+                self._remove(file)
+                raise
             if self._folder is not None:
                 os.sync()
-            if self._store.head(backup.file)["size"] != size:
-                raise StoreUnavailable(
-                    f"{backup.file} at {self._location} is not as long as what was sent: back up again"
-                )
         return backup
+
+    def _put(self, path: Path, file: str) -> None:
+        """The staged file by its name; raises StoreUnavailable where less than it arrives."""
+        size = path.stat().st_size
+        if self._folder is None:
+            self._store.put(file, path)
+        else:
+            with path.open("rb") as staged:
+                os.fsync(staged.fileno())
+            path.replace(self._folder / file)
+        if self._store.head(file)["size"] != size:
+            raise StoreUnavailable(f"{file} at {self._location} is not as long as what was sent: back up again")
+
+    def _remove(self, name: str) -> None:
+        """Of a file that another run may remove as well."""
+        with contextlib.suppress(FileNotFoundError):
+            self._store.delete(name)
 
     def prune(self, keep: int) -> list[str]:
         """Removes all but the newest `keep` (at least one); returns the names of those that went."""
         with self._errors():
             gone = _complete(self._names())[: -max(keep, 1)]
             for name in gone:
-                self._store.delete(_record_of(name))  # first: what has none is no backup
-                self._store.delete(name)
+                self._remove(_record_of(name))  # first: what has none is no backup
+                self._remove(name)
         return gone
 
     @contextlib.contextmanager
@@ -221,11 +253,15 @@ def _hash(backup: Backup) -> str:
 
 def _stamp_after(names: set[str], now: datetime) -> str:
     """How the name of a new backup begins: it comes after all that are there, also those of a clock that was ahead."""
-    for name in names:
-        if (match := _NAME.fullmatch(name)) is not None:
-            newest = datetime.strptime(match[1].rstrip("Z"), _STAMP).replace(tzinfo=timezone.utc)
-            now = max(now, newest + timedelta(milliseconds=1))
+    for stamped in filter(None, map(_time_of, names)):
+        now = max(now, stamped + timedelta(milliseconds=1))
     return f"{now.strftime(_STAMP)[:-3]}Z"
+
+
+def _time_of(name: str) -> datetime | None:
+    """What a name says; None for one of earlier releases."""
+    match = _NAME.fullmatch(name)
+    return datetime.strptime(match[1].rstrip("Z"), _STAMP).replace(tzinfo=timezone.utc) if match else None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from memory3.errors import CorruptFile, Memory3Error
+from memory3.errors import Memory3Error
 from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
@@ -72,14 +72,9 @@ def backups(
     ] = None,
 ) -> None:
     """List the complete backups of a folder or bucket, oldest first; one whose record is damaged is named."""
-    from memory_service.archive import Archive, Backup
+    from memory_service.archive import Archive
 
-    archive, found, damaged = Archive(target, create=False), list[Backup](), list[CorruptFile]()
-    for file in archive.files():
-        try:
-            found.append(archive.read(file))
-        except CorruptFile as error:
-            damaged.append(error)
+    found, damaged = Archive(target, create=False).backups()
     table = Table(Column("backup", no_wrap=True), "made", "knowledge base", "documents", "memories", "MB")
     for one in found:
         made_at, size = one.made_at.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{one.bytes / 1e6:.1f}"

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -196,6 +196,78 @@ def test_what_a_killed_run_left_is_removed_and_a_run_under_way_is_not_disturbed(
             Archive(str(tmp_path)).add(other / "file")
     (backup,) = backups(archive)
     assert names(tmp_path) == [backup.file.replace("memories", "json"), backup.file]
+
+
+@pytest.mark.parametrize("place", ["folder", "s3://backups/at-once"])
+@pytest.mark.parametrize("keep", [1, 9])
+def test_two_backups_into_one_place_at_once_are_both_whole(tmp_path: Path, s3: None, place: str, keep: int) -> None:
+    target = str(tmp_path / "backup") if place == "folder" else f"{place}/{keep}"
+    first, second = Archive(target), Archive(target)
+
+    def save(archive: Archive) -> Backup:
+        with archive.staging() as folder:
+            (folder / "staged").write_text(f"{archive is first}")
+            backup = archive.add(folder / "staged")
+        archive.prune(keep)
+        return backup
+
+    within = Between(first._store, lambda: save(second))
+    first._store = within
+    saved = save(first)
+    assert backups(second) == ([saved, *within.made] if keep > 1 else within.made)
+    for one in backups(second):
+        with second.verified(one) as path:
+            assert path.read_text() == str(one == saved)
+    assert len(second._names()) == 2 * min(keep, 2)
+
+
+class Between:
+    """A place where another backup is made between the file and the record of the first one."""
+
+    def __init__(self, place: Any, save: Callable[[], Backup]) -> None:
+        self._place, self._save = place, save
+        self.made: list[Backup] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+    def put(self, name: str, content: Any) -> None:
+        if name.endswith(".json"):
+            self.made.append(self._save())
+        self._place.put(name, content)
+
+
+def test_two_backups_of_one_millisecond_have_names_of_their_own(tmp_path: Path) -> None:
+    ahead = tmp_path / "99990101T000000.000Z.memories"
+    ahead.touch()
+    archive = Archive(str(tmp_path))
+    made = []
+    for n in range(2):
+        (tmp_path / "staged").write_text(str(n))
+        made.append(archive.add(tmp_path / "staged"))
+        (hidden := tmp_path / "hidden").mkdir(exist_ok=True)
+        for path in tmp_path.glob(f"{made[-1].file[:-9]}*"):  # as the other run did not see it
+            path.rename(hidden / path.name)
+    assert made[0].file[:20] == made[1].file[:20] == "99990101T000000.001Z"
+    assert len(backups(Archive(str(tmp_path / "hidden")))) == 2
+
+
+def test_what_is_removed_while_it_is_listed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = Archive(str(tmp_path))
+
+    def saved() -> Backup:
+        (tmp_path / "staged").touch()
+        return archive.add(tmp_path / "staged", knowledge_base="facts")
+
+    gone, files = [saved().file], archive.files
+    kept = saved()
+    monkeypatch.setattr(archive, "files", lambda: files() + [gone.pop() for _ in gone])
+    archive.prune(1)
+    assert archive.backup() == kept
+    for listing in (archive.backups, lambda: archive.require_of("facts")):
+        gone.append("20200101T000000.000Z-0000.memories")
+        listing()
+    assert archive.backups() == ([kept], [])
 
 
 def test_the_newest_backups_are_kept_and_listed(service: tuple[Client, str], tmp_path: Path) -> None:
