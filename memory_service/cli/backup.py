@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Column, Table
 
 from memory3.errors import Memory3Error
 from memory3.printable import counted, printable
-from memory_service.client.connection import Address, asking, plain
+from memory_service.cli.columns import show_columns
+from memory_service.client.connection import Address, asking
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
@@ -75,13 +75,15 @@ def backups(
     from memory_service.archive import Archive
 
     found, damaged = Archive(target, create=False).backups()
-    table = Table(Column("backup", no_wrap=True), "made", "knowledge base", "documents", "memories", "MB")
+    rows = []
     for one in found:
-        made_at, size = one.made_at.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{one.bytes / 1e6:.1f}"
         unwritten = f" ({one.unwritten_documents} unwritten)" if one.unwritten_documents else ""
-        name = plain(one.knowledge_base)
-        table.add_row(one.file, made_at, name, f"{one.documents}{unwritten}", str(one.memories), size)
-    Console().print(table)
+        size_mb = f"{one.bytes / 1e6:.1f}"
+        rows.append((one.file, one.knowledge_base, f"{one.documents}{unwritten}", str(one.memories), size_mb))
+    if rows:
+        show_columns(("backup", "knowledge base", "documents", "memories", "MB"), rows)
+    else:
+        typer.echo(f"there is no complete backup in {target}: name the folder of one knowledge base", err=True)
     for problem in damaged:
         typer.echo(printable(str(problem)), err=True)
     age_h = (datetime.now(timezone.utc) - found[-1].made_at).total_seconds() / 3600 if found else None

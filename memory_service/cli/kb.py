@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
 from memory3.printable import counted, printable
+from memory_service.cli.columns import show_columns
 from memory_service.client import bases
-from memory_service.client.connection import Address, asking, plain
+from memory_service.client.connection import Address, asking
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
@@ -45,11 +44,11 @@ def show_all(address: Address = DEFAULT_ADDRESS) -> None:
     """List all knowledge bases."""
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         response = stub.ListKnowledgeBases(pb.ListKnowledgeBasesRequest(), timeout=30)
-    table = Table(Column("name", no_wrap=True), "state", "model", "created", "description")
+    rows = []
     for base in response.knowledge_bases:
-        created = base.created_at.ToJsonString()
-        table.add_row(plain(base.name), _state(base), base.model_id[:12], created, plain(base.description))
-    Console().print(table)
+        created = f"{base.created_at.ToDatetime():%Y-%m-%d %H:%M}"
+        rows.append((base.name, _state(base), base.model_id[:12], created, base.description))
+    show_columns(("name", "state", "model", "created (UTC)", "description"), rows)
 
 
 @kb_app.command("show")
@@ -72,7 +71,7 @@ def usage(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
     """Show how often references were read: cold ones are text, warm ones memories, hot ones worth training on."""
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         found = stub.GetUsage(pb.GetUsageRequest(name=name), timeout=120)
-    table = Table("", "references", "reads", "memory bytes", "text bytes")
+    rows = []
     for title, groups in (
         ("cold: text", [one for one in found.groups if not one.memories_written]),
         ("warm: memory", [one for one in found.groups if one.memories_written and one.cheapest != _WEIGHTS]),
@@ -80,15 +79,14 @@ def usage(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
         ("of these, never read", [one for one in found.groups if one.memories_written and one.cheapest == _TEXT]),
     ):
         counts = ("reference_count", "read_count", "payload_bytes", "text_bytes")
-        table.add_row(title, *(f"{sum(getattr(one, count) for one in groups):,}" for count in counts))
-    console = Console()
-    console.print(table)
-    console.print(
+        rows.append((title, *(f"{sum(getattr(one, count) for one in groups):,}" for count in counts)))
+    show_columns(("", "references", "reads", "memory bytes", "text bytes"), rows)
+    typer.echo(
         f"A memory is the cheapest form from {found.memory_from_reads:.3g} to {found.weights_from_reads:,.0f} reads"
         " (appendix A of the paper)."
     )
     for one in found.most_read:
-        console.print(f"{one.read_count:>12,}  {plain(one.document_key)} #{one.chunk_number}")
+        typer.echo(f"{one.read_count:>12,}  {printable(one.document_key)} #{one.chunk_number}")
 
 
 @kb_app.command("cool")

@@ -9,10 +9,11 @@ from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from memory3.errors import InvalidInput
+from memory3.printable import printable
 from memory_service.access.keys import KeyFile, ScopeName, changing
+from memory_service.cli.columns import show_columns
 from memory_service.client.connection import plain
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
@@ -69,25 +70,25 @@ def certificate(
     """Set the grants of clients that present a certificate with this identity and no API key (mTLS)."""
     with changing(keys) as file:
         file.with_certificate(identity, tenant, _grants(grant or [])).write(keys)
-    typer.echo(f"{plain(identity)}: {' '.join(grant or []) or 'nothing'}")
+    typer.echo(f"{printable(identity)}: {' '.join(grant or []) or 'nothing'}")
 
 
 @keys_app.command("list")
 def show(keys: File) -> None:
     """List all keys, without their secrets, and all certificates."""
     file = KeyFile.read(keys)
-    table = Table("id", "name", "tenant", "grants", "created", "ends", "state")
+    rows = []
     for key in file.keys:
         ends = f"{key.expires_at:%Y-%m-%d}" if key.expires_at else ""
         created = f"{key.created_at:%Y-%m-%d}"
-        table.add_row(key.id, plain(key.name), key.tenant, _shown(key.grants), created, ends, key.state())
+        rows.append((key.id, key.name, key.tenant, _shown(key.grants), created, ends, key.state()))
     for one in file.certificates:
-        table.add_row("certificate", plain(one.identity), one.tenant, _shown(one.grants), "", "", "active")
-    Console().print(table)
+        rows.append(("certificate", one.identity, one.tenant, _shown(one.grants), "", "", "active"))
+    show_columns(("id", "name", "tenant", "grants", "created", "ends", "state"), rows)
 
 
 def _shown(grants: Mapping[str, str]) -> str:
-    return plain(" ".join(f"{base}:{scope}" for base, scope in sorted(grants.items())))
+    return " ".join(f"{base}:{scope}" for base, scope in sorted(grants.items()))
 
 
 @keys_app.command("revoke")

@@ -263,6 +263,28 @@ def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path
     assert (gone.exit_code, "no document" in gone.stderr) == (1, True)
 
 
+def test_lists_are_whole_on_a_narrow_terminal(running: Service, tmp_path: Path) -> None:
+    name, backups, keys = "a-knowledge-base-of-a-team", str(tmp_path / "backups"), ["--keys", str(tmp_path / "keys")]
+    command(running, "kb", "create", name, "--description", "what the team has written down until now")
+    saved = command(running, "backup", name, backups).stdout
+
+    def lines(*arguments: str) -> list[str]:
+        done = CliRunner().invoke(app, [*arguments], env={"COLUMNS": "40"}, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return [" ".join(line.split()) for line in done.stdout.splitlines()]
+
+    backup = saved.split("/")[-1].strip()
+    assert lines("backups", backups)[1:] == [f"{backup} {name} 0 0 0.0"]
+    assert len(f"{backup} {name} 0 0 0.0") < 80
+    (base,) = [one for one in lines("kb", "list", "--address", running.address) if one.startswith(name)]
+    assert base.endswith("what the team has written down until now")
+    created = CliRunner().invoke(app, ["keys", "create", "nightly", "--grant", f"{name}:read", *keys])
+    key = created.stdout.split("_")[1]
+    assert any(one.startswith(f"{key} nightly {name}:read ") for one in lines("keys", "list", *keys))
+    usage = lines("kb", "usage", name, "--address", running.address)
+    assert "of these, never read 0 0 0 0" in usage
+
+
 def test_what_others_wrote_sends_no_commands_to_a_terminal(running: Service, tmp_path: Path) -> None:
     assert command(running, "kb", "create", "hostile", "--description", "[/red]\x1b[2J").exit_code == 0
     for shown in (command(running, "kb", "list"), command(running, "kb", "show", "hostile")):
