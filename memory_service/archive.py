@@ -56,6 +56,11 @@ class Backup(BaseModel):
     memories: int = 0
     unwritten_documents: int = 0
 
+    @property
+    def age_h(self) -> float:
+        """Hours since it was made."""
+        return (datetime.now(timezone.utc) - self.made_at).total_seconds() / 3600
+
 
 class _Record(BaseModel):
     """The file that says that a backup is complete. sha256: of `backup` as JSON."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
@@ -32,18 +31,26 @@ def backup(
     name: Annotated[str, typer.Argument(metavar="NAME", help="knowledge base; '*' for each one that you may read")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="a separate folder, or s3://bucket/prefix")],
     keep: Annotated[int, typer.Option(min=1, help="complete backups to keep there, the newest ones")] = 1,
+    min_age_h: Annotated[float, typer.Option(min=0, help="leave out what has a backup younger than so many hours")] = 0,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Back up a knowledge base as it is now, while it is served; older backups are removed once it is complete.
 
-    With '*' each knowledge base has a folder of its own below TARGET, and one that fails holds up no other.
+    With '*' each knowledge base has a folder of its own below TARGET, and one that fails holds up no other. After a
+    failure, the same command with --min-age-h backs up those that were not saved.
     """
     from memory_service.archive import Archive
     from memory_service.client.backup import back_up
 
     def save(one: str, target: str) -> None:
+        archive = Archive(target)
+        archive.require_of(one)
+        newest = archive.backups()[0][-1:]
+        if newest and (age_h := newest[0].age_h) < min_age_h:
+            typer.echo(f"left out {one}: its backup {newest[0].file} is {age_h:.1f} hours old")
+            return
         with _with_bar("memories") as show:
-            made = back_up(address, one, Archive(target), show, keep=keep)
+            made = back_up(address, one, archive, show, keep=keep)
         documents, memories = counted(made.documents, "document"), counted(made.memories, "memory")
         without = f", {made.unwritten_documents} of them without memories yet" if made.unwritten_documents else ""
         typer.echo(f"saved {documents}{without}, {memories} of {one} to {target.rstrip('/')}/{made.file}")
@@ -86,7 +93,7 @@ def backups(
         typer.echo(f"there is no complete backup in {target}: name the folder of one knowledge base", err=True)
     for problem in damaged:
         typer.echo(printable(str(problem)), err=True)
-    age_h = (datetime.now(timezone.utc) - found[-1].made_at).total_seconds() / 3600 if found else None
+    age_h = found[-1].age_h if found else None
     if max_age_h is not None and (age_h is None or age_h > max_age_h):
         newest = f"the newest backup is {age_h:.1f} hours old" if age_h is not None else "there is no complete backup"
         typer.echo(f"{newest}, at most {max_age_h:g} hours are allowed", err=True)

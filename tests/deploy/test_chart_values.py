@@ -166,6 +166,15 @@ def test_a_backup_is_of_all_knowledge_bases_each_by_itself() -> None:
     assert "exit $failed" in named[0]
 
 
+@pytest.mark.parametrize("names", [[], ["a", "b"]])
+def test_the_retry_of_a_backup_leaves_out_what_the_first_try_saved(names: list[str]) -> None:
+    values = {"enabled": True, "target": "s3://b/x", "knowledgeBases": names, "minAgeHours": 0.25}
+    pod = of_kind(render({"backup": values}), "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][0].count('--min-age-h "$MIN_AGE_H"') == 1
+    assert {"name": "MIN_AGE_H", "value": "0.25"} in container["env"]
+
+
 def test_the_service_watches_the_age_of_backups_where_its_pods_can_read_them() -> None:
     def watched(**backup: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The settings about backups, and the pod's specification."""

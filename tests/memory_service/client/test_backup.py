@@ -335,6 +335,30 @@ def test_every_knowledge_base_is_saved_although_one_fails(
     assert [one.documents for one in backups(Archive(str(tmp_path / "another")))] == [1]
 
 
+def test_a_run_after_one_that_failed_saves_what_that_did_not(tmp_path: Path) -> None:
+    with running(tmp_path, HashEncoder()) as (client, server):
+        for name in ("first", "second"):
+            client.ingest(name, document("a", "Text."))
+        address, target = f"127.0.0.1:{server.port}", tmp_path / "backups"
+        target.mkdir()
+        (target / "second").write_text("in the way")
+
+        def save(*options: str) -> tuple[int, str]:
+            command = ["backup", "*", str(target), "--keep", "9", "--address", address, *options]
+            done = CliRunner().invoke(app, command)
+            return done.exit_code, done.stdout
+
+        assert save()[0] == 1
+        (saved,) = backups(Archive(str(target / "first")))
+        (target / "second").unlink()
+        code, said = save("--min-age-h", "1")
+        assert (code, f"left out first: its backup {saved.file} is 0.0 hours old\n" in said) == (0, True), said
+        assert backups(Archive(str(target / "first"))) == [saved]
+        assert len(backups(Archive(str(target / "second")))) == 1
+        assert save("--min-age-h", "0")[0] == 0
+        assert [len(backups(Archive(str(target / name)))) for name in ("first", "second")] == [2, 2]
+
+
 def test_a_backup_is_of_one_moment_at_any_write_rate(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     client.ingest("busy", *[document(f"b{n}", f"Text {n}. " * 400) for n in range(12)])
