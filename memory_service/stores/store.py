@@ -21,6 +21,9 @@ from memory_service.errors import (
 )
 from memory_service.stores.filters import Filter
 
+SNAPSHOT_PAGE_BYTES = 4 << 20
+"""Of memories that a snapshot reads at once: some hundred of the default model's 40 kB; a larger one is read alone."""
+
 # Who wrote the memories of a knowledge base: the ids that must agree before anything is read or added.
 _MISMATCHES: tuple[tuple[str, type[IdentityMismatch]], ...] = (
     ("model_id", ModelMismatch),
@@ -287,7 +290,7 @@ class SnapshotPage(NamedTuple):
 class Snapshot:
     """A knowledge base as it was at one moment. documents: how many.
 
-    pages: every document in the order of the keys' bytes, a long one on several pages.
+    pages: every document in the order of the keys' bytes, a long one on several pages of SNAPSHOT_PAGE_BYTES.
     """
 
     revision: Revision

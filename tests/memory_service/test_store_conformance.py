@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import google_crc32c
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from memory3.text.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.ops.translating import TranslatingStore
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
-from memory_service.stores.store import NewDocument, Query, Revision, StoredMemory, digest
+from memory_service.stores.store import SNAPSHOT_PAGE_BYTES, NewDocument, Query, Revision, StoredMemory, digest
 from testing.encoders import vector_of
 from tests.memory_service.encoders import Later
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
@@ -147,6 +148,32 @@ def test_a_document_is_stored_again_without_its_memories_and_keeps_its_reads(pla
     assert store.most_read(base, 9) == [("a", 1, 3)]
     store.delete(base, ["a"])
     assert store.most_read(base, 9) == []
+
+
+@every_store
+def test_a_snapshot_reads_some_mebibytes_at_once_however_large_memories_are(place: OpenedStore) -> None:
+    base, store = place.new_base(), place.store
+
+    def with_payloads(key: str, count: int, size: int) -> NewDocument:
+        made = document(key, *(f"{key} {chunk}" for chunk in range(count)))
+        payloads = [one.payload.ljust(size, b"0") for one in made.references]
+        large = [
+            replace(one, payload=payload, crc32c=google_crc32c.value(payload))
+            for one, payload in zip(made.references, payloads, strict=True)
+        ]
+        return replace(made, references=large)
+
+    store.write(base, [with_payloads("many", 40, 1 << 18), with_payloads("one", 2, 5 << 20), document("small", "a")])
+    with store.snapshot(base) as snapshot:
+        pages = [
+            (page.document.key, page.references, [len(m.payload) for m in page.memories]) for page in snapshot.pages
+        ]
+    assert {key: sum(len(sizes) for k, _, sizes in pages if k == key) for key, _, _ in pages} == {
+        key: count for key, count, _ in pages
+    }
+    assert max(sum(sizes) for key, _, sizes in pages if key != "one") <= SNAPSHOT_PAGE_BYTES
+    assert [sizes for key, _, sizes in pages if key == "one"] == [[5 << 20]] * 2
+    assert len(pages) <= 6, "and as much as that"
 
 
 @every_store

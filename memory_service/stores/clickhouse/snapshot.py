@@ -17,6 +17,7 @@ from memory_service.stores.clickhouse.dialect import quoted
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.clickhouse.search import payloads_of
 from memory_service.stores.store import (
+    SNAPSHOT_PAGE_BYTES,
     KnowledgeBase,
     Revision,
     Snapshot,
@@ -30,11 +31,15 @@ _MEMORIES_AT_ONCE = 64
 
 
 class _Version(NamedTuple):
-    """A document without its references, and what names these. memory_ids: uint64 [references]."""
+    """A document without its references, and what names these. memory_ids: uint64 [references].
+
+    memory_bytes: of a memory with its text, their mean.
+    """
 
     number: int
     memory_ids: np.ndarray
     document: StoredDocument
+    memory_bytes: int
 
 
 class _Part(NamedTuple):
@@ -56,15 +61,16 @@ def snapshot(engine: Engine, base: KnowledgeBase) -> Snapshot:
 def _versions(engine: Engine, base: KnowledgeBase, key: str | None = None) -> list[_Version]:
     """The newest versions of all documents, or of one, by key."""
     rows = engine.rows(
-        "SELECT key, title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), written = 1, version, memory_ids"
+        "SELECT key, title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), written = 1, version,"
+        " memory_ids, payload_bytes + text_bytes"
         f" FROM documents FINAL WHERE kb = {base.number} AND deleted = 0"
         f"{'' if key is None else f' AND key = {quoted(key)}'} ORDER BY key"
     )
     versions = []
-    for found, title, metadata, content_hash, ms, written, number, ids in rows:
+    for found, title, metadata, content_hash, ms, written, number, ids, size in rows:
         stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
         document = StoredDocument(found, title, dict(metadata), bytes(content_hash), stored_at, (), bool(written))
-        versions.append(_Version(int(number), np.array(ids, np.uint64), document))
+        versions.append(_Version(int(number), np.array(ids, np.uint64), document, size // max(len(ids), 1)))
     return versions
 
 
@@ -90,17 +96,19 @@ def _pages(engine: Engine, base: KnowledgeBase, versions: Sequence[_Version]) ->
 
 
 def _together(versions: Sequence[_Version]) -> Iterator[list[_Part]]:
-    """Parts of documents, some memories at once."""
+    """Parts of documents, as many as are read at once."""
     parts: list[_Part] = []
-    count = 0
+    count = size = 0
     for version in versions:
-        for first in range(0, len(version.memory_ids), _MEMORIES_AT_ONCE):
-            ids = version.memory_ids[first : first + _MEMORIES_AT_ONCE].tolist()
-            if parts and count + len(ids) > _MEMORIES_AT_ONCE:
+        most = min(max(SNAPSHOT_PAGE_BYTES // max(version.memory_bytes, 1), 1), _MEMORIES_AT_ONCE)
+        for first in range(0, len(version.memory_ids), most):
+            ids = version.memory_ids[first : first + most].tolist()
+            more = len(ids) * version.memory_bytes
+            if parts and (count + len(ids) > _MEMORIES_AT_ONCE or size + more > SNAPSHOT_PAGE_BYTES):
                 yield parts
-                parts, count = [], 0
+                parts, count, size = [], 0, 0
             parts.append(_Part(version, first, ids))
-            count += len(ids)
+            count, size = count + len(ids), size + more
     if parts:
         yield parts
 

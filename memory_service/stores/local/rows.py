@@ -23,6 +23,7 @@ from memory_service.stores.filters import Exists, Filter, In, Range, condition_s
 from memory_service.stores.local.disk import is_damage
 from memory_service.stores.local.tables import checksum_of
 from memory_service.stores.store import (
+    SNAPSHOT_PAGE_BYTES,
     Found,
     KnowledgeBase,
     NewDocument,
@@ -40,7 +41,7 @@ from memory_service.stores.store import (
 SHIFT = 1 << 63
 """SQLite's integers are signed: memory ids and their digest are kept less this, which keeps their order."""
 _RECORD = TypeAdapter(KnowledgeBase)
-_VECTORS_AT_ONCE, _MEMORIES_AT_ONCE = 4096, 64
+_VECTORS_AT_ONCE = 4096
 
 
 class DocumentRow(NamedTuple):
@@ -368,16 +369,20 @@ class Transaction:
         )
         for row in self._run("SELECT * FROM documents ORDER BY key"):
             document = DocumentRow._make(row)
-            key, title, (first, end) = document.key, document.title, document.rows
-            for start in range(first, end, _MEMORIES_AT_ONCE):
-                stop, memories = min(start + _MEMORIES_AT_ONCE, end), []
-                for shifted, chunk, text, raw, payload, crc in self._run(sql, (start, stop)):
-                    _require_whole(shifted + SHIFT, payload, crc)
-                    vector = np.frombuffer(raw, "<f4")
-                    memories.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
-                if len(memories) < stop - start:
-                    raise KnowledgeBaseDamaged(f"memories of document {key[:200]!r} are lost")
-                yield SnapshotPage(document.stored(()), document.row_count, memories)
+            key, title = document.key, document.title
+            memories, found, size = list[StoredMemory](), 0, 0
+            for shifted, chunk, text, raw, payload, crc in self._run(sql, document.rows):
+                _require_whole(shifted + SHIFT, payload, crc)
+                taken = len(text) + len(raw) + len(payload)
+                if memories and size + taken > SNAPSHOT_PAGE_BYTES:
+                    yield SnapshotPage(document.stored(()), document.row_count, memories)
+                    memories, size = [], 0
+                vector = np.frombuffer(raw, "<f4")
+                memories.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
+                found, size = found + 1, size + taken
+            if found < document.row_count:
+                raise KnowledgeBaseDamaged(f"memories of document {key[:200]!r} are lost")
+            yield SnapshotPage(document.stored(()), document.row_count, memories)
 
     def vectors(self, first_row: int, dimension: int, end: int = SHIFT - 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """From one row on, some at a time: rows, int64 [n] ascending, and vectors, float32 [n, dimension].
