@@ -94,7 +94,7 @@ class KnowledgeBaseExists(ServiceError, code=grpc.StatusCode.ALREADY_EXISTS):
 
 
 class KnowledgeBaseChanged(ServiceError, code=grpc.StatusCode.ABORTED, retry_after_s=1.0):
-    """The knowledge base was written to since its export began."""
+    """The knowledge base was written to since its export began, or a document replaced since its first page."""
 
 
 class Unauthenticated(ServiceError, code=grpc.StatusCode.UNAUTHENTICATED):

@@ -222,12 +222,17 @@ class MemoryClient:
             stub.ListDocuments,
             ingestion_pb2.ListDocumentsRequest(knowledge_base=knowledge_base, page_token=page_token, count=count),
         )
-        keys = [listed.document_key for listed in page.documents]
-        requests = [ingestion_pb2.GetDocumentRequest(knowledge_base=knowledge_base, document_key=key) for key in keys]
+        requests = [
+            ingestion_pb2.GetDocumentRequest(knowledge_base=knowledge_base, document_key=listed.document_key)
+            for listed in page.documents
+        ]
         calls = [self._call(stub.GetDocument.future, request) for request in requests]
         with named_errors(self.address, self.deadline_s):
             found = [call.result() for call in calls]
-        documents = [DocumentInfo(d.document_key, d.title, dict(d.metadata), len(d.references)) for d in found]
+        documents = [
+            DocumentInfo(d.document_key, d.title, dict(d.metadata), listed.reference_count)
+            for d, listed in zip(found, page.documents, strict=True)
+        ]
         return documents, page.next_page_token
 
     def close(self) -> None:

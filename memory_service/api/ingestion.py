@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from memory_service.access.authorization import Scope
 from memory_service.api.interceptors import Call
-from memory_service.errors import BadRequest, retryable, to_status
+from memory_service.errors import BadRequest, KnowledgeBaseChanged, retryable, to_status
 from memory_service.read.query import read_filter
 from memory_service.service import Runtime
 from memory_service.stores.store import KnowledgeBase, StoredVersion
@@ -22,6 +21,9 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 
 _MAX_KEYS = 1000
+_DOCUMENT_PAGE_BYTES = 3 << 20
+"""Of a document's references: with its metadata, less than the 4 MiB that clients of gRPC take if they say nothing."""
+_START_OF_PAGE = re.compile(r"([0-9]{1,10}) ([0-9a-f]{64})")
 
 
 class Ingestion(ingestion_pb2_grpc.IngestionServicer):
@@ -100,23 +102,33 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         return deleted
 
     async def GetDocument(self, request: pb.GetDocumentRequest, call: Call) -> pb.GetDocumentResponse:
-        """One document with its references."""
+        """One document with a page of its references."""
+        first, version = _start_of_page(request.page_token)
         base = await self._runtime.open(call.access, request.knowledge_base)
         document = await self._runtime.run("read", self._runtime.store.document, base, request.document_key)
-        stored_at = Timestamp()
-        stored_at.FromDatetime(document.stored_at)
-        references = [
-            pb.StoredReference(memory_id=memory_id, chunk_number=chunk, text=text if request.return_text else None)
-            for chunk, (memory_id, text) in enumerate(document.references)
-        ]
-        return pb.GetDocumentResponse(
+        if version not in (b"", document.content_hash):
+            raise KnowledgeBaseChanged(
+                f"document {document.key[:200]!r} was replaced since its first page: start anew",
+                knowledge_base=base.name,
+            )
+        found = pb.GetDocumentResponse(
             document_key=document.key,
             title=document.title,
             metadata=document.metadata,
             content_hash=document.content_hash,
-            stored_at=stored_at,
-            references=references,
+            reference_count=len(document.references),
         )
+        found.stored_at.FromDatetime(document.stored_at)
+        page_bytes = 0
+        for chunk, (memory_id, text) in enumerate(document.references[first:], first):
+            if page_bytes >= _DOCUMENT_PAGE_BYTES:
+                found.next_page_token = _token(f"{chunk} {document.content_hash.hex()}")
+                break
+            added = found.references.add(memory_id=memory_id, chunk_number=chunk)
+            if request.return_text:
+                added.text = text
+            page_bytes += added.ByteSize()
+        return found
 
     async def GetVersions(self, request: pb.GetVersionsRequest, call: Call) -> pb.GetVersionsResponse:
         """Which versions of documents are stored."""
@@ -142,7 +154,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
                 stored = store.versions(base, keys) if keys else {}
                 if stored or not more:
                     documents = [_version(key, stored[key]) for key in keys if key in stored]
-                    token = base64.urlsafe_b64encode(keys[-1].encode()).decode() if more else ""
+                    token = _token(keys[-1]) if more else ""
                     return pb.ListDocumentsResponse(documents=documents, next_page_token=token)
                 after = keys[-1]  # all of them were deleted meanwhile, which is no end of the list
 
@@ -199,10 +211,33 @@ def _first_after(request: pb.ListDocumentsRequest) -> str | None:
         return request.after_key if request.HasField("after_key") else None
     if request.HasField("after_key"):
         raise BadRequest("page_token and after_key are both set: send one of them", field="page_token")
+    return _text_of(request.page_token)
+
+
+def _start_of_page(token: str) -> tuple[int, bytes]:
+    """The chunk with which a page of a document begins, and the content hash of the page before; empty at the first."""
+    if not token:
+        return 0, b""
+    if (start := _START_OF_PAGE.fullmatch(_text_of(token))) is None:
+        raise _unknown_token()
+    return int(start[1]), bytes.fromhex(start[2])
+
+
+def _token(text: str) -> str:
+    """A page token that says where the next page begins."""
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def _text_of(token: str) -> str:
+    """What `_token` was made of; raises BadRequest."""
     try:
-        return base64.b64decode(request.page_token, altchars=b"-_", validate=True).decode()
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError:
-        raise BadRequest("page_token is none that this service made", field="page_token") from None
+        raise _unknown_token() from None
+
+
+def _unknown_token() -> BadRequest:
+    return BadRequest("page_token is none that this service made", field="page_token")
 
 
 def _keys(keys: Sequence[str]) -> list[str]:

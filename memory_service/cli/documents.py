@@ -9,7 +9,7 @@ from rich.console import Console
 
 from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
-from memory_service.client.ingest import KEYS_AT_ONCE, delete_all, listed
+from memory_service.client.ingest import KEYS_AT_ONCE, delete_all, document_pages, listed
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -40,13 +40,18 @@ def show(
 ) -> None:
     """Show title, metadata and reference texts of a document; control characters are shown as symbols."""
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
-        request = pb.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
-        found = stub.GetDocument(request, timeout=_CALL_TIMEOUT_S)
+        for number, found in enumerate(document_pages(stub, kb, key)):
+            if number == 0:
+                typer.echo(printable("\n".join(_head(found))))
+            for reference in found.references:
+                typer.echo(
+                    f"\n[{reference.chunk_number}] memory {reference.memory_id:016x}\n{printable(reference.text)}"
+                )
+
+
+def _head(found: pb.GetDocumentResponse) -> list[str]:
     lines = [f"key: {found.document_key}", f"title: {found.title}", f"stored_at: {found.stored_at.ToJsonString()}"]
-    lines += [f"metadata {name}: {value}" for name, value in sorted(found.metadata.items())]
-    for reference in found.references:
-        lines += ["", f"[{reference.chunk_number}] memory {reference.memory_id:016x}", reference.text]
-    typer.echo(printable("\n".join(lines)))
+    return [*lines, *(f"metadata {name}: {value}" for name, value in sorted(found.metadata.items()))]
 
 
 @documents_app.command("delete")

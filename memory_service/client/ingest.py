@@ -353,6 +353,19 @@ def listed(
         request.page_token = page.next_page_token
 
 
+def document_pages(
+    stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, key: str
+) -> Iterator[pb.GetDocumentResponse]:
+    """A document with its texts, page by page."""
+    request = pb.GetDocumentRequest(knowledge_base=knowledge_base, document_key=key, return_text=True)
+    while True:
+        page = stub.GetDocument(request, timeout=60)
+        yield page
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
+
+
 def delete_all(stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, keys: Sequence[str]) -> None:
     """Delete documents, some at a time, so that what is done stays done."""
     for start in range(0, len(keys), KEYS_AT_ONCE):

@@ -70,9 +70,15 @@ class Client:
         return sorted(hit.document_key for hit in self.hits(kb, "x", k=100))
 
     def document(self, kb: str, key: str) -> ingestion_pb2.GetDocumentResponse:
-        """With its texts."""
+        """With its texts, all pages as one."""
         request = ingestion_pb2.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
-        return self.ingestion.GetDocument(request, timeout=60)
+        found = page = self.ingestion.GetDocument(request, timeout=60)
+        while page.next_page_token:
+            request.page_token = page.next_page_token
+            page = self.ingestion.GetDocument(request, timeout=60)
+            found.references.extend(page.references)
+        found.ClearField("next_page_token")
+        return found
 
     def delete(self, kb: str, *keys: str, **more: Any) -> ingestion_pb2.DeleteResponse:
         """Documents by key, or by filter."""

@@ -228,17 +228,19 @@ class DeleteResponse(_message.Message):
     def __init__(self, documents_deleted: _Optional[int] = ..., references_deleted: _Optional[int] = ...) -> None: ...
 
 class GetDocumentRequest(_message.Message):
-    __slots__ = ("knowledge_base", "document_key", "return_text")
+    __slots__ = ("knowledge_base", "document_key", "return_text", "page_token")
     KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_KEY_FIELD_NUMBER: _ClassVar[int]
     RETURN_TEXT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     document_key: str
     return_text: bool
-    def __init__(self, knowledge_base: _Optional[str] = ..., document_key: _Optional[str] = ..., return_text: _Optional[bool] = ...) -> None: ...
+    page_token: str
+    def __init__(self, knowledge_base: _Optional[str] = ..., document_key: _Optional[str] = ..., return_text: _Optional[bool] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class GetDocumentResponse(_message.Message):
-    __slots__ = ("document_key", "title", "metadata", "content_hash", "stored_at", "references")
+    __slots__ = ("document_key", "title", "metadata", "content_hash", "stored_at", "references", "reference_count", "next_page_token")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -252,13 +254,17 @@ class GetDocumentResponse(_message.Message):
     CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     document_key: str
     title: str
     metadata: _containers.ScalarMap[str, str]
     content_hash: bytes
     stored_at: _timestamp_pb2.Timestamp
     references: _containers.RepeatedCompositeFieldContainer[StoredReference]
-    def __init__(self, document_key: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ..., stored_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., references: _Optional[_Iterable[_Union[StoredReference, _Mapping]]] = ...) -> None: ...
+    reference_count: int
+    next_page_token: str
+    def __init__(self, document_key: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ..., stored_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., references: _Optional[_Iterable[_Union[StoredReference, _Mapping]]] = ..., reference_count: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class StoredReference(_message.Message):
     __slots__ = ("memory_id", "chunk_number", "text")

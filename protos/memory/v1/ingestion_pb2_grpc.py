@@ -105,7 +105,8 @@ class IngestionServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDocument(self, request, context):
-        """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is.
+        """Tells what is stored of one document, page after page; reason DOCUMENT_NOT_FOUND where nothing is, and
+        KNOWLEDGE_BASE_CHANGED (start anew) where it was replaced since the first page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

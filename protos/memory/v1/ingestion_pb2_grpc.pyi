@@ -55,7 +55,9 @@ class IngestionStub:
     that is replaced through another replica during the call may be removed in its new version.
     """
     GetDocument: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]
-    """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
+    """Tells what is stored of one document, page after page; reason DOCUMENT_NOT_FOUND where nothing is, and
+    KNOWLEDGE_BASE_CHANGED (start anew) where it was replaced since the first page.
+    """
     GetVersions: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]
     """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
     ListDocuments: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.ListDocumentsRequest, _ingestion_pb2.ListDocumentsResponse]
@@ -88,7 +90,9 @@ class IngestionAsyncStub(IngestionStub):
     that is replaced through another replica during the call may be removed in its new version.
     """
     GetDocument: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]  # type: ignore[assignment]
-    """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
+    """Tells what is stored of one document, page after page; reason DOCUMENT_NOT_FOUND where nothing is, and
+    KNOWLEDGE_BASE_CHANGED (start anew) where it was replaced since the first page.
+    """
     GetVersions: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]  # type: ignore[assignment]
     """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
     ListDocuments: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.ListDocumentsRequest, _ingestion_pb2.ListDocumentsResponse]  # type: ignore[assignment]
@@ -142,7 +146,9 @@ class IngestionServicer(metaclass=_abc_1.ABCMeta):
         request: _ingestion_pb2.GetDocumentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_ingestion_pb2.GetDocumentResponse, _abc.Awaitable[_ingestion_pb2.GetDocumentResponse]]:
-        """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
+        """Tells what is stored of one document, page after page; reason DOCUMENT_NOT_FOUND where nothing is, and
+        KNOWLEDGE_BASE_CHANGED (start anew) where it was replaced since the first page.
+        """
 
     @_abc_1.abstractmethod
     def GetVersions(

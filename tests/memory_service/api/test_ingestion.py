@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 
+from memory_service.client.ingest import document_pages
 from memory_service.errors import BadRequest, QuotaExceeded, StoreUnavailable
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, Written
@@ -217,6 +218,31 @@ def of(**parts: Any) -> pb.Document:
 
 def prepared_with(title: str) -> pb.PreparedDocument:
     return pb.PreparedDocument(key="k", title=title, references=[pb.PreparedReference(text="Text.")])
+
+
+def test_a_document_larger_than_a_message_of_grpc_is_read_in_pages(tmp_path: Path) -> None:
+    texts = [f"{n} " + " ".join(["w" * 500] * 120) for n in range(160)]
+    large = pb.PreparedDocument(key="large", references=[pb.PreparedReference(text=text) for text in texts])
+    with (
+        running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s") as (client, server),
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,  # takes 4 MiB
+    ):
+        client.ingest("kb", large)
+        stub, request = Client(channel).ingestion, pb.GetDocumentRequest(knowledge_base="kb", document_key="large")
+        whole = stub.GetDocument(request, timeout=60)
+        assert (len(whole.references), whole.reference_count, whole.next_page_token) == (160, 160, "")
+        request.return_text = True
+        pages = list(document_pages(stub, "kb", "large"))
+        assert len(pages) == 4
+        assert {(page.reference_count, page.content_hash) for page in pages} == {(160, whole.content_hash)}
+        assert [one.text for page in pages for one in page.references] == texts
+        assert [one.chunk_number for page in pages for one in page.references] == list(range(160))
+        request.page_token = pages[0].next_page_token
+        client.ingest("kb", document("large", "Short."))
+        assert refused(lambda: stub.GetDocument(request, timeout=60)).reason == "KNOWLEDGE_BASE_CHANGED"
+        for token in ("?", "MTA", "é", pages[0].next_page_token[:-4]):
+            request.page_token = token
+            assert refused(lambda: stub.GetDocument(request, timeout=60)).reason == "INVALID_ARGUMENT"
 
 
 def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
