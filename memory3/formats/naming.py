@@ -210,9 +210,14 @@ def _of_one(found: list[Named], name: str) -> list[Named]:
 
 def below(stored: Mapping[str, str], typed: str) -> list[str]:
     """The documents, of {key: key of its file}, that a path names: one, all of a file, or all of a folder."""
-    names = (typed, path := _path(typed))
+    names = paths_of(typed)
     found = [key for key, file in stored.items() if key in names or file in names]
-    return found or [key for key, file in stored.items() if file.startswith(f"{path}/")]
+    return found or [key for key, file in stored.items() if file.startswith(f"{names[-1]}/")]
+
+
+def paths_of(typed: str) -> tuple[str, ...]:
+    """What a document or folder may be called in full that is typed so: that itself, and its path."""
+    return tuple(dict.fromkeys((typed, _path(typed))))
 
 
 def _path(typed: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
-from memory_service.client.ingest import KEYS_AT_ONCE, delete_all, document_pages, listed
+from memory_service.client.documents import delete_all, document_pages, keys_called, listed
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -18,8 +19,6 @@ documents_app = typer.Typer(no_args_is_help=True, help="Documents of a knowledge
 
 BaseName = Annotated[str, typer.Argument(metavar="KB", help="knowledge base")]
 Prefix = Annotated[str | None, typer.Option("--prefix", help="all keys with this prefix")]
-
-_CALL_TIMEOUT_S = 60
 
 
 @documents_app.command("list")
@@ -57,33 +56,29 @@ def _head(found: pb.GetDocumentResponse) -> list[str]:
 @documents_app.command("delete")
 def delete(
     kb: BaseName,
-    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY…", help="keys of documents")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="DOCUMENT…", help="keys of documents, or paths or names of files")
+    ] = None,
     prefix: Prefix = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Delete documents with their references and memories; exits with 1 if a given key does not exist."""
-    if not keys and not prefix:
-        raise typer.BadParameter("name the documents by KEY…, or by --prefix")
+    """Delete documents with their references and memories; exits with 1 if a given document does not exist.
+
+    A document is named by its key; a file by its path or name, with all its pages and rows; a folder by its path.
+    """
+    if not names and not prefix:
+        raise typer.BadParameter("name the documents by DOCUMENT…, or by --prefix")
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
+        found = {name: keys_called(stub, kb, name) for name in names or []}
         matching = [one.document_key for one in listed(stub, kb, prefix)] if prefix else []
-        there = _there(stub, kb, keys or [])
-        absent = [key for key in keys or [] if key not in there]
+        absent = [name for name, keys in found.items() if not keys]
         if absent:
             Console(stderr=True, highlight=False).print(f"not there: {plain(', '.join(absent))}", soft_wrap=True)
-        chosen = list(dict.fromkeys([*there, *matching]))
+        chosen = list(dict.fromkeys([*itertools.chain(*found.values()), *matching]))
         if chosen and not yes:
             typer.confirm(f"delete {counted(len(chosen), 'document')} from knowledge base {kb}?", abort=True)
         delete_all(stub, kb, chosen)
     typer.echo(f"deleted {counted(len(chosen), 'document')} from {kb}")
     if absent:
         raise typer.Exit(1)
-
-
-def _there(stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str]) -> list[str]:
-    """Those keys that the knowledge base has."""
-    found: list[str] = []
-    for start in range(0, len(keys), KEYS_AT_ONCE):
-        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=keys[start : start + KEYS_AT_ONCE])
-        found += [one.document_key for one in stub.GetVersions(request, timeout=_CALL_TIMEOUT_S).versions]
-    return found

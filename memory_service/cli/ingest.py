@@ -21,7 +21,8 @@ from memory3.formats.naming import FilesRead, Naming, file_of
 from memory3.formats.report import EMPTY
 from memory3.printable import Bars, counted, printable
 from memory_service.client.connection import Address, asking, plain
-from memory_service.client.ingest import Destination, Ingestion, Upload, delete_all, listed
+from memory_service.client.documents import delete_all, listed
+from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.client.share import Share
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb

@@ -32,9 +32,6 @@ _WINDOW = 256
 """Documents that are sent and not answered."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _LOOK_AGAIN_S = 0.01
-KEYS_AT_ONCE = 1000
-"""Documents of one call."""
-_DELETE_TIMEOUT_S = 600
 _OVERHEAD_BYTES = 1 << 16
 _GO_ON = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 """After which a new stream goes on. The last: reading a file took longer than the service waits for a message."""
@@ -338,36 +335,3 @@ def pieces(item: pb.IngestItem, message_bytes: int) -> Iterator[pb.IngestItem]:
         size += more
     piece.continued = False
     yield pb.IngestItem(sequence=item.sequence, prepared=piece)
-
-
-def listed(
-    stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, prefix: str = ""
-) -> Iterator[pb.DocumentVersion]:
-    """The documents whose keys begin with `prefix`, page by page in the order of their keys."""
-    request = pb.ListDocumentsRequest(knowledge_base=knowledge_base, key_prefix=prefix)
-    while True:
-        page = stub.ListDocuments(request, timeout=60)
-        yield from page.documents
-        if not page.next_page_token:
-            return
-        request.page_token = page.next_page_token
-
-
-def document_pages(
-    stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, key: str
-) -> Iterator[pb.GetDocumentResponse]:
-    """A document with its texts, page by page."""
-    request = pb.GetDocumentRequest(knowledge_base=knowledge_base, document_key=key, return_text=True)
-    while True:
-        page = stub.GetDocument(request, timeout=60)
-        yield page
-        if not page.next_page_token:
-            return
-        request.page_token = page.next_page_token
-
-
-def delete_all(stub: ingestion_pb2_grpc.IngestionStub, knowledge_base: str, keys: Sequence[str]) -> None:
-    """Delete documents, some at a time, so that what is done stays done."""
-    for start in range(0, len(keys), KEYS_AT_ONCE):
-        request = pb.DeleteRequest(knowledge_base=knowledge_base, document_keys=keys[start : start + KEYS_AT_ONCE])
-        stub.Delete(request, timeout=_DELETE_TIMEOUT_S)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 
-from memory_service.client.ingest import document_pages
+from memory_service.client.documents import document_pages
 from memory_service.errors import BadRequest, QuotaExceeded, StoreUnavailable
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, Written

@@ -263,6 +263,45 @@ def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path
     assert (gone.exit_code, "no document" in gone.stderr) == (1, True)
 
 
+def test_a_file_is_deleted_with_its_rows_and_a_folder_with_its_files(
+    running: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms, inner = tmp_path.resolve() / "rooms.csv", tmp_path.resolve() / "inner"
+    inner.mkdir()
+    rooms.write_text("room,floor\nOak,1\nElm,2\n")
+    (tmp_path / "rooms.csv.txt").write_text("About the rooms.")
+    (inner / "a.txt").write_text("One note.")
+    (inner / "b.txt").write_text("Another note.")
+    (inner / "rooms.csv").write_text("room\nAsh\n")
+    monkeypatch.chdir(tmp_path)
+
+    def ingest() -> None:
+        assert command(running, "ingest", tmp_path, "--kb", "files").exit_code == 0
+
+    def delete(*names: object) -> tuple[int, str]:
+        done = command(running, "documents", "delete", "files", *names, "--yes")
+        return done.exit_code, done.stderr if done.exit_code else done.stdout
+
+    def left() -> set[str]:
+        lines = command(running, "documents", "list", "files").stdout.splitlines()
+        return {Path(line.split("\t")[0]).relative_to(tmp_path.resolve()).as_posix() for line in lines}
+
+    ingest()
+    every = left()
+    assert len(every) == 6
+    assert delete("./rooms.csv") == (0, "deleted 2 documents from files\n")  # its path, though another is called so
+    assert every - left() == {"rooms.csv#row=1", "rooms.csv#row=2"}
+    assert delete("rooms.csv") == (0, "deleted 1 document from files\n")
+    ingest()
+    code, said = delete("ROOMS.CSV")
+    assert (code, f"name one of {inner}/rooms.csv, {rooms}\n" in said) == (1, True), said
+    assert left() == every
+    assert delete(f"{rooms}#row=2", "b") == (0, "deleted 2 documents from files\n")
+    assert delete(inner) == (0, "deleted 2 documents from files\n")
+    assert left() == {"rooms.csv#row=1", "rooms.csv.txt"}
+    assert delete("room") == (1, "not there: room\n")
+
+
 def test_lists_are_whole_on_a_narrow_terminal(running: Service, tmp_path: Path) -> None:
     name, backups, keys = "a-knowledge-base-of-a-team", str(tmp_path / "backups"), ["--keys", str(tmp_path / "keys")]
     command(running, "kb", "create", name, "--description", "what the team has written down until now")
