@@ -10,9 +10,11 @@ the query names no title, three quarters of the last number are added for those 
 turn ("What about a service?"): the newest turn that names one counts.
 
 What scores far below the best is not read: a small model that is given the same fact of five subjects takes any of
-them. A text that has all words of the named title is about the same subject, whatever its own title is: it is not left
-out for lacking that number. Words are sent as hashes of their first letters; in scripts that put no spaces between
-words, of single characters or of three at a time.
+them. Nor, where an earlier turn names a document, is another one that has no word of the query which the named one
+lacks: of two dozen price lists, all have the item that "What about a service?" asks for. A text that has all words of
+the named title is about the same subject, whatever its own title is: it is not left out for either reason. Words are
+sent as hashes of their first letters; in scripts that put no spaces between words, of single characters or of three at
+a time.
 """
 
 from __future__ import annotations
@@ -154,35 +156,51 @@ def ranked(
     """Indices of the candidates with their scores, best first; equal ones keep their order by vector.
 
     words: those of a query; QueryWords may have earlier turns and a ranking. titles: the words of each candidate's
-    title, or nothing; a query, or an earlier turn, may name it by having all of them. drop: candidates that score lower
-    than the best by more are left out, and a text that mentions a named title counts as one of it, and is kept in any
-    case if its words answer the query's better than the best one's; None keeps all. least: those that score lower are
-    left out, too.
+    title, or nothing; a query, or an earlier turn, may name it by having all of them. least: candidates that score
+    lower are left out.
+
+    drop: so are those that score lower than the best by more, and, beside a document that only an earlier turn names,
+    those without a word of the query that it lacks. A text that mentions a named title counts as one of it, and is kept
+    in any case if its words answer the query's better than the best one's. None keeps all.
     """
     query = QueryWords.of(words)
     lexical = lexical_scores(query, candidates)
     untitled = np.asarray(cosines, dtype=np.float64) + query.ranking.word_weight * lexical
-    of_titles = _title_scores(query, titles) if titles else np.zeros(len(untitled))
+    named, earlier = _named(query, titles) if titles else (np.zeros(len(untitled), dtype=bool), False)
+    of_titles = (EARLIER_SHARE if earlier else 1) * query.ranking.title_weight * named
     scores = untitled + of_titles
     indices = np.argsort(-scores, kind="stable")
     if drop is not None and len(indices):
         of_mentions = _of_mentions(of_titles, titles, candidates)
         near = untitled + of_mentions >= scores[indices[0]] - drop
         near |= (of_mentions > of_titles) & (lexical > lexical[indices[0]])
+        if earlier:
+            near &= ~_adds_nothing(query, candidates, named & near) | (of_mentions > of_titles)
         indices = indices[near[indices]]
     if least is not None:
         indices = indices[scores[indices] >= least]
     return list(zip(indices.tolist(), scores[indices].tolist(), strict=True))
 
 
-def _title_scores(query: QueryWords, titles: Sequence[Sequence[int]]) -> np.ndarray:
-    """What is added for each title that the query names, or else the newest earlier turn that names one."""
-    weight = query.ranking.title_weight
+def _named(query: QueryWords, titles: Sequence[Sequence[int]]) -> tuple[np.ndarray, bool]:
+    """Which candidates have a title that the query names, or else the newest earlier turn that names one; which it is.
+
+    Returns bool [n], and whether an earlier turn named them.
+    """
     for turn in ((), *query.earlier):
         requested = set(query).union(turn)
-        if any(named := [bool(title) and requested.issuperset(title) for title in titles]):
-            return (EARLIER_SHARE if turn else 1) * weight * np.asarray(named, np.float64)
-    return np.zeros(len(titles))
+        named = np.array([bool(title) and requested.issuperset(title) for title in titles], dtype=bool)
+        if named.any():
+            return named, bool(turn)
+    return np.zeros(len(titles), dtype=bool), False
+
+
+def _adds_nothing(words: Sequence[int], candidates: Sequence[np.ndarray], named: np.ndarray) -> np.ndarray:
+    """Which candidates have words of the query, but no other ones of it than the named candidates; bool [n]."""
+    requested = set(words)
+    found = [requested.intersection(candidate.tolist()) for candidate in candidates]
+    known = set().union(*(found[index] for index in np.flatnonzero(named)))
+    return ~named & np.array([bool(of) and of <= known for of in found], dtype=bool)
 
 
 def _of_mentions(

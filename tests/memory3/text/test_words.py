@@ -93,6 +93,20 @@ def test_the_newest_turn_that_names_a_document_tells_which_one_a_follow_up_is_ab
     assert found("And the 3?", ["How is the Volta?"])[0] == 0, "a name may be in two turns"
 
 
+def test_beside_the_document_of_an_earlier_turn_another_one_is_read_for_what_that_lacks() -> None:
+    texts = ["Volta 3\nservice: 60\ntyre: 410", "Renko Zed\nservice: 90\ntyre: 310", "Insurance\nclass: 7, of any car"]
+    counts, titles = [text_words(t) for t in texts], [query_words(t.split("\n")[0]) for t in texts]
+
+    def found(question: str, of_named: float = 0.55) -> list[int]:
+        words = QueryWords(query_words(question), [query_words("How much is a tyre for the Volta 3?")])
+        return sorted(n for n, _ in ranked(words, [of_named, 0.64, 0.6], counts, titles, 0.12))
+
+    assert found("What about a service?") == [0, 2], "the other list is nearer, and has only the service, too"
+    assert found("Which class is it?") == [0, 1, 2], "words that no list has"
+    assert found("And the Renko's service?") == [0, 1, 2], "a name in part"
+    assert found("What about a service?", of_named=0.2) == [1, 2], "the subject has changed"
+
+
 def _by_definition(words: list[int], candidates: list[list[int]]) -> list[float]:
     """BM25 as the textbook has it, a candidate and a word at a time."""
     mean = max(1.0, sum(map(len, candidates)) / len(candidates))
