@@ -17,6 +17,7 @@ from edge_client.stream import AnswerAttention, Span
 from memory3.runtime.attention import AttentionShares, QueryRecord
 from memory3.text.references import sentence_ranges
 from memory3.text.tokenizer import Tokenizer
+from memory3.text.verdict import forms_in, has_numbers
 from memory3.text.words import ALONE, UNSPACED
 
 LEAST_SHARE = 0.02
@@ -76,9 +77,11 @@ def spans_of(attention: AnswerAttention, texts: Sequence[str], tokenizer: Tokeni
     memories, shares = attention.memories, attention.shares
     if not memories:
         return ()
+    answer = "".join(texts)
+    known = [forms_in([memory.text]) if memory.text else None for memory in memories]
     found: list[tuple[int, int, int, list[int]]] = []  # memory, characters, tokens
     for start, end, tokens in _words(texts):
-        means = shares[tokens].mean(axis=0)
+        means = np.where(_may_give(answer[start:end], known), shares[tokens].mean(axis=0), 0)
         best = int(means.argmax())
         second = float(np.partition(means, -2)[-2]) if len(means) > 1 else 0.0
         if means[best] < max(LEAST_SHARE, LEAST_LEAD * second):
@@ -98,6 +101,19 @@ def spans_of(attention: AnswerAttention, texts: Sequence[str], tokenizer: Tokeni
         for best, start, end, tokens in found
         if best >= 0
     )
+
+
+def _may_give(word: str, known: Sequence[frozenset[str] | None]) -> np.ndarray:
+    """Which memories a word may be from, bool [memories]: a number only from texts that have it, where one has.
+
+    A model that looks for a value in one memory may copy that of another, and people would look for it in vain.
+    known: the forms in each memory's text, None where that is not known.
+    """
+    every = np.ones(len(known), bool)
+    if not any(map(str.isdigit, word)):
+        return every
+    holding = np.array([forms is None or has_numbers(word, forms) for forms in known])
+    return holding if holding.any() else every
 
 
 def _words(texts: Sequence[str]) -> list[tuple[int, int, list[int]]]:

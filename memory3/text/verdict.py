@@ -133,10 +133,21 @@ def words_found(answer: str, question: str, texts: Sequence[str]) -> float | Non
     own = [word for word in _words(_ungrouped(answer)) if word.forms.isdisjoint(asked)]
     if not own:
         return None
-    known = {form for text in texts for form in _forms(text) | _pairs(text) | _months(text)}
+    known = forms_in(texts)
     missing = sum(word.forms.isdisjoint(known) for word in own)
     evidence = sum(not word.unit for word in own if not word.forms.isdisjoint(known)) + missing
     return 1 - missing / (evidence or len(own))
+
+
+def forms_in(texts: Sequence[str]) -> frozenset[str]:
+    """Every form by which a word of an answer is found in these texts."""
+    return frozenset(form for text in texts for form in _forms(text) | _pairs(text) | _months(text))
+
+
+def has_numbers(written: str, forms: frozenset[str]) -> bool:
+    """Whether all numbers in a part of an answer, and one at least, are among the `forms_in` texts."""
+    numbers = [word.forms for word in _words(_ungrouped(written)) if any(form[0].isdecimal() for form in word.forms)]
+    return bool(numbers) and not any(number.isdisjoint(forms) for number in numbers)
 
 
 def _forms(text: str) -> set[str]:

@@ -74,6 +74,23 @@ def test_no_source_is_named_where_little_was_read_or_two_were_read_alike(tokeniz
     assert spans_of(attention((few, 0), alike), ["one", " two"], tokenizer) == ()
 
 
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [("45", [2]), ("€45,", [2]), ("45.0", [2]), ("30", [1]), ("60", [1])],
+    ids=["of the second", "with signs", "written otherwise", "of both", "of none"],
+)
+def test_a_number_is_cited_from_a_text_that_has_it(tokenizer: Tokenizer, number: str, expected: list[int]) -> None:
+    """The heads look for the closing time in the opening hours; what is copied is the delay of the alarm."""
+    texts = ("Open on 30 Saturdays from 10:00 to 14:00.", "Delay when leaving: 45 seconds, or 30.")
+    spans = spans_of(attention((0.5, 0.3), texts=texts), [number], tokenizer)
+    assert [s.memory.memory_id for s in spans] == expected
+
+
+def test_a_memory_whose_text_is_not_known_may_have_a_number(tokenizer: Tokenizer) -> None:
+    spans = spans_of(attention((0.5, 0.3), texts=("", "Delay: 45 seconds")), ["45"], tokenizer)
+    assert [s.memory.memory_id for s in spans] == [1]
+
+
 def test_tokens_whose_text_is_held_back_count_for_the_text_that_they_bring(tokenizer: Tokenizer) -> None:
     spans = spans_of(attention((0.4, 0.0), (0.4, 0.0), (0.0, 0.4)), ["", "é", ""], tokenizer)
     assert [(s.start, s.end, s.memory.memory_id) for s in spans] == [(0, 1, 1)]
