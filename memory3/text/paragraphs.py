@@ -47,6 +47,8 @@ _RAGGED = 0.75
 """Share of the width that a line has at least before a small letter, in a paragraph that is wrapped."""
 _LONGEST_HEADING, _LONGEST_QUESTION = 60, 150
 """Characters."""
+_RUN_IN = 4
+"""Words of a heading that stands in the line of its text, at most, its number left out."""
 
 
 def unwrapped(text: str) -> str:
@@ -79,6 +81,12 @@ def unwrapped(text: str) -> str:
 def is_question(line: str) -> bool:
     """Whether a line asks what the one below it answers; it may have a label or a number."""
     return line.rstrip()[-1:] in ("?", "？", "؟") and len(line) <= _LONGEST_QUESTION
+
+
+def is_run_in(sentence: str) -> bool:
+    """Whether the first sentence of a line is so short that it is a heading of the rest: `4. Open day.` is."""
+    words = [word for word in sentence.split() if not NUMBER.fullmatch(word) and any(map(str.isalnum, word))]
+    return 0 < len(words) <= _RUN_IN and sentence[-1] not in END_UNSPACED
 
 
 def is_heading(line: str, below: str) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from memory3.errors import InvalidInput
-from memory3.text.paragraphs import CLOSING, END, END_UNSPACED, NUMBER, is_heading, is_question, unwrapped
+from memory3.text.paragraphs import CLOSING, END, END_UNSPACED, NUMBER, is_heading, is_question, is_run_in, unwrapped
 
 _OPENING = "「『（《“‘"
 """Of a quotation, or an aside, in scripts without spaces."""
@@ -33,17 +33,23 @@ _HEADINGS = 3
 
 
 class Sentence(NamedTuple):
-    """separator: before it, a line break, a space or nothing. heading: the line belongs to the text below it."""
+    """separator: before it, a line break, a space or nothing. heading: it belongs to the text that follows.
+
+    run_in: a heading in the line of its text, which looks like any short sentence; it stays with the next sentence
+    only where both fit.
+    """
 
     text: str
     separator: str
     heading: bool = False
+    run_in: bool = False
 
 
 def sentences(text: str) -> Iterator[Sentence]:
     """Lines of wrapped paragraphs run on; a line break stays a line break, other white space becomes one space.
 
-    A question is the heading of the line below it, and a line below a question is no heading.
+    A question is the heading of the line below it, and a line below a question is no heading. Within a line, a question
+    is the heading of the next sentence, and so is a short first sentence: `4. Open day. It takes place on 9 May.`
     """
     asked = False
     lines = [line for line in unwrapped(text).split("\n") if line.strip()]
@@ -54,7 +60,8 @@ def sentences(text: str) -> Iterator[Sentence]:
         for n, (start, end) in enumerate(ranges):
             body = " ".join(line[start:end].split())
             separator = "\n" if n == 0 else " " if start > ranges[n - 1][1] else ""
-            yield Sentence(body, separator, len(ranges) == 1 and heading)
+            run_in = n < len(ranges) - 1 and (is_question(body) or (n == 0 and is_run_in(body)))
+            yield Sentence(body, separator, run_in or (len(ranges) == 1 and heading), run_in)
 
 
 def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
@@ -111,6 +118,9 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
             current = candidate
             continue
         headings = _headings_at_end(current)
+        run_in = bool(headings) and headings[-1].run_in
+        while run_in and headings and not _fits(head + _joined([*headings, sentence]), count_tokens, limit):
+            headings = headings[1:]
         if whole := current[: len(current) - len(headings)]:
             references.append(head + _joined(whole))
         current = [*_tail(whole, count_tokens, overlap), *headings, sentence]

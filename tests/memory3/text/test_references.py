@@ -68,6 +68,34 @@ def test_headings_of_several_levels_stay_together_and_of_a_list_only_the_last_li
     assert split("A\nB\nC\nD\nE f g h.", "", words, limit=6) == ["A\nB\nC", "D\nE f g h."]
 
 
+@pytest.mark.parametrize(
+    "item", ["4. Open day. It is on Saturday, 9 May.", "Attention! The rail is hot and has no cover."]
+)
+def test_a_short_first_sentence_goes_with_the_rest_of_its_line(item: str) -> None:
+    before = "3. Insurance. Karin reports that the premium rises."
+    assert split(f"{before}\n{item} Ben bakes waffles.", "", words, limit=12) == [before, f"{item} Ben bakes waffles."]
+
+
+def test_a_short_first_sentence_moves_only_where_the_next_one_fits_with_it() -> None:
+    text = "A b c d.\nE f. G h i j k l."
+    assert split(text, "", words, limit=8) == ["A b c d.", "E f. G h i j k l."]
+    assert split(text, "", words, limit=7) == ["A b c d.\nE f.", "G h i j k l."]
+
+
+def test_a_longer_first_sentence_is_no_heading_of_the_second() -> None:
+    text = "The rent is due in May. The deposit is due in June."
+    assert split(f"A b c.\n{text}", "", words, limit=10)[0] == "A b c.\nThe rent is due in May."
+
+
+def test_a_question_goes_with_the_next_sentence_of_its_line() -> None:
+    text = "We have a car park. May I park behind the house? Only at night. It is free."
+    assert split(text, "", words, limit=11) == [
+        "We have a car park.",
+        "May I park behind the house? Only at night.",
+        "It is free.",
+    ]
+
+
 def test_a_sentence_too_long_for_its_heading_is_cut_and_not_the_heading_left() -> None:
     long = " ".join(f"w{n}" for n in range(9))
     assert split(f"A b.\nRent\n{long}", "", words, limit=9) == ["A b.", "Rent\nw0 w1 w2 w3 w4 w5 w6 w7", "w8"]
