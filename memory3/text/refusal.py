@@ -21,6 +21,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
 _REFUSAL = re.compile(
     r"((im |i am )?(very |so )?(sorry|afraid) (but |that )?)?"
     r"(i (really )?(do not|dont|cannot|cant|am unable to|am not able to) (know|say|tell|answer)\b"
+    r"|(you|we) (do not|dont) know$"  # a model that repeats the person of the question: `How do I …?`
     r"|im (unable|not able) to (say|tell|answer)\b"
     r"|i (do not|dont) have (any |enough |that |this |the )?information\b"
     r"|there is no information($| (about|on|in|given|available)\b)"
