@@ -31,7 +31,7 @@ from memory3.files.bundle import Bundle, Manifest
 from memory3.files.knowledge_file import Head
 from memory3.formats import FileDocument
 from memory3.formats.document import composed
-from memory3.formats.naming import MOST_NAMED, FilesRead, called, with_file
+from memory3.formats.naming import FilesRead, called, unknown_document, with_file
 from memory3.text.tokenizer import well_formed
 
 log = logging.getLogger("edge_client.local")
@@ -138,8 +138,7 @@ class LocalKnowledgeBases:
         known = [one for base in bases.values() for one in base.named()]
         if found := called(known, name):
             return bases[found[0].knowledge_base], [one.key for one in found]
-        there = ", ".join(list(dict.fromkeys(one.file for one in known))[:MOST_NAMED]) or "none"
-        raise InvalidInput(f"there is no document {name!r} on this device; there are: {there}")
+        raise unknown_document(known, name)
 
     def stand_ins(self, names: str) -> list[LocalKnowledgeBase]:
         """Packs of the knowledge bases "atlas,firm", to be searched where their service does not answer."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import glob
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -188,6 +189,15 @@ def called(documents: Iterable[Named], name: str, *, folders: bool = False) -> l
     return _of_one(named or [one for one in known if folded == _folded(PurePath(one.file).stem)], name)
 
 
+def unknown_document(documents: Iterable[Named], name: str) -> InvalidInput:
+    """The error for a name that no document has; of more documents than it lists, those that are called most alike."""
+    known = list(documents)
+    if len({one.file for one in known}) > MOST_NAMED:
+        known.sort(key=lambda one: _likeness(one, name), reverse=True)
+    there = _listed(list(dict.fromkeys(one.file for one in known))) or "none"
+    return InvalidInput(f"there is no document {name!r} on this device; there are: {there}")
+
+
 def _full_names(one: Named) -> tuple[str, ...]:
     return one.key, one.file, f"{one.knowledge_base}: {one.key}", f"{one.knowledge_base}: {one.file}"
 
@@ -203,9 +213,20 @@ def _of_one(found: list[Named], name: str) -> list[Named]:
     if len(files) > 1:
         several = len({base for base, _ in files}) > 1
         shown = [f"{base}: {file}" if several else file for base, file in files]
-        more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
-        raise InvalidInput(f"several documents are called {name!r}: name one of {', '.join(shown[:MOST_NAMED])}{more}")
+        raise InvalidInput(f"several documents are called {name!r}: name one of {_listed(shown)}")
     return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _likeness(one: Named, name: str) -> float:
+    """From 0 to 1, of the file's name or the title."""
+    typed = _folded(PurePath(name).name)
+    own = (_folded(PurePath(one.file).name), _folded(one.title))
+    return max(SequenceMatcher(None, typed, other).ratio() for other in own)
 
 
 def below(stored: Mapping[str, str], typed: str) -> list[str]:

@@ -450,10 +450,15 @@ def name_taken(name: str) -> KnowledgeBaseExists:
     return KnowledgeBaseExists(message, knowledge_base=name)
 
 
+MOST_NAMED = 20
+"""Knowledge bases that an error lists."""
+
+
 def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotFound:
     """The error for a name that none has."""
-    there = ", ".join(sorted(known)[:20]) or "none"
-    message = f"no knowledge base is called {name[:80]!r}; there are: {there}"
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    there = ", ".join(sorted(known)[:MOST_NAMED]) or "none"
+    message = f"no knowledge base is called {name[:80]!r}; there are: {there}{more}"
     return KnowledgeBaseNotFound(message, knowledge_base=name)
 
 

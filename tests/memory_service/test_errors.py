@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from memory_service import errors
+from memory_service.stores.store import MOST_NAMED, unknown_knowledge_base
 from memory_service.telemetry.logs import configure_logs, logger
 
 REASONS = [
@@ -98,3 +99,10 @@ def test_a_logged_error_names_the_place_and_shows_no_values(
     said = capsys.readouterr().err
     assert all(part in said for part in ("the cause", "fails", "test_errors.py"))
     assert not any(secret in said for secret in ("MY DIARY", "M3_0123_KEY"))
+
+
+@pytest.mark.parametrize(("there", "end"), [(MOST_NAMED, f"base{MOST_NAMED - 1:02}"), (MOST_NAMED + 3, " and 3 more")])
+def test_an_unknown_knowledge_base_lists_others_and_counts_those_left_out(there: int, end: str) -> None:
+    error = unknown_knowledge_base("bsae", [f"base{n:02}" for n in range(there)])
+    assert "there are: base00, base01" in str(error)
+    assert str(error).endswith(end)
