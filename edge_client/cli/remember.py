@@ -184,7 +184,7 @@ def remembered(
 def _named(store: LocalStore, kb: str) -> list[Path]:
     """The knowledge bases of this name, of all models; raises MissingFile where there is none."""
     if not (paths := store.named(kb)):
-        read_head(store.path(kb, None))  # raises it
+        raise store.missing(kb)
     return paths
 
 

@@ -112,6 +112,8 @@ class LocalKnowledgeBases:
                 try:
                     self._take_in(path)
                 except MissingFile:
+                    if not path.is_file() and not dimension:
+                        raise self.store.missing(name) from None
                     if not dimension:
                         raise
                     self.store.make()
@@ -334,6 +336,8 @@ def to_write_anew(store: LocalStore, name: str, manifest: Manifest) -> Path:
     own = store.path(name, manifest)
     others = [path for path in store.named(name) if path != own]
     newest = max(others, key=lambda path: path.stat().st_mtime, default=own)
+    if not newest.is_file():
+        raise store.missing(name)
     read_head(newest)
     return newest
 

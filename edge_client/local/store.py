@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edge_client.local.database import disk_errors
 from edge_client.local.knowledge_base import read_head
-from memory3.errors import InvalidInput
+from memory3.errors import InvalidInput, MissingFile
 from memory3.files.bundle import Manifest
 from memory3.files.knowledge_file import Head
 
@@ -44,6 +44,12 @@ class LocalStore:
         """Of all models, those that are called so; raises InvalidInput for a name that no file can have."""
         check_name(name)
         return [path for path in self.files() if path.stem == name]
+
+    def missing(self, name: str) -> MissingFile:
+        """The error for a name that no knowledge base has, with those that there are, of all models."""
+        there = ", ".join(dict.fromkeys(path.stem for path in self.files()))
+        advice = f"; there are: {there}" if there else ": make one with `edge-client remember`"
+        return MissingFile(f"no local knowledge base is called {name!r} in {self.folder}{advice}")
 
     def folder_of(self, manifest: Manifest) -> Path:
         """Where the knowledge bases of a bundle are made."""

@@ -18,7 +18,7 @@ from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
 from edge_client.retrieval import RetrievalResult
 from edge_client.stream import Statistics, Token
-from memory3.errors import InvalidInput, ModelMismatch
+from memory3.errors import InvalidInput, MissingFile, ModelMismatch
 from memory3.files.bundle import Bundle
 from memory3.text.chat import Message
 from testing.tcp_proxy import TcpProxy
@@ -69,6 +69,25 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert run("forget", "--all").exit_code == 1, "nobody said yes"
     assert run("forget", "--all", "--yes").stdout == "forgot mine with all its documents\n"
     assert run("remembered").stdout == ""
+
+
+@pytest.mark.parametrize("command", [("forget", "safe.txt"), ("remembered",), ("remember", "--anew")])
+def test_a_local_knowledge_base_that_is_not_there_is_refused_with_those_that_are(
+    tiny: Bundle, notes: Path, command: tuple[str, ...]
+) -> None:
+    typed = [*command, "--kb", "mien", *(["--bundle", tiny.folder] if command[0] == "remember" else [])]
+    message = run(*typed).stderr
+    assert "no local knowledge base is called 'mien'" in message
+    assert "make one with `edge-client remember`" in message
+    remembered(tiny, notes)
+    refused = run(*typed)
+    assert (refused.exit_code, refused.stderr.strip().endswith("; there are: mine")) == (1, True), refused.stderr
+
+
+def test_a_program_is_told_which_local_knowledge_bases_there_are(tiny: Bundle, notes: Path) -> None:
+    remembered(tiny, notes)
+    with pytest.raises(MissingFile, match="there are: mine"):
+        base_of(tiny, "mien")
 
 
 def test_a_knowledge_base_without_documents_is_not_listed(tiny: Bundle, notes: Path) -> None:
