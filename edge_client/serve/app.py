@@ -25,7 +25,7 @@ from edge_client.errors import RetrievalError
 from edge_client.local.folder import DEFAULT_NAME
 from edge_client.local.records import LocalDocument
 from edge_client.model import EdgeModel
-from edge_client.retrieval import names_of
+from edge_client.retrieval import Hit, names_of
 from edge_client.serve.access import ServeSettings
 from edge_client.serve.completions import Answering, Queue, completion_routes, event_stream
 from edge_client.serve.refusals import DOCUMENTS, EMBEDDINGS, Guard, JsonRoute, install
@@ -195,7 +195,7 @@ def knowledge_routes(client: MemoryClient | None, edge: EdgeSettings) -> APIRout
     ) -> dict[str, Any]:
         """A page of a knowledge base's documents, by key."""
         if client is None:
-            return {"data": [], "next": ""}
+            raise MissingFile(f"there is no knowledge base {name!r}: the service is not called (--offline)")
         found, following = await anyio.to_thread.run_sync(client.documents, name, page, count)
         return {"data": [_listed(one) for one in found], "next": following}
 
@@ -227,7 +227,14 @@ def local_routes(model: EdgeModel) -> APIRouter:
     @router.get(MEMORIES, responses=ok(MemoryList))
     async def memories(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, Any]:
         """The memories of a document, in its order; the texts without its title."""
-        hits = await anyio.to_thread.run_sync(lambda: model.local.base(knowledge_base).memories_of([key]))
+
+        def found() -> list[Hit]:
+            base = model.local.base(knowledge_base)
+            if not (hits := base.memories_of([key])) and key not in base.files():
+                raise MissingFile(f"{knowledge_base} has no document {key!r}")
+            return hits
+
+        hits = await anyio.to_thread.run_sync(found)
         each = [(hit.chunk_number, (hit.text or "").removeprefix(title_line(hit.title))) for hit in hits]
         return {"data": [{"chunk_number": number, "text": text} for number, text in each]}
 

@@ -91,9 +91,8 @@ class Answering:
         """Check a request and return its answer, not yet started; raises ApiError, Memory3Error."""
         options, memory = request.sampling(self._grammars), request.memory
         name = memory.knowledge_base or self._usual
-        reads = self.model.engine.policy_with(memory.mode).mode is not RecallMode.off
-        if reads and (name != self._usual or self._named):
-            self._check(name)
+        if self.model.engine.policy_with(memory.mode).mode is not RecallMode.off:
+            self.check(name)
         model = self.reading(name)
         if isinstance(request, CompletionRequest):
             if memory.document:
@@ -105,9 +104,12 @@ class Answering:
         """The model with these knowledge bases of the service; empty: the server's own."""
         return self.model if names in ("", self._usual) else self._reading(names)
 
-    def _check(self, names: str) -> None:
-        """Raise ApiError (404) if neither this device nor the service has a knowledge base."""
-        if not self._known.issuperset(names_of(names)):
+    def check(self, names: str) -> None:
+        """Raise ApiError (404) if neither this device nor the service has a knowledge base.
+
+        The server's own is not checked where nobody has named it: it may be ingested while the server runs.
+        """
+        if (names != self._usual or self._named) and not self._known.issuperset(names_of(names)):
             try:
                 self._known = self.model.engine.require_knowledge_bases(names)
             except InvalidInput as error:

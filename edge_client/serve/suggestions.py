@@ -102,6 +102,8 @@ def suggestion_routes(answering: Answering) -> APIRouter:
     ) -> dict[str, Any]:
         """Questions about documents of the first knowledge base, or of this device, that the model answers."""
         async with one_at_a_time:
+            if knowledge_base:
+                await anyio.to_thread.run_sync(answering.check, knowledge_base)
             model = answering.reading(knowledge_base)
             listed = await anyio.to_thread.run_sync(_documents_of_service, model)
             of_device = not listed

@@ -123,7 +123,16 @@ def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProc
     assert corrected("Long. " * 99) == 400
     assert "76" in read(alone, "What is this about?", document="b")[0]["text"]
     assert corrected("")
-    assert call(alone.port, "GET", place).json() == {"data": []}
+    assert refused(call(alone.port, "GET", place)) == (404, "missing_file")
+
+
+def test_what_is_not_there_is_refused_and_not_listed_as_empty(alone: AppProcess) -> None:
+    remember(alone, "d.txt", "Code of Lima: 74")
+    for missing in ("key=nothing.txt", "knowledge_base=typo&key=d.txt"):
+        reply = call(alone.port, "GET", f"/v1/local/memories?{missing}")
+        assert refused(reply) == (404, "missing_file")
+    assert call(alone.port, "DELETE", "/v1/local?key=d.txt").status == 200
+    assert refused(call(alone.port, "GET", "/v1/local/memories?key=d.txt")) == (404, "missing_file")
 
 
 def test_a_document_is_deleted_by_its_name_unless_several_have_it(alone: AppProcess) -> None:

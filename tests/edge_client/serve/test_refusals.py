@@ -82,6 +82,8 @@ def test_bad_requests_are_refused_and_the_server_lives_on(server: AppProcess) ->
     assert refused(post(server, {"messages": long})) == (400, "context_length_exceeded")
     unknown = post(server, {"messages": MESSAGES, "memory": {"knowledge_base": "towns,typo"}})
     assert refused(unknown) == (404, "knowledge_base_not_found")
+    suggested = call(server.port, "GET", "/v1/suggestions?knowledge_base=typo")
+    assert refused(suggested) == (404, "knowledge_base_not_found")
     for text in ("", "{", "[" * 100_000, "null", '{"messages": "\ud800"}'.encode("utf-8", "surrogatepass")):
         assert call(server.port, "POST", "/v1/chat/completions", text).status == 400
     plain = call(server.port, "POST", "/v1/chat/completions", "{}", **{"Content-Type": "text/plain"})
