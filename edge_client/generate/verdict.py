@@ -8,7 +8,7 @@ from edge_client.generate.past import is_turn
 from edge_client.stream import AnswerAttention, Recalled
 from memory3.text.chat import Message
 from memory3.text.references import said_by_people, sentence_ranges
-from memory3.text.verdict import Grounding, Verdict, words_found
+from memory3.text.verdict import Grounding, Verdict, is_yes_or_no, words_found
 
 QUESTION_MARKS = ("?", "？", "؟")
 
@@ -46,19 +46,31 @@ def verdict_of(
     found = words_found(answer, question, [*given, *texts])
     if found is not None and found >= grounding.words:
         return Verdict.grounded
+    if found is None and is_yes_or_no(answer) and _decided_by_memories(attention, grounding):
+        return Verdict.grounded
     all_known = bool(read or not held) and all(memory.text for memory in read)
     return Verdict.from_the_model if share is not None or (found is not None and all_known) else None
 
 
-def attention_share(attention: AnswerAttention | None) -> float | None:
+def attention_share(attention: AnswerAttention | None, tokens: int | None = None) -> float | None:
     """The share of attention that the answer's tokens paid to memories; None where it was not recorded.
 
-    Without memories of the conversation's own turns: in them is what the model said.
+    Without memories of the conversation's own turns: in them is what the model said. tokens: the first so many, or all.
     """
     if attention is None or not attention.memories:
         return None
     evidence = [not is_turn(memory) for memory in attention.memories]
-    return float(attention.shares[:, evidence].sum(axis=1).mean())
+    return float(attention.shares[:tokens, evidence].sum(axis=1).mean())
+
+
+def _decided_by_memories(attention: AnswerAttention | None, grounding: Grounding) -> bool:
+    """Whether the first token, which says yes or no, was chosen from memories: what follows it repeats the question."""
+    paid = attention_share(attention, tokens=1)
+    if attention is None or paid is None:
+        return False
+    first = next(read for read, shares in attention.parts if len(shares.memories))
+    least = grounding.share_of_a_decision(len(first))
+    return bool(first) and least is not None and paid >= least
 
 
 def question_and_given(messages: Sequence[Message]) -> tuple[str, list[str]]:

@@ -6,6 +6,7 @@ tokens paid to memories, and the share of its words that stand in what was read.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -34,9 +35,9 @@ class Verdict(str, Enum):
 class Grounding:
     """From which values on an answer counts as grounded; any one of the two is enough. Raises InvalidInput.
 
-    share: of attention to memories, a mean over the answer's tokens; known where attention was recorded. It depends on
-    the model's memory heads: None where it was not measured, and then attention does not count. words: share of the
-    answer's words, without those of the question, that what was read holds.
+    share: of attention to five memories, a mean over the answer's tokens; known where attention was recorded. It
+    depends on the model's memory heads: None where it was not measured, and then attention does not count. words: share
+    of the answer's words, without those of the question, that what was read holds.
     """
 
     share: float | None = None
@@ -50,7 +51,17 @@ class Grounding:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
                 raise InvalidInput(f"{name} of a verdict must be a number from 0 to 1, not {value!r}")
 
+    def share_of_a_decision(self, memories: int) -> float | None:
+        """As `share`, of the one token that says yes or no, where so many memories are read.
 
+        Memories that have nothing to do with the answer get attention too, the more the more there are: with their
+        square root, as measured from one to five.
+        """
+        return None if self.share is None else self.share * math.sqrt(memories / _GIVEN)
+
+
+_GIVEN = 5
+"""Memories that are read where `share` is measured."""
 _WORD = re.compile(
     rf"([{UNSPACED}]+)"
     rf"|([{ALONE}]|(?<!\d[.,:])\d+[.,:]\d+(?![.,:]?\d)|(?:[^\W_{ALONE}{UNSPACED}]+[{MARKS}]*)+|[€$£¥%°])"
@@ -119,6 +130,12 @@ class _Word:
 
     forms: frozenset[str]
     unit: bool = False
+
+
+def is_yes_or_no(answer: str) -> bool:
+    """Whether an answer begins with a yes or no."""
+    first = _WORD.search(answer)
+    return first is not None and first[0].casefold() in _AGREEING
 
 
 def words_found(answer: str, question: str, texts: Sequence[str]) -> float | None:

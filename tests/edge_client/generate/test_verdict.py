@@ -69,6 +69,31 @@ def test_a_verdict_follows_from_what_was_read(found: Verdict | None, expected: V
     assert found is expected
 
 
+@pytest.mark.parametrize(
+    ("answer", "memories", "shares", "expected"),
+    [
+        ("Yes", 1, [0.17, 0.07], Verdict.grounded),
+        ("No code of Lima.", 1, [0.17, 0.05, 0.05, 0.05, 0.05], Verdict.grounded),
+        ("Yes", 1, [0.1, 0.07], Verdict.from_the_model),
+        ("Yes", 5, [0.24, 0.17], Verdict.from_the_model),
+        ("Yes", 5, [0.26, 0.17], Verdict.grounded),
+        ("No, 12.", 1, [0.17, 0.05, 0.05], Verdict.from_the_model),
+        ("The code of Lima.", 1, [0.17, 0.05, 0.05], Verdict.from_the_model),
+    ],
+)
+def test_the_token_that_says_yes_or_no_tells_its_source(
+    answer: str, memories: int, shares: list[float], expected: Verdict
+) -> None:
+    """Of memories that have nothing to do with it, several get more attention together than one."""
+    found = read(*["The code is 74."] * memories)
+    paid = np.repeat(np.array(shares, np.float32)[:, None] / memories, memories, axis=1)
+    parts = AttentionShares(paid, np.zeros((len(shares), memories, 8), np.float32))
+    recorded = AnswerAttention(((found[0].recall.read, parts),))
+    asked = [{"role": "user", "content": QUESTION}]
+    assert verdict_of(answer, False, asked, found, recorded, MEASURED) is expected
+    assert verdict_of("Yes", False, asked, found, recorded, Grounding()) is None
+
+
 def test_attention_does_not_count_where_it_was_not_measured() -> None:
     messages = [{"role": "user", "content": QUESTION}]
     found = verdict_of("12", False, messages, read("The code is 74."), attention(0.9), Grounding())
