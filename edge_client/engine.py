@@ -145,6 +145,7 @@ class Engine:
                 deadline_s=settings.deadline_s,
                 minimum_score=settings.minimum_score,
                 payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
+                own_names=lambda: local.names,
             )
         recaller = Recaller(
             embedder,

@@ -82,6 +82,11 @@ class LocalKnowledgeBases:
         """Knowledge bases of the device's own; without one, a recall has nothing to search here."""
         return len(self._own())
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the device's own."""
+        return [base.path.stem for base in self._own()]
+
     def documents(self) -> dict[str, list[LocalDocument]]:
         """The documents of every knowledge base of the device's own, by its name."""
         return {base.path.stem: base.documents() for base in self._own()}

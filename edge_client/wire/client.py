@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -87,6 +87,8 @@ class MemoryClient:
     Opening does not connect; the first call does. Open it after a fork, in each process its own.
     identity, embedder_id: what this device can read; the service refuses a knowledge base of another.
     deadline_s: of a call that names none. payload_bytes: largest payload that this device's codec makes, if known.
+    own_names: of the device's own knowledge bases, looked up at every call; the service is not asked for one that it
+    lacks.
     """
 
     def __init__(
@@ -99,11 +101,12 @@ class MemoryClient:
         deadline_s: float = 2.0,
         minimum_score: float | None = None,
         payload_bytes: int = 0,
+        own_names: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         if deadline_s <= 0:
             raise InvalidInput(f"a call needs a positive deadline, not {deadline_s} s")
         self.settings, self.address, self.deadline_s = channel, channel.address, deadline_s
-        self._names, self._payload_bytes = names_of(knowledge_base), payload_bytes
+        self._names, self._payload_bytes, self._own_names = names_of(knowledge_base), payload_bytes, own_names
         self.knowledge_base = ",".join(self._names)
         self._template = retrieval_pb2.RetrieveRequest(
             model_id=identity.model_id,
@@ -133,11 +136,13 @@ class MemoryClient:
         best. held_ids: memories whose payloads need not be sent. timeout_s: instead of the client's deadline.
         cancellation: ends the call, which then raises reason CANCELLED.
         """
-        requests = [r for name in self._names for r in self._requests(name, queries, k, words, held_ids)]
+        if not (names := self._of_service()):
+            return RetrievalResult(((),) * len(queries))
+        requests = [r for name in names for r in self._requests(name, queries, k, words, held_ids)]
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
         responses = self._sent(requests, timeout_s, cancellation)
-        hits: dict[str, list[tuple[Hit, ...]]] = {name: [] for name in self._names}
-        times_us = dict.fromkeys(self._names, 0)
+        hits: dict[str, list[tuple[Hit, ...]]] = {name: [] for name in names}
+        times_us = dict.fromkeys(names, 0)
         for request, response in zip(requests, responses, strict=True):
             name, count = request.knowledge_base, _query_count(request)
             if len(response.results) != count:
@@ -146,7 +151,13 @@ class MemoryClient:
             shown = name if len(self._names) > 1 else ""
             hits[name] += [tuple(_hit(hit, shown) for hit in result.hits) for result in response.results]
             times_us[name] += response.server_times.total_us
-        return merged([RetrievalResult(tuple(hits[name]), times_us[name] / 1000) for name in self._names], k, words)
+        return merged([RetrievalResult(tuple(hits[name]), times_us[name] / 1000) for name in names], k, words)
+
+    def _of_service(self) -> tuple[str, ...]:
+        """The names to ask for. Which of them the service has is found out without telling it those of the device."""
+        own = {*self._own_names()} & {*self._names}
+        known = {base.name for base in self.knowledge_bases()} if own else set()
+        return tuple(name for name in self._names if name not in own or name in known)
 
     def _sent(
         self, requests: Sequence[retrieval_pb2.RetrieveRequest], timeout_s: float, cancellation: Cancellation | None

@@ -332,3 +332,18 @@ def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
     assert any(request.held_ids for request in service.requests)
     assert set(service.requests[-1].held_ids) <= {n + 1 for n in range(len(TEXTS))}
     assert [secret for secret in secrets if secret in sent] == []
+
+
+@pytest.mark.parametrize(
+    ("names", "requested"), [("house", []), ("house,default", ["default"]), ("atlas", ["atlas"]), ("none", ["none"])]
+)
+def test_a_service_is_not_asked_for_what_this_device_alone_has(
+    tiny: Bundle, service: FakeService, names: str, requested: list[str]
+) -> None:
+    with EdgeModel.open(tiny.folder, service.address, knowledge_base=names, memory="exact", deadline_s=20) as model:
+        for own in ("house", "atlas"):  # the service has an atlas, too
+            model.remember("Code of Lima: 74", key=own, knowledge_base=own)
+        result = model.ask("What is the code of Lima?", max_tokens=2)
+    assert [request.knowledge_base for request in service.requests] == requested
+    assert (result.errors, result.memory_error) == ((), "")
+    assert {memory.document_key for memory in result.memories} & {"house", "atlas"}
