@@ -220,6 +220,8 @@ class Finished:
     attention: with the option `citations`, in the order of the text. contributions: with `explain`, the largest first.
     verdict: what the answer rests on, by the words of what was read and, with `citations`, by attention; None where
     it is not known: of a cancelled answer, one of a grammar, and one that read memories whose texts are not known.
+    memory_error: `REASON: message` of what failed where a chunk went without memories, or without those of the service;
+    empty where nothing failed. What was not read then may hold the answer, whatever the verdict says.
     """
 
     text: str
@@ -231,6 +233,7 @@ class Finished:
     attention: AnswerAttention | None = field(default=None, repr=False, compare=False)
     contributions: tuple[Contribution, ...] = ()
     verdict: Verdict | None = None
+    memory_error: str = ""
 
     @property
     def cited(self) -> tuple[MemoryRead, ...]:

@@ -29,6 +29,7 @@ from edge_client.cli.options import (
     attentive,
     err,
     memories_table,
+    nothing_to_read,
     say,
     sources_of,
     statistics_table,
@@ -143,7 +144,7 @@ class TerminalChat:
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
         if self._tables or self._last.without_memory or refused:
             err.print(memories_table(self._last.recalls, texts=False))
-        if self._last.without_memory and not any(self._model.local.documents().values()):
+        if nothing_to_read(self._model, self._last):
             say(NOTHING.format("/add FILE"))
 
     def _follow(self, session: ChatSession, stream: AnswerStream) -> Result:

@@ -24,6 +24,7 @@ from edge_client.cli.options import (
     loaded,
     memories_table,
     notes_of,
+    nothing_to_read,
     opened,
     out,
     say,
@@ -155,7 +156,7 @@ def ask(
                     for delta in stream.deltas:
                         shown_text.write(delta)
                 _around(stream.result(), citations=drawn.get("citations", False), details=details)
-                if stream.result().without_memory and not any(model.local.documents().values()):
+                if nothing_to_read(model, stream.result()):
                     say(NOTHING.format("`edge-client remember FILE`"))
             results.append(stream.result())
     if json_output:

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from edge_client.decoder.providers import provider_names
 from edge_client.engine import check_names
+from edge_client.errors import MENDABLE
 from edge_client.generate.sampling import Sampling, SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.recall.outcome import named_apart
@@ -277,10 +278,9 @@ def verdict_of(result: Result) -> Text:
         Verdict.grounded: f"read from: {named or 'the conversation'}"
         if certain
         else f"read from memories, without a sign of which; retrieved: {named}",
-        Verdict.from_the_model: "not from your documents: the model's own words, which may be wrong"
-        " (--only-documents refuses such answers)",
-        Verdict.not_in_what_was_read: f"the model found no answer in what it read ({named}):"
-        " ask in the document's own words, or add a document",
+        Verdict.from_the_model: f"{_unread(result) or 'not from your documents'}: the model's own words, which may be"
+        " wrong (--only-documents refuses such answers)",
+        Verdict.not_in_what_was_read: _not_in_what_was_read(result, named),
         Verdict.nothing_found: _nothing_found(result),
         None: f"retrieved, without a sign that the answer is from it: {named}" if named else "",
     }
@@ -288,12 +288,38 @@ def verdict_of(result: Result) -> Text:
     return Text(printable(texts[result.verdict]), style=styles.get(result.verdict, "yellow"))
 
 
+def _unread(result: Result) -> str:
+    """What could not be read; "" where nothing failed."""
+    reason = result.memory_error.partition(":")[0]
+    if reason == "UNREACHABLE":
+        return "the service was not reached, so nothing of it was read"
+    return f"not all memories could be had ({reason})" if reason else ""
+
+
+def _again(result: Result) -> str:
+    return "" if result.memory_error.partition(":")[0] in MENDABLE else ": ask again when it answers"
+
+
+def _not_in_what_was_read(result: Result, named: str) -> str:
+    read = f" ({named})" if named else ""
+    if unread := _unread(result):
+        return f"{unread}{_again(result)}; the model found no answer in what else it read{read}"
+    return f"the model found no answer in what it read{read}: ask in the document's own words, or add a document"
+
+
 def _nothing_found(result: Result) -> str:
     if not result.recalls:
         return "nothing was read: memory is off"
+    if unread := _unread(result):
+        return f"{unread}{_again(result)}"
     if result.without_memory:
         return "no memories could be had"
     return "nothing near the question was found: add a document, or choose another --kb"
+
+
+def nothing_to_read(model: EdgeModel, result: Result) -> bool:
+    """Whether memories lacked because this device alone is read and remembers nothing."""
+    return result.without_memory and not result.memory_error and not any(model.local.documents().values())
 
 
 def statistics_table(result: Result) -> RenderableType:
@@ -331,6 +357,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "without_memory": result.without_memory,
         "refused": result.refused,
         "verdict": result.verdict,
+        "memory_error": result.memory_error,
         "memories": [recalled.as_json() for recalled in result.recalls],
         "spans": [span.as_json() for span in result.spans],
         "contributions": [

@@ -26,6 +26,8 @@ GRACE_S = 0.1
 """A wait lasts this much longer than the ticket, so that it is the worker who learns that the service is slow."""
 LOCAL_GRACE_S = 30.0
 """The same where no service is called: what this device computes comes, later if other programs take its processors."""
+INTENDED = ("OFFLINE", "CANCELLED")
+"""Reasons of recalls that failed because somebody wanted it so."""
 _BEHIND = "the recall of a chunk before is still under way: embedding takes longer than a chunk on this device"
 
 
@@ -157,6 +159,12 @@ class ChunkRecalls:
         self._give_up("they had not come when the next chunk's were requested")
         if query:
             self._pending = _Pending(self._submit([query]), max(self.last, default=-1) + 1, now)
+
+    @property
+    def error(self) -> str:
+        """Why a chunk went without memories, or without those of the service; "" where nothing failed."""
+        found = (one.recall.error or one.recall.service_error for one in self.last.values())
+        return next((error for error in found if error and error.partition(":")[0] not in INTENDED), "")
 
     def end(self) -> None:
         """The answer is over: nobody waits for what is under way."""

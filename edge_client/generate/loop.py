@@ -168,6 +168,7 @@ class Answer:
             attention if self._sampling.citations else None,
             contributed,
             verdict,
+            self._recalls.error,
         )
 
     def _tokens(self) -> Iterator[Event]:

@@ -380,7 +380,12 @@ def _outcome(finished: Finished) -> dict[str, Any]:
     s = finished.statistics
     timings = {name: round(getattr(s, name), 3) for name in TIMINGS}
     return {
-        "memory": {"without_memory": finished.without_memory, "refused": finished.refused, "verdict": finished.verdict},
+        "memory": {
+            "without_memory": finished.without_memory,
+            "error": finished.memory_error,
+            "refused": finished.refused,
+            "verdict": finished.verdict,
+        },
         "timings": {
             **timings,
             "recalls": s.recalls,

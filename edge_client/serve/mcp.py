@@ -49,7 +49,10 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
 
     @server.tool(annotations=READS)
     async def ask(question: str, max_tokens: int = 256) -> dict[str, Any]:
-        """A short answer from what is remembered, and the passages that it was read from, or else all retrieved."""
+        """A short answer from what is remembered, and the passages that it was read from, or else all retrieved.
+
+        error: why memories could not be had, or not those of the service; empty where nothing failed.
+        """
         if not question.strip():
             raise ToolError("the question is empty")
         cite = model.engine.decoder.backend.records_queries
@@ -57,7 +60,13 @@ def make_server(model: EdgeModel) -> MCPServer[Any]:
         with _tool_errors():
             result = await stream.aresult()  # a call that is cancelled ends the answer
         read = [_passage(m) for m in result.cited or result.memories]
-        return {"answer": result.text, "refused": result.refused, "verdict": result.verdict, "read": read}
+        return {
+            "answer": result.text,
+            "refused": result.refused,
+            "verdict": result.verdict,
+            "error": result.memory_error,
+            "read": read,
+        }
 
     @server.tool(annotations=WRITES)
     async def remember(text: str, key: str, title: str = "") -> dict[str, int]:

@@ -44,10 +44,12 @@ class Usage(BaseModel):
 class MemoryUse(BaseModel):
     """Memories of an answer. chunks: recalls per chunk; without_memory: memories were unavailable.
 
-    verdict: what the answer rests on, see `Verdict`; null where that is not known.
+    error: why they were, or those of the service; empty where nothing failed. verdict: what the answer rests on, see
+    `Verdict`; null where that is not known.
     """
 
     without_memory: bool
+    error: str
     refused: bool
     verdict: Verdict | None
     chunks: list[dict[str, Any]]

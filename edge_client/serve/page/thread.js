@@ -76,7 +76,8 @@ export class AnswerView {
       text = VERDICTS[answer.verdict] ?? "";
       if (text && answer.unread) text = t`${files(answer.unread)} not read yet when this was asked: ask again when all are ready.`;
       if (answer.chunks.some((chunk) => chunk.state === "offline" && chunk.service_error && !chunk.service_error.startsWith("OFFLINE"))) {
-        [text, kind] = [t`The service did not answer; read from this device. ${text}`.trim(), "warn"];
+        const own = answer.unread || answer.verdict === "from_the_model" ? text : ""; // what was not read may hold the answer
+        [text, kind] = [t`The service did not answer; read from this device. ${own}`.trim(), "warn"];
       }
     }
     this.note.textContent = text;

@@ -179,6 +179,23 @@ def test_ask_without_service_answers_warns_and_can_be_strict(tiny: Bundle, nobod
     assert "UNREACHABLE" not in run("ask", QUESTION, *places, "--memory", "off").stderr
 
 
+def test_a_refusal_while_the_service_is_away_says_so_and_gives_no_advice_about_documents(
+    tiny: Bundle, nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "is_refusal", lambda *_: True)
+    given = ["--bundle", tiny.folder, "--service", nobody, "--max-tokens", 5]
+    for remembers in (False, True):
+        if remembers:
+            with EdgeModel.open(tiny.folder, offline=True) as model:
+                model.remember("Code of Lima: 74", key="a.txt")
+        for command in (["ask", QUESTION], ["chat"]):
+            said = " ".join(run(*command, *given, stdin=f"{QUESTION}\n").stderr.split())
+            assert "the service was not reached, so nothing of it was read: ask again when it answers" in said
+            assert ("found no answer in what else it read (a.txt)" in said) == remembers
+            for advice in ("add a document", "own words", "remembers nothing yet"):
+                assert advice not in said
+
+
 @pytest.mark.parametrize("command", [["ask", QUESTION], ["ask", QUESTION, "--details"], ["chat"]])
 def test_who_asks_offline_without_documents_is_told_to_remember_a_file(
     tiny: Bundle, tmp_path: Path, command: list[str]

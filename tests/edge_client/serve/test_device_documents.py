@@ -47,6 +47,7 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
     body = {"messages": [{"role": "user", "content": "Code of Lima?"}], "max_tokens": 2}
     answer = post(alone, body).json()["memory"]
     assert answer["without_memory"]
+    assert answer["error"].startswith("UNREACHABLE: no service at 127.0.0.1:1")
     assert "UNREACHABLE" in answer["chunks"][0]["error"]
     told = call(alone.port, "GET", "/v1/knowledge_bases").json()
     assert (told["default"], told["data"]) == ("default", [])
@@ -55,6 +56,8 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
     assert remember(alone, "a.txt", "Code of Lima: 74")["outcome"] == "stored"
     assert remember(alone, "a.txt", "Code of Lima: 74")["outcome"] == "unchanged"
     assert remember(alone, "a.txt", "Code of Lima: 75")["outcome"] == "stored"
+    again = post(alone, body).json()["memory"]  # of this device, because the service is away
+    assert (again["without_memory"], again["error"].partition(":")[0]) == (False, "UNREACHABLE")
     for options in ({}, {"knowledge_base": "another"}):
         [found] = read(alone, "Code of Lima?", **options)
         assert (found["knowledge_base"], found["document_key"]) == ("mine", "a.txt")
