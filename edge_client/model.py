@@ -14,7 +14,8 @@ from edge_client.engine import Engine
 from edge_client.generate.loop import answer_stream, checked
 from edge_client.generate.past import Progress
 from edge_client.generate.whole import document_stream
-from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, readable
+from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, remove_memory
+from edge_client.local.folder import correct as correct_memory
 from edge_client.local.folder import remember as remember_documents
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.session import ChatSession
@@ -23,7 +24,7 @@ from edge_client.stream import AnswerStream, Result
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
 from memory3.formats import FileDocument
-from memory3.formats.document import composed, joined
+from memory3.formats.document import joined
 from memory3.text.chat import Message, Prompt
 
 if TYPE_CHECKING:
@@ -280,17 +281,10 @@ class EdgeModel:
         remembered with another text. Raises InvalidInput for a text that one memory cannot hold, MissingFile,
         StorageError, ModelClosed.
         """
-        base, writer = self.local.base(knowledge_base), self.engine.writer
-        document = next((one for one in base.documents() if one.key == key), None)
-        if document is None:
-            return False
+        base = self.local.base(knowledge_base)
         if not text.strip():
-            return base.correct(document, chunk_number)
-        texts = writer.split(readable(FileDocument(key, key, document.title, composed(text))), document.title)
-        if len(texts) > 1:
-            most = self.bundle.config.memory.reference_tokens
-            raise InvalidInput(f"one memory holds {most} tokens with its title: shorten the text, or add a document")
-        return base.correct(document, chunk_number, texts[0], writer.write(texts))
+            return remove_memory(base, key, chunk_number)
+        return correct_memory(base, self.engine.writer, key, chunk_number, text)
 
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.

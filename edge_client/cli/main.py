@@ -34,7 +34,7 @@ from edge_client.cli.options import (
     warn_of_names,
     with_options,
 )
-from edge_client.cli.remember import forget, remember, remembered
+from edge_client.cli.remember import correct, forget, remember, remembered
 from edge_client.cli.verify import verify
 from edge_client.errors import MENDABLE, described
 from edge_client.generate.sampling import SamplingOptions
@@ -339,7 +339,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-for command in (doctor, build, verify, pull, remember, remembered, forget):
+for command in (doctor, build, verify, pull, remember, remembered, correct, forget):
     app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""`edge-client remember`, `remembered` and `forget`: local files as memories, which stay on this device."""
+"""`edge-client remember`, `remembered`, `correct` and `forget`: local files as memories, which stay on this device."""
 
 from __future__ import annotations
 
 import glob
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -22,21 +23,24 @@ from edge_client.local.folder import (
     DEFAULT_NAME,
     DocumentOutcome,
     LocalKnowledgeBases,
-    remove,
+    remove_memory,
     to_write_anew,
     write_anew,
 )
+from edge_client.local.folder import correct as correct_memory
 from edge_client.local.folder import forget as forget_document
+from edge_client.local.folder import remove as remove_file
 from edge_client.local.knowledge_base import EmptyKnowledgeBase, LocalKnowledgeBase, read_head
 from edge_client.local.store import LocalStore, check_name, size_of
 from edge_client.local.sync import FileSync
 from edge_client.local.writer import MemoryWriter
 from edge_client.settings import EdgeSettings
 from memory3.errors import InvalidInput, MissingFile
-from memory3.files.bundle import Bundle
+from memory3.files.bundle import Bundle, Manifest
 from memory3.formats import Report, count_documents
-from memory3.formats.naming import Naming, below
+from memory3.formats.naming import MOST_NAMED, Naming, below, called
 from memory3.printable import counted, printable
+from memory3.text.references import title_line
 
 EVERY_S, AGAIN_S = 1.0, 30.0
 """Seconds between two checks of the watched folders, and to the next one after an error of the disk."""
@@ -210,7 +214,7 @@ def forget(
         if not yes:
             typer.confirm(f"forget {kb} with all its documents?", abort=True)
         for path in paths:
-            remove(path)
+            remove_file(path)
         print(f"forgot {kb} with all its documents")
         return
     unknown = []
@@ -221,6 +225,55 @@ def forget(
             print(printable(f"forgot {key}"))
     if unknown:
         raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
+
+
+@with_options("bundle", "local")
+def correct(
+    given: dict[str, Any],
+    document: Annotated[str, typer.Argument(help="Name, title or path of a document, as of `ask`.")],
+    number: Annotated[int | None, typer.Argument(min=0, help="Number of one of its memories.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="Its new text, without the document's title; - reads it from standard input.")
+    ] = None,
+    kb: NameOption = DEFAULT_NAME,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the memory; the document's others stay.")] = False,
+) -> None:
+    """Replace the text of one memory on this device, or list the memories of a document with their numbers.
+
+    A correction holds until the document is remembered with another text.
+    """
+    lists = number is None and not remove
+    if not lists and (number is None or remove == (text is not None)):
+        raise InvalidInput("give the number of a memory and its new text, or its number and --remove")
+    text = sys.stdin.read() if text == "-" else text
+    settings = EdgeSettings(**given)
+    bundle = Bundle(settings.bundle, Manifest.read(settings.bundle))  # checked where it is read
+    bases = LocalKnowledgeBases(settings.store, bundle, only=kb)
+    try:
+        base = bases.base(kb)
+        keys = [one.key for one in called(base.named(), document)]
+        if not keys:
+            raise MissingFile(f"{kb} has no document {document}: `edge-client remembered --kb {kb}` lists them")
+        if number is None:  # it lists them
+            for hit in base.memories_of(keys):
+                shown = (hit.text or "").removeprefix(title_line(hit.title))
+                print(printable(f"{hit.document_key} {hit.chunk_number}: {' '.join(shown.split())}"))
+            return
+        if len(keys) > 1:
+            raise InvalidInput(f"{document} has several pages or rows: name one of {', '.join(keys[:MOST_NAMED])}")
+        if remove:
+            found = remove_memory(base, keys[0], number)
+        else:
+            checked = Bundle.open(settings.bundle)
+            writer = MemoryWriter(checked, execution_providers(settings.provider), threads=physical_cores())
+            found = correct_memory(base, writer, keys[0], number, text or "")
+        if not found:
+            raise MissingFile(
+                f"{keys[0]} has no memory {number}: `edge-client correct {document} --kb {kb}` lists them"
+            )
+        print(printable(f"{'removed' if remove else 'corrected'} {keys[0]} {number}"))
+    finally:
+        bases.close()
 
 
 def _show(outcomes: Iterable[DocumentOutcome], total: int, report: Report | None = None) -> None:

@@ -305,6 +305,34 @@ def secrets(tiny: Bundle, notes: Path) -> Iterator[list[bytes]]:
     base.close()
 
 
+def test_a_memory_is_corrected_and_removed_by_the_documents_name_and_its_number(tiny: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "code.txt").write_text("Code of Lima: 74")
+    remembered(tiny, tmp_path / "code.txt")
+
+    def correct(*arguments: object, stdin: str = "") -> tuple[int, str]:
+        result = run("correct", *arguments, "--bundle", tiny.folder, stdin=stdin)
+        return result.exit_code, result.stdout.replace(str(tmp_path.resolve()), "…") or result.stderr
+
+    assert correct("code") == (0, "…/code.txt 0: Code of Lima: 74\n")
+    assert correct("code.txt", 0, "Code of Lima: 75") == (0, "corrected …/code.txt 0\n")
+    assert correct("code.txt", 0, "-", stdin="Code of Lima: 76") == (0, "corrected …/code.txt 0\n")
+    assert correct("code") == (0, "…/code.txt 0: Code of Lima: 76\n")
+    for wrong, said in (
+        (["typo", 0, "x"], "mine has no document typo"),
+        (["code", 9, "x"], "has no memory 9"),
+        (["code", 9, "--remove"], "has no memory 9"),
+        (["code", 0], "give the number of a memory and its new text"),
+        (["code", "--remove"], "give the number of a memory"),
+        (["code", 0, "x", "--remove"], "give the number of a memory"),
+        (["code", 0, " "], "it has no text"),
+        (["code", 0, "Long. " * 99], "one memory holds"),
+    ):
+        code, shown = correct(*wrong)
+        assert (code, said in " ".join(shown.split())) == (1, True), wrong
+    assert correct("code", 0, "--remove") == (0, "removed …/code.txt 0\n")
+    assert correct("code")[0] == 1
+
+
 def varint(number: int) -> bytes:
     """As protobuf writes an unsigned number."""
     found = bytearray()
