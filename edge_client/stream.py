@@ -95,8 +95,9 @@ class Token:
     """A token was generated, the end of the turn included.
 
     text: what may be shown now, whole characters only and nothing that may become a stop string, so often
-    empty or of several tokens. logprob, top_logprobs: with the option `logprobs`, of the model's own
-    distribution, before any option changes it; top_logprobs are the likeliest tokens, best first.
+    empty or of several tokens; white space in front of an answer is not shown. logprob, top_logprobs: with the option
+    `logprobs`, of the model's own distribution, before any option changes it; top_logprobs are the likeliest tokens,
+    best first.
     """
 
     id: int

@@ -83,10 +83,10 @@ class Answer:
         self._sequence, self._prompt, self._sampling = sequence, prompt, sampling
         self._tokenizer = tokenizer = engine.bundle.tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
-        self._stream = StreamText(tokenizer, sampling.stop, begun=prompt.ids if prompt.begun else ())
         self._repetition = Repetition()
         self._cancellation, self._conversation = cancellation, conversation
         self._messages = messages
+        self._stream = self._text_stream(sampling.stop)
         self._recalls = ChunkRecalls(engine, sequence, prompt, policy, cancellation, worker=worker)
         records = sampling.citations or (sampling.only_documents and engine.decoder.backend.records_queries)
         self._attention = AttentionLog(sequence, lambda: self._recalls.read) if records else None
@@ -305,9 +305,15 @@ class Answer:
     def token_ids(self) -> list[int] | None:
         """The generated tokens of the shown text; None where a stop string or a cancellation cut it."""
         tokens = [t for t in self._generated if t not in self._ends]
-        stream = StreamText(self._tokenizer, begun=self._prompt.ids if self._prompt.begun else ())
+        stream = self._text_stream()
         text = "".join(map(stream.push, tokens)) + stream.flush(cut=self._reason in CUT)
         return tokens if text == self.shown else None
+
+    def _text_stream(self, stop: Sequence[str] = ()) -> StreamText:
+        """Of an answer's tokens. A grammar, or a text that is continued as it is, may want white space in front."""
+        begun = self._prompt.ids if self._prompt.begun else ()
+        turn = bool(self._said) and not begun and self._sampling.constraint is None
+        return StreamText(self._tokenizer, stop, begun, turn=turn)
 
     @property
     def recalled(self) -> tuple[Recalled, ...]:

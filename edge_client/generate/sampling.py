@@ -253,16 +253,20 @@ def incomplete(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 class StreamText:
     """The growing text of one answer. `push` returns what may be shown; `flush` the rest at the end.
 
-    begun: tokens of a text that the answer goes on with; it may have been cut inside a character.
+    begun: tokens of a text that the answer goes on with; it may have been cut inside a character. turn: whether it is
+    a turn of its own, whose text begins with its first character that is no white space: templates drop that before.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), begun: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), begun: Sequence[int] = (), *, turn: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._pending = incomplete(tokenizer, begun)
         self._shown = len(tokenizer.decode(self._pending).rstrip(_INCOMPLETE)) if self._pending else 0
         self._before: list[int] = []
         self._held = ""
+        self._opening = turn
         self.stopped = False
 
     def push(self, token: int) -> str:
@@ -295,6 +299,9 @@ class StreamText:
 
     def _release(self, text: str) -> str:
         """Show `text` up to a stop string, or up to what might become one."""
+        if self._opening:
+            text = text.lstrip()
+            self._opening = not text
         ends = [index for s in self._stop if (index := text.find(s)) >= 0]
         if ends:
             self.stopped = True

@@ -235,3 +235,11 @@ async def test_an_answer_that_is_left_is_recorded_as_far_as_it_was_received(mode
     assert [m["content"] for m in session.messages] == ([QUESTION, text] if taken else [])
     again = await session.send("Go on", **{**LONG, "max_tokens": 2}).aresult()
     assert again.statistics.generated_tokens == 2
+
+
+def test_white_space_that_a_model_puts_in_front_of_an_answer_is_not_shown(model: EdgeModel) -> None:
+    """Templates drop it as well: an answer that a program trims is the one that was kept."""
+    (space,) = model.bundle.tokenizer.encode(" ")
+    blank: dict[int, float] = {space: 100}
+    assert model.ask("Which code?", max_tokens=3, logit_bias=blank).text == ""
+    assert model.complete("Which code?", max_tokens=3, logit_bias=blank).text() == "   "

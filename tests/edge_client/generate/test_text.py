@@ -20,6 +20,19 @@ TOKENIZER = Tokenizer.from_json(byte_tokenizer())
 CHAT = ChatTemplate(TEMPLATE, TOKENIZER)
 
 
+def streamed(tokens: Sequence[int], *, turn: bool, stop: Sequence[str] = ()) -> list[str]:
+    stream = StreamText(TOKENIZER, stop, turn=turn)
+    return [*map(stream.push, tokens), stream.flush()]
+
+
+def test_a_turn_begins_with_its_first_character_that_is_no_white_space() -> None:
+    tokens = TOKENIZER.encode(" \n 186 euros ")
+    assert "".join(streamed(tokens, turn=True)) == "186 euros "
+    assert "".join(streamed(tokens, turn=True, stop=["\n"])) == "186 euros "
+    assert "".join(streamed(tokens, turn=False)) == " \n 186 euros "
+    assert "".join(streamed(TOKENIZER.encode("  \n"), turn=True)) == ""
+
+
 def prompt_of(pattern: str) -> Prompt:
     """Upper case letters are content, lower case letters are scaffolding."""
     return Prompt(TOKENIZER.encode(pattern), [c.isupper() for c in pattern])
