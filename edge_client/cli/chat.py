@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import sys
@@ -58,6 +59,7 @@ HELP = {
     "/system TEXT": "a new conversation with this system message",
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/documents": "what this device remembers, by knowledge base and key",
+    "/correct DOCUMENT NUMBER TEXT": "replace the text of a memory of this device; /memories shows its number",
     "/forget DOCUMENT": "forget a document of mine, by its name or as /documents lists it",
     "/only-documents": "refuse answers that nothing in the documents gave, or no longer",
     "/citations": "show what each part of an answer was read from, or no longer",
@@ -70,6 +72,7 @@ HELP = {
     "/help": "this list",
     "/quit": "leave, as Ctrl-D does",
 }
+_CORRECTION = re.compile(r"(.+?)\s+(\d+)\s+(\S.*)", re.DOTALL)
 COMMANDS = [name.split()[0] for name in HELP]
 Typed = Callable[[], str | None]
 """Returns the next input, stripped; None at the end. Raises KeyboardInterrupt on Ctrl-C."""
@@ -214,6 +217,16 @@ class TerminalChat:
                 say(f"{name}: {one.key}, {counted(one.references, 'memory')}{PARTIAL if one.partial else ''}")
         if not any(bases.values()):
             say(NOTHING.format("/add FILE"))
+
+    def _do_correct(self, argument: str) -> None:
+        if (given := _CORRECTION.fullmatch(argument)) is None:
+            raise InvalidInput("/correct needs a document, the number of its memory and the new text")
+        base, (key, *others) = self._model.local.document(given[1])
+        if others:
+            raise InvalidInput(f"{given[1]} has several pages or rows: name one as /documents lists it")
+        if not self._model.correct(key, int(given[2]), given[3], knowledge_base=base.name):
+            raise InvalidInput(f"{key} has no memory {given[2]}")
+        say(f"corrected: {key} {given[2]}")
 
     def _do_forget(self, key: str) -> None:
         chosen = self._model.local.forget(DEFAULT_NAME, str(_typed_path("/forget DOCUMENT", key)), folders=True)

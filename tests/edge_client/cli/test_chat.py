@@ -159,6 +159,16 @@ def test_chat_switches_and_compares_memory_and_lists_and_chooses_bases(
     assert {r.knowledge_base for r in service.requests} == {"default", "towns"}
 
 
+def test_a_memory_of_this_device_is_corrected_in_a_chat(places: list[object], tmp_path: Path) -> None:
+    (tmp_path / "code.txt").write_text("Code of Lima: 74")
+    typed = [f"/add {tmp_path}/code.txt", "/correct code 0 Code of Lima: 75", "/correct code 9 x", "/correct code"]
+    said = run("chat", *places, stdin="\n".join(typed)).stderr
+    assert "corrected: " in said
+    assert "code.txt has no memory 9" in said
+    assert "/correct needs a document, the number of its memory and the new text" in said
+    assert "Code of Lima: 75" in run("correct", "code", "--bundle", places[1]).stdout
+
+
 def test_a_question_whose_retry_fails_is_not_lost(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     send, asked = ChatSession.send, list[str]()
 
