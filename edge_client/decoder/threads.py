@@ -25,7 +25,9 @@ MEASURED_ROWS = 256
 """Tokens of the text while threads are measured."""
 
 OTHERS = 0.1
-"""Share of the machine's processors that other programs may take: a measurement next to more of them is not kept."""
+"""Share of the machine's processors that other programs may take: next to more of them nothing is measured or kept."""
+LOOK_S = 0.2
+"""How long it is looked what other programs do, before a measurement."""
 
 Backend = TypeVar("Backend", bound=DecoderBackend)
 
@@ -69,10 +71,23 @@ def step_ms(graph: DecoderBackend) -> float:
     return 1e3 * sorted(times[WARM_UP:])[STEPS // 2]
 
 
+def others_since() -> Callable[[], float]:
+    """A function that returns the share of the machine's processors that other programs took since this call."""
+    begun, worked_before_s, own_before_s = time.perf_counter(), *processor_s()
+
+    def share() -> float:
+        worked_s, own_s = processor_s()
+        taken_s = (worked_s - worked_before_s) - (own_s - own_before_s)
+        return max(0.0, taken_s / ((time.perf_counter() - begun) * (os.cpu_count() or 1)))
+
+    return share
+
+
 def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend:
     """A graph with the number of threads that was measured, now or before. path: its file; `file` keeps the results.
 
-    Next to other programs that work, one thread may seem best: then the result is used once and not kept.
+    Next to other programs a measurement would say little and open the graph several times, when that takes longest: the
+    graph gets the cores that they leave. Nor is a measurement kept next to which others began to work.
     """
     cores = physical_cores()
     stat = path.stat()
@@ -83,11 +98,16 @@ def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend
     count = known.get(key)
     if isinstance(count, int) and 1 <= count <= cores:
         return opened(count)
-    loading.info("measuring with how many threads it is fastest")
-    begun, worked_before_s, own_before_s = time.perf_counter(), *processor_s()
-    graph = opened(1)
     if cores == 1:
-        return graph
+        return opened(1)
+    others = others_since()
+    time.sleep(LOOK_S)
+    if (taken := others()) > OTHERS:
+        left = max(1, cores - round(taken * (os.cpu_count() or 1)))
+        log.info(f"threads_not_measured chosen={left} others={taken:.2f}")
+        return opened(left)
+    loading.info("measuring with how many threads it is fastest")
+    others, graph = others_since(), opened(1)
     chosen, measured = 1, {1: step_ms(graph)}
     for count in sorted({*(2**n for n in range(1, int(math.log2(cores)) + 1)), cores}):
         del graph  # one at a time: a large model does not fit twice
@@ -96,14 +116,12 @@ def fastest(opened: Callable[[int], Backend], path: Path, file: Path) -> Backend
         if measured[count] > measured[chosen] * (1 - GAIN):
             break
         chosen = count
-    worked_s, own_s = processor_s()
-    others_s = (worked_s - worked_before_s) - (own_s - own_before_s)
-    others = others_s / ((time.perf_counter() - begun) * (os.cpu_count() or 1))
-    log.info(f"threads_measured chosen={chosen} ms_by_threads={measured} others={others:.2f}")
+    taken = others()
+    log.info(f"threads_measured chosen={chosen} ms_by_threads={measured} others={taken:.2f}")
     if graph.threads != chosen:
         del graph
         graph = opened(chosen)
-    if others > OTHERS:
+    if taken > OTHERS:
         return graph
     with suppress(OSError):  # without room or permission it is measured again next time
         file.parent.mkdir(parents=True, exist_ok=True)
