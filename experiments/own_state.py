@@ -1,9 +1,8 @@
 """Retrieval by the model's own state: how well the state of a lower layer searches in place of the embedder.
 
 A device has computed the states of its question's tokens anyway. Their mean after some layer is projected to the
-embedder's vectors, so that references keep theirs and the service stays as it is. The projection starts as a ridge
-regression on the embedder's vectors of training questions, and goes on so that each question finds its own reference
-among those of the batch.
+embedder's vectors, so that references keep theirs and the service stays as it is: a ridge regression on the embedder's
+vectors of training questions.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from rich.table import Table
 from torch import Tensor
 
 from memory3.text.references import split
-from memory3.text.words import query_words
 from memory_model.data.factbook import FACTBOOK
 from memory_model.data.rows import QuestionRow, open_rows
 from memory_model.eval.retrieval import ReferenceIndex, references_of
@@ -35,7 +33,6 @@ READ = 5
 PENALTY = 0.1
 """Of the ridge regression, beside the unit variance of the features."""
 LAYERS = [2, 4, 8, 12]
-EPOCHS, BATCH, RATE, TEMPERATURE = 12, 256, 3e-4, 0.05
 
 
 class States:
@@ -82,21 +79,7 @@ class Projection:
 
     def __call__(self, states: Tensor) -> np.ndarray:
         """float32 [n, dim] of length 1."""
-        return F.normalize(self.standardised(states) @ self.weight, dim=-1).detach().numpy()
-
-    def refine(self, states: Tensor, references: Tensor, seed: int = 0) -> None:
-        """Steps so that each question [n, D] is nearest to its own reference [n, dim] of its batch."""
-        torch.manual_seed(seed)
-        of, weight = self.standardised(states), self.weight.clone().requires_grad_()
-        optimiser = torch.optim.AdamW([weight], RATE, weight_decay=0.01)
-        for _ in range(EPOCHS):
-            for batch in torch.randperm(len(of)).split(BATCH):
-                scores = F.normalize(of[batch] @ weight, dim=-1) @ references[batch].T
-                loss = F.cross_entropy(scores / TEMPERATURE, torch.arange(len(batch)))
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-        self.weight = weight.detach()
+        return F.normalize(self.standardised(states) @ self.weight, dim=-1).numpy()
 
 
 def own_state(
@@ -118,14 +101,12 @@ def own_state(
     asked = {path.stem: [row for row in open_rows(path) if row.answerable] for path in test}
 
     count, limit = loaded.tokenizer.count, loaded.config.memory.reference_tokens
-    own = {row: _best(row, split(row.knowledge, row.title, count, limit)) for row in rows}
     sought = {row: split(row.knowledge, row.title, count, limit) for of in asked.values() for row in of}
     others = references_of(documents, loaded.tokenizer, limit)
     references = list(dict.fromkeys([*(text for texts in sought.values() for text in texts), *others]))
-    with progress_bar("embedding", len(references) + 2 * len(rows)) as advance:
+    with progress_bar("embedding", len(references) + len(rows)) as advance:
         index = ReferenceIndex.of(references, embedder, advance, ranking=folder.ranking)
         vectors = torch.from_numpy(ReferenceIndex.of([row.question for row in rows], embedder, advance).vectors)
-        right = torch.from_numpy(ReferenceIndex.of([own[row] for row in rows], embedder, advance).vectors)
 
     states = States(loaded, layer)
     known = states.of([row.question for row in rows], "states: training")
@@ -137,19 +118,9 @@ def own_state(
     table.add_row(folder.embedder, *_recalls(index, asked, sought, plain))
     for number in states.layers:
         projection = Projection(known[number], vectors)
-        for how in ("regression", "and refined"):
-            if how != "regression":
-                projection.refine(known[number], right)
-            found = {name: projection(of[number]) for name, of in tested.items()}
-            table.add_row(f"layer {number}, {how}", *_recalls(index, asked, sought, found))
+        found = {name: projection(of[number]) for name, of in tested.items()}
+        table.add_row(f"state after {number} layers", *_recalls(index, asked, sought, found))
     console.print(table)
-
-
-def _best(row: QuestionRow, texts: Sequence[str]) -> str:
-    """The reference with the answer, or the one with most words of the question."""
-    holding = [text for text in texts if any(answer in text for answer in row.right_answers)]
-    words = set(query_words(row.question))
-    return max(holding or texts, key=lambda text: len(words.intersection(query_words(text))))
 
 
 def _recalls(
