@@ -1,5 +1,6 @@
 """Small files of office programs, as their standards have them."""
 
+import re
 import struct
 import zipfile
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ _P = (
 )
 _OD = "urn:oasis:names:tc:opendocument:xmlns"
 Rows = Sequence[Sequence[object]]
+TABLE: Rows = [("Printer", "Room", "IP address"), ("Alma", 12, "10.0.0.7"), ("Bero", 14, "10.0.0.9")]
+BERO = "Printer: Bero; IP address: 10.0.0.9"
+"""A line that is read of the last row of TABLE: a cell, with the first one of its row."""
 
 
 def _archive(path: Path, main: str, content_type: str, parts: dict[str, str]) -> Path:
@@ -200,3 +204,12 @@ def write_epub(path: Path, title: str, *chapters: str) -> Path:
         for name, chapter in files.items():
             archive.writestr(name, f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{chapter}</body></html>')
     return path
+
+
+def rewrite(file: Path, pattern: str, instead: str) -> None:
+    """Replaces what a regular expression matches in all parts of a file; `instead` is taken as it is."""
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, re.sub(pattern, lambda _: instead, part))

@@ -59,7 +59,7 @@ def test_a_book_in_epub_has_its_authors_and_all_chapters_in_order_with_their_not
     file = office_files.write_epub(
         tmp_path / "a.epub", "The Ferry Log", f"<h1>One</h1>{note}", "<p>Grey sea, “calm”</p>"
     )
-    change(file, "<dc:title>", "<dc:creator>Ida Berg</dc:creator><dc:date>1931</dc:date><dc:title>")
+    office_files.rewrite(file, "<dc:title>", "<dc:creator>Ida Berg</dc:creator><dc:date>1931</dc:date><dc:title>")
     (book,) = read_documents(file)
     assert (book.title, book.notes) == ("The Ferry Log", ())
     assert book.text == "Author: Ida Berg\nDate: 1931\n\nOne.\nWe left at dawn.\nAt 5.40.\nFerry\n\nGrey sea, “calm”"
@@ -67,20 +67,11 @@ def test_a_book_in_epub_has_its_authors_and_all_chapters_in_order_with_their_not
 
 def test_chapters_of_a_book_in_epub_that_are_missing_or_encrypted_are_reported(tmp_path: Path) -> None:
     file = office_files.write_epub(tmp_path / "a.epub", "T", "<p>Dawn</p>")
-    change(file, "</manifest>", '<item id="x" href="lost%20one.xhtml"/></manifest>')
-    change(file, "<spine>", '<spine><itemref idref="x"/>')
+    office_files.rewrite(file, "</manifest>", '<item id="x" href="lost%20one.xhtml"/></manifest>')
+    office_files.rewrite(file, "<spine>", '<spine><itemref idref="x"/>')
     (book,) = read_documents(file)
     assert (book.text, book.notes) == ("Dawn", ("1 chapter missing in it",))
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("META-INF/encryption.xml", '<e><CipherReference URI="c0.xhtml"/></e>')
     (locked,) = read_documents(file)
     assert locked.unreadable == "it is no readable EPUB file: it is encrypted: store it without a password"
-
-
-def change(file: Path, old: str, new: str) -> None:
-    """Replaces a string in all parts of a file."""
-    with zipfile.ZipFile(file) as archive:
-        parts = {name: archive.read(name).decode() for name in archive.namelist()}
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, part in parts.items():
-            archive.writestr(name, part.replace(old, new))

@@ -8,6 +8,38 @@ import pytest
 
 from memory3 import formats
 from memory3.formats import FileDocument, Kind, read_documents
+from tests.memory3.formats import office_files
+from tests.memory3.formats.office_files import TABLE
+
+
+def test_a_broken_file_fails_and_says_what_it_is_not(tmp_path: Path) -> None:
+    for name in ("a.docx", "a.xlsx", "a.pptx", "a.odt", "a.epub"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 cut")
+        (document,) = read_documents(tmp_path / name)
+        assert document.unreadable
+    (tmp_path / "empty.docx").write_bytes(b"")
+    (document,) = read_documents(tmp_path / "empty.docx")
+    assert document.unreadable
+
+
+def test_a_file_that_the_converter_panics_at_fails_alone(tmp_path: Path) -> None:
+    (document,) = read_documents(office_files.write_xlsb(tmp_path / "a.xlsb", TABLE, sheet="rId9"))
+    assert "no readable XLSB file" in document.unreadable
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused_and_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory3.formats.document.LARGEST_UNPACKED_BYTES", 4 << 20)
+    for file in (
+        office_files.write_docx(tmp_path / "a.docx", "Text."),
+        office_files.write_odt(tmp_path / "a.odt", "T", "P", [("a",)]),
+        office_files.write_epub(tmp_path / "a.epub", "T", "<p>Text.</p>"),
+    ):
+        with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("word/more.xml", b" " * (5 << 20))
+        (document,) = read_documents(file)
+        assert "unpacks to 5 MiB, at most 4 are read" in document.unreadable
 
 
 def test_whatever_a_reader_raises_only_its_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
