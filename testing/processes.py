@@ -1,4 +1,4 @@
-"""A real `memory-service serve` or `edge-client serve` on a free port, for the demo, tests and benchmarks."""
+"""A real `memory-service serve` or `edge-client serve` on a free port, and the memory of a process."""
 
 from __future__ import annotations
 
@@ -153,3 +153,8 @@ def serving(address: str) -> bool:
         except grpc.RpcError:
             return False  # not listening yet
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Memory of a process that is not swapped out. Raises OSError if the process has ended. Linux only."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -19,7 +19,7 @@ from edge_client.settings import EdgeSettings
 from memory_service.client.connection import Connection
 from memory_service.settings import Settings
 from testing.programs import ROOT
-from tests.memory_service.test_errors import REASONS
+from tests.memory_service.reasons import REASONS
 
 PROGRAMS = {
     "memory-service": "memory_service.cli",

@@ -1,6 +1,7 @@
-"""The direction of imports, checked where the linter cannot: in a fresh process, by what was really loaded."""
+"""The direction of imports, checked where the linter cannot: what was really loaded in a fresh process, and tests."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from testing.programs import ROOT, ran
 
 HEAVY = ["torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf"]
 SERVER_SIDE = ["memory_service", "memory_model"]
+OF_A_TEST = re.compile(r"^ *(?:from|import) (?:tests\S*\.test_|tests\S* import .*\btest_).*", re.MULTILINE)
 
 
 def modules_of(package: str) -> list[str]:
@@ -41,3 +43,9 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
 def test_importing_all_of_a_side_loads_nothing_of_the_others(modules: list[str], absent: list[str]) -> None:
     assert len(modules) > 10
     assert loaded_after_importing(modules).isdisjoint(absent)
+
+
+def test_no_test_imports_another_one() -> None:
+    """What several tests use stands in a helper file, so that a test can be renamed, divided or removed alone."""
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert {str(path): found for path in files if (found := OF_A_TEST.findall(path.read_text()))} == {}

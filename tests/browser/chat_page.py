@@ -16,6 +16,7 @@ ENDLESS = """() => {
     return asked(path, {...options, body: JSON.stringify(body)});
   };
 }"""
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 
 
 def question(page: Page) -> Locator:

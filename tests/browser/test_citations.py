@@ -3,9 +3,9 @@
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.accessibility import violations
 from tests.browser.chat_page import citation, import_turns, memories
 from tests.browser.conftest import OpenPage
-from tests.browser.test_page_access import violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

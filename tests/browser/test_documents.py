@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from tests.browser.accessibility import violations
 from tests.browser.conftest import OpenPage
-from tests.browser.test_page_access import violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

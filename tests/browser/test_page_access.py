@@ -4,16 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.browser.chat_page import QUESTION, ask_and_wait, import_turns, memories, question, set_settings
+from tests.browser.accessibility import violations
+from tests.browser.chat_page import PHONE, QUESTION, ask_and_wait, import_turns, memories, question, set_settings
 from tests.browser.conftest import OpenPage
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 TakePicture = Callable[[Page, str], None]
-PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 MARKDOWN = "# Heading\n\nA [link](https://x.test):\n\n```py\nx = 1  # one\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"
 
 
@@ -23,13 +22,6 @@ def filled(open_page: OpenPage, **options: Any) -> Page:
     ask_and_wait(page, QUESTION, 1)
     ask_and_wait(page, "Which countries border Benin?", 2)
     return page
-
-
-def violations(page: Page) -> list[str]:
-    """What axe-core finds wrong, best practices included, once all that moves has come to rest."""
-    page.wait_for_timeout(300)
-    found = Axe().run(page).response["violations"]
-    return [f"{v['id']}: {node['html'][:200]}" for v in found for node in v["nodes"]]
 
 
 def test_everything_is_reached_by_keyboard_and_keys_can_be_switched_off(open_small: OpenPage) -> None:

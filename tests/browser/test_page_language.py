@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.chat_page import citation, import_turns
+from tests.browser.accessibility import violations
+from tests.browser.chat_page import PHONE, citation, import_turns
 from tests.browser.conftest import OpenPage
-from tests.browser.test_page_access import PHONE, violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

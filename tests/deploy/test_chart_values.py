@@ -16,7 +16,7 @@ import tomllib
 import yaml
 
 from memory3 import __version__ as VERSION
-from tests.deploy.test_helm import CHART, CUSTOM, EXTERNAL, KUBERNETES, of_kind, render, run
+from tests.deploy.chart import CHART, CUSTOM, EXTERNAL, KUBERNETES, of_kind, render, run
 
 Path = tuple[str, ...]
 HOSTILE = [

@@ -1,11 +1,9 @@
 """The chart: what it renders is what Kubernetes accepts, and what contradicts itself is refused with the reason."""
 
-import functools
 import hashlib
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +13,14 @@ import pytest
 import tomllib
 import yaml
 
-from deploy.kube_tools import tool
 from memory3 import __version__ as VERSION
 from memory_service.access.authorization import OPERATORS_NAME
 from memory_service.access.keys import KeyFile
 from memory_service.settings import CONFIG_VARIABLE, Settings
 from testing.processes import PROGRAMS, ServiceProcess
-from testing.programs import ROOT, ran
+from testing.programs import ran
+from tests.deploy.chart import CHART, CUSTOM, EXTERNAL, KUBERNETES, URL, Manifest, of_kind, render, run
 
-CHART = ROOT / "deploy" / "helm" / "memory-service"
 SET_BY_CHART = {
     "listen",
     "port_file",
@@ -39,10 +36,6 @@ SET_BY_CHART = {
     "bundle",
 }
 EXAMPLES = sorted(p.stem for p in (CHART / "examples").glob("*.yaml"))
-KUBERNETES = ("1.27.0", kubernetes_validate.latest_version())
-CUSTOM = {"Certificate", "ServiceMonitor", "PrometheusRule", "GRPCRoute"}
-URL = "clickhouse://m@ch:8123/m"
-EXTERNAL = {"kind": "external", "external": {"url": URL, "existingSecret": "s"}}
 TLS = {"enabled": True, "existingSecret": "t"}
 ACME = {"enabled": True, "issuerRef": {"name": "acme"}, "clusterNames": False, "dnsNames": ["m.example.org"]}
 MTLS = {"clientCaSecret": "ca", "existingClientSecret": "c"}
@@ -51,38 +44,9 @@ BACKUP = {"enabled": True, "target": "s3://b"}
 EVERY_POD: dict[str, Any] = {"store": EXTERNAL, "backup": BACKUP, "ingestion": INGESTION}
 OURS = {"app.kubernetes.io/name": "memory-service", "app.kubernetes.io/instance": "memories"}
 
-Manifest = dict[str, Any]
-
-
-@functools.cache
-def helm() -> Path:
-    return tool("helm")
-
-
-def run(*arguments: str | Path, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    given = ["-f", "-"] if values is not None else []
-    return subprocess.run(
-        [helm(), *arguments, *given],
-        input=yaml.safe_dump(values) if values is not None else None,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def render(values: dict[str, Any] | None = None, *options: str | Path) -> list[Manifest]:
-    done = run("template", "memories", CHART, "--namespace", "shop", *options, values=values or {})
-    assert done.returncode == 0, done.stderr
-    return [m for m in yaml.safe_load_all(done.stdout) if m]
-
 
 def example(name: str) -> list[Manifest]:
     return render(None, "-f", CHART / "examples" / f"{name}.yaml")
-
-
-def of_kind(manifests: list[Manifest], kind: str, suffix: str = "") -> Manifest:
-    (found,) = [m for m in manifests if m["kind"] == kind and m["metadata"]["name"].endswith(suffix)]
-    return found
 
 
 def pods(node: Any) -> Iterator[tuple[dict[str, Any], Manifest]]:

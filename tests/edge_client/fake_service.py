@@ -11,6 +11,9 @@ import google_crc32c
 import grpc
 import numpy as np
 
+from edge_client.wire.client import MemoryClient
+from memory3.channel import ChannelSettings
+from memory3.files.bundle import Bundle
 from memory3.runtime.embedder import Embedder
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
 from protos.memory.v1.knowledge_bases_pb2_grpc import KnowledgeBasesServicer, add_KnowledgeBasesServicer_to_server
@@ -113,3 +116,7 @@ def serving(service: FakeService) -> Iterator[FakeService]:
         yield service
     finally:
         server.stop(None).wait()
+
+
+def client_of(bundle: Bundle, address: str) -> MemoryClient:
+    return MemoryClient(ChannelSettings(address, attempts=1), "default", bundle.identity, bundle.manifest.embedder_id)

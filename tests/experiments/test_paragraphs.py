@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,22 +15,7 @@ from experiments.questions.paragraphs import (
 from memory3.errors import CorruptFile
 from memory3.text.refusal import SENTENCE
 from memory_model.data.rows import read_rows
-
-
-def paragraphs(article: str, count: int = 6, subject: str = "") -> list[dict[str, Any]]:
-    """Short paragraphs with an answerable and an unanswerable question each, which name the subject if it is given."""
-    of = f" of {subject}" if subject else ""
-    return [
-        {
-            "article": article,
-            "paragraph": f"The tower number {n} of {article} was built by Master{n}.",
-            "questions": [
-                {"question": f"Who built tower {n}{of}?", "answers": [f"Master{n}", f"by Master{n}", f"Master{n}"]},
-                {"question": f"Who burnt tower {n}{of}?", "answers": [], "plausible": [f"Master{n}"]},
-            ],
-        }
-        for n in range(count)
-    ]
+from tests.experiments.small_paragraphs import paragraphs
 
 
 def test_a_paragraphs_row_holds_its_answer_and_its_distractors_do_not() -> None:

@@ -10,10 +10,10 @@ import torch
 import transformers as tf  # not its classes by name, which would take seconds wherever tests are collected
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from tests.memory3.runtime.test_embedder import TEXTS
-
 VOCABULARY = 300
 POSITIONS = 66
+TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grüße 🎉", "Oslo"]
+"""What `expected` gives the vectors of."""
 
 
 def unigram_tokenizer() -> Tokenizer:

@@ -248,3 +248,18 @@ def metric(port: int, line: str) -> float:
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
     found = [row.rpartition(" ")[2] for row in text.splitlines() if row.startswith(line)]
     return float(found[0]) if found else 0.0
+
+
+def contents(client: Client, name: str) -> list[bytes]:
+    """All memories and all documents, as bytes."""
+    found, keys = [], set()
+    for response in client.export(name):
+        for memory in response.page.memories:
+            keys.add(memory.document_key)
+            memory.ClearField("vector")  # restored to float precision
+            found.append(memory.SerializeToString(deterministic=True))
+    for key in sorted(keys):
+        shown = client.document(name, key)
+        shown.ClearField("stored_at")
+        found.append(shown.SerializeToString(deterministic=True))
+    return found

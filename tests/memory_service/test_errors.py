@@ -10,37 +10,8 @@ import pytest
 from memory_service import errors
 from memory_service.stores.store import MOST_NAMED, unknown_knowledge_base
 from memory_service.telemetry.logs import configure_logs, logger
+from tests.memory_service.reasons import REASONS
 
-REASONS = [
-    "BUNDLE_FILE_NOT_FOUND",
-    "BUNDLE_NOT_CONFIGURED",
-    "CERTIFICATE_UNKNOWN",
-    "DEADLINE_EXCEEDED",
-    "DOCUMENT_EMPTY",
-    "DOCUMENT_NOT_FOUND",
-    "DOCUMENT_TOO_LARGE",
-    "ENCODING_FAILED",
-    "INTERNAL",
-    "INVALID_ARGUMENT",
-    "KNOWLEDGE_BASE_CHANGED",
-    "KNOWLEDGE_BASE_DAMAGED",
-    "KNOWLEDGE_BASE_EXISTS",
-    "KNOWLEDGE_BASE_NOT_FOUND",
-    "MALFORMED_REQUEST",
-    "MEMORIES_UNWRITTEN",
-    "OVERLOADED",
-    "PAYLOAD_CORRUPT",
-    "QUOTA_EXCEEDED",
-    "RATE_EXCEEDED",
-    "SCOPE_TOO_SMALL",
-    "SHUTTING_DOWN",
-    "STORE_FULL",
-    "STORE_UNAVAILABLE",
-    "UNAUTHENTICATED",
-    "VECTOR_NOT_FINITE",
-    "WRONG_VECTOR_SIZE",
-]
-"""Clients depend on them: one that changes breaks the contract."""
 RETRYABLE = {
     "KNOWLEDGE_BASE_CHANGED",
     "OVERLOADED",

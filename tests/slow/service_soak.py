@@ -34,6 +34,7 @@ from memory3.errors import Memory3Error
 from memory_service.archive import Archive
 from memory_service.client.backup import back_up
 from protos.memory.v1.filter_pb2 import Filter
+from testing.processes import resident_bytes
 from tests.memory_service import processes
 from tests.memory_service.running import Client, document, ingest_requests, reason_of
 
@@ -238,13 +239,9 @@ class Started:
 
     def sample(self) -> dict[str, float]:
         """Memory and descriptors of the process."""
-        process = Path(f"/proc/{self.process.pid}")
         try:
-            pages = int((process / "statm").read_text().split()[1])
-            return {
-                "resident_mb": pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
-                "descriptors": len(os.listdir(process / "fd")),
-            }
+            descriptors = len(os.listdir(f"/proc/{self.process.pid}/fd"))
+            return {"resident_mb": resident_bytes(self.process.pid) / 1e6, "descriptors": descriptors}
         except OSError:
             return {"resident_mb": 0.0, "descriptors": 0}  # it is being started
 

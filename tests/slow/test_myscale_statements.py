@@ -28,9 +28,8 @@ from testing.clickhouse import PASSWORD, clickhouse_server, myscale_server, old_
 from testing.encoders import HashEncoder, vector_of
 from testing.myscale_dialect import translated
 from testing.programs import ROOT, ran
-from tests.memory_service.client.test_backup import contents
+from tests.memory_service.running import contents, running
 from tests.memory_service.running import document as fact
-from tests.memory_service.running import running
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -18,7 +18,7 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.gguf import GgufFile
 from memory_model.models.load import LoadedModel, load_model
 from testing.programs import ROOT
-from tests.memory_model.models.test_gguf import HARD, transformers_own
+from tests.memory_model.models.gguf_files import HARD, transformers_own
 
 pytestmark = pytest.mark.slow
 

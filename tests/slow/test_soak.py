@@ -20,7 +20,7 @@ from edge_client.recall.outcome import Recall
 from edge_client.recall.recaller import Recaller
 from edge_client.settings import EdgeSettings
 from memory3.files.bundle import Bundle
-from tests.edge_client.decoder.test_graph import resident_bytes
+from testing.processes import resident_bytes
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
 

@@ -1,7 +1,6 @@
 """Opening the decoder: its threads, memory that goes back, memories and contexts that do not fit."""
 
 import json
-import os
 import platform
 import shutil
 from pathlib import Path
@@ -24,6 +23,7 @@ from memory3.process_memory import return_free_memory
 from memory3.runtime.backend import DecoderBackend
 from memory_model.export.decoder import decoder_graphs
 from memory_model.models.engine import TorchBackend
+from testing.processes import resident_bytes
 from tests.edge_client.tiny_bundle import random_memory, tiny_config, tiny_loaded
 
 BLOCK_BYTES, BLOCKS, KEPT_EVERY = 32 << 10, 2000, 16
@@ -52,10 +52,6 @@ def test_the_number_of_threads_is_measured_once_and_kept_with_the_bundle(
     assert measured == [1, 2, 3, 1, 2]
     (folder / "cache" / "threads.json").write_text("garbage")
     assert open_decoder(folder / "decoder.onnx", provider="cpu").threads == 2
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_free_pages_between_others_go_back() -> None:

@@ -13,7 +13,6 @@ from edge_client.errors import StorageError
 from edge_client.local.database import KEY_FILE
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
 from edge_client.local.records import LocalDocument
-from edge_client.local.writer import Written
 from memory3.codec.payload import Identity
 from memory3.errors import (
     CodecMismatch,
@@ -24,25 +23,8 @@ from memory3.errors import (
     MissingFile,
     ModelMismatch,
 )
-from memory3.files.knowledge_file import Head
 from memory3.text.words import DEFAULT_RANKING, query_words, ranked, text_words
-
-DIMENSION = 16
-HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
-IDENTITY = Identity(HEAD.model_id, HEAD.codec_id, HEAD.memory_format_id)
-
-
-def vectors(n: int, seed: int = 0, dimension: int = DIMENSION) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal((n, dimension)).astype(np.float32)
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
-
-
-def written(rows: np.ndarray) -> Written:
-    return Written([f"payload of {row[0]}".encode() for row in rows], rows)
-
-
-def opened(path: Path) -> LocalKnowledgeBase:
-    return LocalKnowledgeBase.open(path, IDENTITY, HEAD.embedder_id)
+from tests.edge_client.local.small_base import HEAD, opened, vectors, written
 
 
 @pytest.fixture
@@ -201,7 +183,10 @@ def test_a_limit_of_files_is_named_and_keeps_what_was_there(tmp_path: Path) -> N
     script = f"""
 import signal, sys; {limit}; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 from pathlib import Path
-from tests.edge_client.local.test_knowledge_base import *
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.local.records import LocalDocument
+from edge_client.local.writer import Written
+from tests.edge_client.local.small_base import HEAD, vectors
 base = LocalKnowledgeBase.create(Path(sys.argv[1]), HEAD)
 for number in range(1000):
     base.add(LocalDocument(str(number)), ["x"], Written([bytes(20000)], vectors(1, number)))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edge_client.local.near_vectors import BLOCK, NearVectors
-from tests.edge_client.local.test_knowledge_base import vectors
-from tests.memory3.codec.test_native import libraries
+from tests.edge_client.local.small_base import vectors
+from tests.memory3.codec.native_builds import libraries
 
 COUNT, WIDTH, WANTED = 20_000, 384, 50
 

@@ -9,8 +9,7 @@ from edge_client.recall.recaller import SLOW, Recaller
 from edge_client.retrieval import OWN_SHARE, Query
 from memory3.files.bundle import Bundle
 from memory3.runtime.embedder import Embedder
-from tests.edge_client.fake_service import FakeService
-from tests.edge_client.recall.test_recaller import client_of
+from tests.edge_client.fake_service import FakeService, client_of
 
 TURNS = [f"What is the code of {name}?" for name in ("Oslo", "Rome", "Lima", "Cairo")]
 

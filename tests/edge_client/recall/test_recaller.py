@@ -16,21 +16,16 @@ from edge_client.recall.outcome import MemoryRead, Recall, named_apart
 from edge_client.recall.recaller import Recaller
 from edge_client.retrieval import RetrievalResult
 from edge_client.wire.client import MemoryClient
-from memory3.channel import ChannelSettings
 from memory3.codec.codec import ExactCodec
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.errors import CorruptFile
 from memory3.files.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
-from tests.edge_client.fake_service import FakeService
+from tests.edge_client.fake_service import FakeService, client_of
 from tests.edge_client.tiny_bundle import tiny_config
 
 LONG_S = 20.0
 QUERY = "What is the code of Lima?"
-
-
-def client_of(bundle: Bundle, address: str) -> MemoryClient:
-    return MemoryClient(ChannelSettings(address, attempts=1), "default", bundle.identity, bundle.manifest.embedder_id)
 
 
 def recaller_of(bundle: Bundle, address: str | None, **options: object) -> Recaller:

@@ -23,7 +23,7 @@ from memory3.runtime.answerability import AnswerabilityProbe
 from memory_model.codec.faiss import check_factory, tables_of_index
 from memory_model.codec.fit import fit_tables
 from memory_model.nn.decompression import TorchCodec
-from tests.memory3.codec.test_native import libraries
+from tests.memory3.codec.native_builds import libraries
 from tests.memory_model.tiny import tiny_config
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing; each with as

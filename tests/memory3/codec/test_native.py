@@ -1,8 +1,6 @@
 """Codes decoded in C, at every level that this processor runs, are what numpy decodes."""
 
-import functools
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,19 +18,7 @@ from memory3.codec.tables import ProductTables
 from memory3.errors import InvalidInput
 from memory_model.nn.decompression import TorchCodec
 from testing.programs import ran
-
-_BUILD = tempfile.TemporaryDirectory(prefix="native-")  # removed when the tests end
-SIZES = (0, 1, 2, 7, 8, 9, 33)
-
-
-@functools.cache
-def libraries() -> tuple[Library, ...]:
-    """At every level, from the sources as they are now; empty where there is no C compiler."""
-    if native_compile.compiler() is None:
-        return ()
-    path = Path(_BUILD.name) / native_compile.LIBRARY
-    assert native_compile.compile_library(path) == ""
-    return tuple(Library(path, level) for level in range(Library(path).level + 1))
+from tests.memory3.codec.native_builds import SIZES, libraries
 
 
 def random_tables(

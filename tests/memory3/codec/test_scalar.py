@@ -13,7 +13,7 @@ from memory3.codec.scalar import ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, MemoryHead
 from memory3.errors import CorruptFile, InvalidInput
 from tests.edge_client.tiny_bundle import random_memory
-from tests.memory3.codec.test_native import SIZES, libraries
+from tests.memory3.codec.native_builds import SIZES, libraries
 from tests.memory_model.tiny import tiny_config
 
 

@@ -13,8 +13,7 @@ from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory3.runtime.embedder import Embedder
 from memory_model.export.embedder import export_embedder
 from tests.edge_client.tiny_bundle import tiny_bert
-
-TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grüße 🎉", "Oslo"]
+from tests.memory_model.encoder_folders import TEXTS
 
 
 def test_minilm_ranks_the_right_sentence_first(tmp_path: Path) -> None:

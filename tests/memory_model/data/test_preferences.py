@@ -29,10 +29,10 @@ from memory_model.train.losses import batch_gradients
 from memory_model.train.tuner import Tuner, TuningPlan
 from testing.programs import ROOT
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.experiments.test_paragraphs import paragraphs
-from tests.memory_model.data.test_hard_negatives import REFUSING, ROWS, hard
+from tests.experiments.small_paragraphs import paragraphs
+from tests.memory_model.data.small_negatives import REFUSING, ROWS, hard
 from tests.memory_model.tiny import PREFIX
-from tests.memory_model.train.test_losses import gradients, tuned
+from tests.memory_model.train.tuned import gradients, tuned
 
 DATA = ROOT / "data"
 TESTS = [p for name in ("*_test", "heldout*", "unanswerable", "unanswerable_twins") for p in DATA.glob(f"{name}.json")]

@@ -13,7 +13,7 @@ from memory3.codec.payload import ExplicitMemory
 from memory3.runtime.attention import AttentionShares, QueryRecord
 from memory_model.export.decoder import OPERATORS, decoder_graphs
 from memory_model.nn.decoder import Attention, Decoder, MemoryBatch
-from tests.memory_model.export.test_decoder import BUDGETS, PREFIX, WINDOW, config_of, exported, memories, weights_of
+from tests.memory_model.export.random_graphs import BUDGETS, PREFIX, WINDOW, config_of, exported, memories, weights_of
 from tests.memory_model.tiny import chunk_memories, random_model
 
 ARCHITECTURES: dict[str, dict[str, object]] = {

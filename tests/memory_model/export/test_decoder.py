@@ -10,11 +10,9 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from edge_client.decoder.batching import BatchingDecoder
-from edge_client.decoder.providers import open_decoder
 from edge_client.decoder.sequence import Sequence
 from memory3.codec.payload import ExplicitMemory
-from memory3.config import MemoryConfig, MemoryHead, ModelConfig
+from memory3.config import ModelConfig
 from memory3.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.data.factbook import read_jsonl
 from memory_model.export import writer
@@ -23,51 +21,27 @@ from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decode
 from memory_model.export.graph import Graph
 from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
-from memory_model.models.engine import TorchBackend
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.decoder import Decoder
 from testing.programs import ROOT
-from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
-from tests.memory_model.tiny import chunk_memories, random_model, tiny_config
+from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.memory_model.export.random_graphs import (
+    BUDGETS,
+    PREFIX,
+    WINDOW,
+    config_of,
+    exported,
+    memories,
+    opened,
+    weights_of,
+)
+from tests.memory_model.tiny import chunk_memories, random_model
 
 BLOCK = 32
-BUDGETS = {
-    "one head": ((1, 1, 128),),
-    "whole layers": tuple((layer, head, 8) for layer in (0, 1) for head in range(3)),
-    "unequal heads": ((0, 2, 20), (1, 0, 5), (1, 2, 64), (2, 1, 20)),
-}
-PREFIX, WINDOW = 3, 128
-
-
-def config_of(budget: str = "one head", **changes: object) -> ModelConfig:
-    memory = MemoryConfig(tuple(MemoryHead(*row) for row in BUDGETS.get(budget, ())))
-    return tiny_config(head_dim=32, mlp_width=96, vocabulary=200, memory=memory, **changes)
-
-
-def weights_of(model: Decoder) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
 def standard(weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32") -> Graph:
     return decoder_graphs(weights, config, precision, operators=["standard"])["standard"]
-
-
-def opened(path: Path, prefix: list[int]) -> BatchingDecoder:
-    return BatchingDecoder(open_decoder(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
-
-
-def exported(
-    model: Decoder, folder: Path, precision: str = "float32", variant: str = "fused", prefix: tuple[int, ...] = ()
-) -> Sequence:
-    path, prefix = folder / "decoder.onnx", prefix or tuple(range(PREFIX))
-    if variant == "torch":
-        return BatchingDecoder(TorchBackend(model), prefix, context=300, parallel=1).sequence()
-    decoder_graphs(weights_of(model), model.config, precision, operators=[variant])[variant].save(path)
-    return opened(path, list(prefix)).sequence()
-
-
-def memories(config: ModelConfig, count: int, seed: int) -> list[ExplicitMemory]:
-    return [random_memory(config, seed * 100 + n) for n in range(count)] if config.memory.heads else []
 
 
 def reference_logits(

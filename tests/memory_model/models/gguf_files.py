@@ -7,6 +7,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import transformers as tf
 from gguf.constants import GGMLQuantizationType
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
@@ -16,6 +17,19 @@ from tests.memory_model.models.published import SPECIAL
 
 F32 = GGMLQuantizationType.F32
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+HARD = [
+    "",
+    " ",
+    "Hello's WORLD  123456 I'LL we'Ve",
+    "\n\n\t x = 1;  // ünï\r\n\r\n  é ﬁ ǅ",
+    "日本語 한국어 العربية ١٢٣ ½ ④",
+    "🙂👩‍👩‍👧 e\u0301 \u200b \u00a0 \ufeff",
+    "<|im_start|>user\nx<|im_end|> <|im_end|>y <tool>",
+    "camelCase HTTPServer /path//to/\n a/b/ …—“q”",
+    "   leading and trailing   ",
+    "1,234.5678 $5 a_b-c~`^|<=>",
+]
+"""Texts at which tokenizers differ most easily."""
 
 
 def write_gguf(
@@ -142,3 +156,11 @@ def _rope_factors(config: dict[str, Any]) -> dict[str, np.ndarray]:
             smooth = (original / length - low) / (high - low)
             divisors.append(1 / ((1 - smooth) / factor + smooth))
     return {"rope_freqs.weight": np.array(divisors, np.float32)}
+
+
+def transformers_own(path: Path) -> tf.PreTrainedTokenizerFast:
+    """Of a GGUF file; transformers leaves out the normalizer that its own class of these tokenizers has."""
+    found = tf.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    if isinstance(found, tf.Qwen2Tokenizer):
+        found.backend_tokenizer.normalizer = tf.Qwen2Tokenizer().backend_tokenizer.normalizer
+    return found

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers as tf
 from gguf.constants import GGMLQuantizationType
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -24,21 +23,8 @@ from memory_model.models.gguf import tokenizer as rebuilding
 from memory_model.models.gguf.shape import llama3_scaling
 from memory_model.models.load import load_model, model_id_of
 from tests.edge_client.tiny_bundle import byte_level
-from tests.memory_model.models.gguf_files import write_gguf
+from tests.memory_model.models.gguf_files import HARD, transformers_own, write_gguf
 from tests.memory_model.models.published import ARCHITECTURES, SPECIAL, TEXT, published, sentence_piece
-
-HARD = [
-    "",
-    " ",
-    "Hello's WORLD  123456 I'LL we'Ve",
-    "\n\n\t x = 1;  // ünï\r\n\r\n  é ﬁ ǅ",
-    "日本語 한국어 العربية ١٢٣ ½ ④",
-    "🙂👩‍👩‍👧 e\u0301 \u200b \u00a0 \ufeff",
-    "<|im_start|>user\nx<|im_end|> <|im_end|>y <tool>",
-    "camelCase HTTPServer /path//to/\n a/b/ …—“q”",
-    "   leading and trailing   ",
-    "1,234.5678 $5 a_b-c~`^|<=>",
-]
 
 
 def logits_of(path: Path, out: Path, ids: list[int]) -> np.ndarray:
@@ -217,14 +203,6 @@ def test_a_byte_level_tokenizer_is_rebuilt(tmp_path: Path, pre: str) -> None:
     for text in HARD:
         assert rebuilt.encode(text).ids == tokenizer.encode(text).ids, text
         assert rebuilt.decode(rebuilt.encode(text).ids) == tokenizer.decode(tokenizer.encode(text).ids)
-
-
-def transformers_own(path: Path) -> tf.PreTrainedTokenizerFast:
-    """Of a GGUF file; transformers leaves out the normalizer that its own class of these tokenizers has."""
-    found = tf.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    if isinstance(found, tf.Qwen2Tokenizer):
-        found.backend_tokenizer.normalizer = tf.Qwen2Tokenizer().backend_tokenizer.normalizer
-    return found
 
 
 @pytest.mark.parametrize(("name", "pre"), [("qwen2", "qwen2"), ("llama-2", "llama-bpe")])

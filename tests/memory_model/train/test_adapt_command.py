@@ -11,31 +11,14 @@ from memory3.config import parse_budget
 from memory_model.cli import app
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import load_base, load_model
-from tests.memory_model.data.test_conversations import DOCUMENTS
+from tests.memory_model.data.small_sources import DOCUMENTS
 from tests.memory_model.models.published import published
-
-
-def model_with_facts(place: Path) -> ModelFolder:
-    """A model folder, and beside it facts.jsonl to tune it on."""
-    published(place / "base", "llama-3")
-    (place / "facts.jsonl").write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
-    return ModelFolder.create(place / "base", place / "model", memory=lambda c: parse_budget("paper", c))
+from tests.memory_model.train.adapting import adapt, adapt_command, model_with_facts
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
     return model_with_facts(tmp_path_factory.mktemp("adapt"))
-
-
-def adapt_command(folder: ModelFolder, *more: str) -> list[str]:
-    data = str(folder.path.parent / "facts.jsonl")
-    return ["adapt", "--model", str(folder.path), "--data", data, "--conversations", "3", "--rank", "2", *more]
-
-
-def adapt(folder: ModelFolder, *more: str) -> str:
-    done = CliRunner().invoke(app, adapt_command(folder, *more))
-    assert done.exit_code == 0, done.output
-    return " ".join(done.output.split())
 
 
 def test_a_finished_run_becomes_the_folders_adapter_and_one_kept_apart_does_not(folder: ModelFolder) -> None:

@@ -11,15 +11,16 @@ from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import Batch
 from memory_model.data.conversations import Sizes
-from memory_model.nn.adapter import attach, checkpoint_layers
-from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.adapter import checkpoint_layers
+from memory_model.nn.decoder import MemoryBatch
 from memory_model.train.coding import through_codec, with_codec_noise
 from memory_model.train.head_ranking import HeadRanking, Round, prune
 from memory_model.train.losses import batch_gradients
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
-from tests.memory_model.data.test_conversations import facts, keeping, people
+from tests.memory_model.data.small_sources import facts, keeping, people
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.plain import plain_losses
+from tests.memory_model.train.tuned import gradients, tuned
 
 MIXED = Sizes(written=6, conversations=12, as_text=0.3)
 MAKERS: dict[str, Callable[[], Batch]] = {
@@ -28,20 +29,6 @@ MAKERS: dict[str, Callable[[], Batch]] = {
     "keeping": lambda: keeping().next(),
     "distilled": lambda: facts(replace(MIXED, turns=1, distilled=0.5)).next(),
 }
-
-
-def tuned() -> tuple[Decoder, list[torch.nn.Parameter]]:
-    """A tiny model whose adapter already does something."""
-    model = tiny_loaded().model
-    parameters = attach(model, 4, 4.0, 1)
-    torch.manual_seed(3)
-    for parameter in parameters:
-        parameter.data.normal_(0, 0.2)
-    return model, parameters
-
-
-def gradients(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -22,10 +22,10 @@ from memory_model.train.distributed import locked
 from memory_model.train.tuner import Tuner, TuningPlan
 from testing.programs import ROOT, ran
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.data.test_conversations import DOCUMENTS
+from tests.memory_model.data.small_sources import DOCUMENTS
 from tests.memory_model.tiny import PREFIX, tiny_model
+from tests.memory_model.train.adapting import adapt, adapt_command, model_with_facts
 from tests.memory_model.train.plain import interrupted
-from tests.memory_model.train.test_adapt_command import adapt, adapt_command, model_with_facts
 
 PLAIN = Sizes(written=6, conversations=4, as_text=0.0)
 
@@ -199,8 +199,6 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
 
 
 def test_batches_that_cannot_be_shared_evenly_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.memory_model.train.test_tuner import tuner
-
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InvalidInput, match="--accumulate 3"):
         tuner(tmp_path, steps=1, accumulate=3)

@@ -28,7 +28,7 @@ from memory_service.encoder import EncodedReferences
 from memory_service.errors import StoreUnavailable
 from testing.encoders import HashEncoder
 from tests.memory_service.encoders import Gated
-from tests.memory_service.running import Client, document, eventually, ingest_later, ingest_requests, running
+from tests.memory_service.running import Client, contents, document, eventually, ingest_later, ingest_requests, running
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}. " * (n + 1), title=f"T{n}", number=str(n)) for n in range(12)]
 
@@ -69,21 +69,6 @@ def change_head(folder: Path, **values: Any) -> None:
     staged = path.rename(folder / "changed")
     archive.add(staged)
     archive.prune(1)
-
-
-def contents(client: Client, name: str) -> list[bytes]:
-    """All memories and all documents, as bytes."""
-    found, keys = [], set()
-    for response in client.export(name):
-        for memory in response.page.memories:
-            keys.add(memory.document_key)
-            memory.ClearField("vector")  # restored to float precision
-            found.append(memory.SerializeToString(deterministic=True))
-    for key in sorted(keys):
-        shown = client.document(name, key)
-        shown.ClearField("stored_at")
-        found.append(shown.SerializeToString(deterministic=True))
-    return found
 
 
 def backups(archive: Archive) -> list[Backup]:
