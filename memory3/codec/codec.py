@@ -11,26 +11,21 @@ where `basis` is OPQ's rotation, or any other linear map that the codec was fitt
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import zlib
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 
 from memory3.codec.blas import one_thread
-from memory3.codec.native.library import Compiled, Library, compiled, installed
+from memory3.codec.native.library import Compiled, Library, compiled
 from memory3.codec.tables import COARSE_SUBSPACES, ProductTables, pack_bits, unpack_bits
-from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import InvalidInput
 
 CODEC_FORMAT_VERSION = 4  # 2 added codes of several vectors, 3 the kind "scalar", 4 a basis in bytes
 _DISTANCES = 1 << 18  # computed at a time: what a processor's cache holds
-_UNREADABLE = (BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError)
 
 
 class NativeDecoder(Protocol):
@@ -78,40 +73,6 @@ class MemoryCodec(ABC):
     @abstractmethod
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`."""
-
-    @staticmethod
-    def load(path: str | Path) -> MemoryCodec:
-        """Read `codec.npz`; raises MissingFile, CorruptFile for anything else, OSError if it cannot be read now."""
-        path = Path(path)
-        if not path.is_file():
-            raise MissingFile(f"no codec at {path}: make one with `memory-model fit-codec`")
-        raw = io.BytesIO(path.read_bytes())
-        try:
-            with NpzFile(raw) as file:
-                header = json.loads(bytes(file["header"]).decode())
-                arrays = {k: file[k] for k in file.files if k != "header"}
-            version = header.get("version")
-            if version not in range(1, CODEC_FORMAT_VERSION + 1):
-                raise CorruptFile(f"{path} has codec format {version}, this program reads 1 to {CODEC_FORMAT_VERSION}")
-            if header["kind"] == "exact":
-                return ExactCodec(int(header["head_dim"]), str(header["dtype"]))
-            if header["kind"] == "product":
-                tables = {name: array.squeeze(0).astype(np.float32) for name, array in arrays.items()}  # of all heads
-                if (steps := tables.pop("basis_step", None)) is not None:
-                    tables["basis"] = (tables["basis"].reshape(*steps.shape, -1) * steps[..., None]).reshape(
-                        len(steps), -1
-                    )
-                together = int(header.get("together", 1))
-                return ProductCodec(ProductTables(**tables, together=together), installed())
-            if header["kind"] == "scalar":
-                from memory3.codec.scalar import ScalarCodec, ScalarTables
-
-                own = {name: array.astype(np.float32) for name, array in arrays.items()}
-                tables_of_steps = ScalarTables(**own, bits=int(header["bits"]), together=int(header["together"]))
-                return ScalarCodec(tables_of_steps, installed())
-        except _UNREADABLE as error:
-            raise CorruptFile(f"{path} is not a codec file ({error}): fit a codec anew") from error
-        raise CorruptFile(f"{path} holds a codec of unknown kind {header['kind']!r}")
 
 
 class ExactCodec(MemoryCodec):

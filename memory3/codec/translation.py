@@ -19,7 +19,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from memory3.codec.codec import MemoryCodec, save_codec
+from memory3.codec.codec import save_codec
+from memory3.codec.loading import load_codec
 from memory3.codec.payload import HEADER, ExplicitMemory, Identity, MemoryFormat
 from memory3.errors import CorruptFile, InvalidInput
 
@@ -134,7 +135,7 @@ class Translation:
             if Identity(**header["new"]) != new.identity:
                 return None
             ids = Identity(**header["old"])
-            codec = MemoryCodec.load(path / _CODEC)
+            codec = load_codec(path / _CODEC)
             old = MemoryFormat(new.config, ids.model_id, codec)
             if old.identity != ids:
                 raise CorruptFile(f"{path} has another codec than its maps name: fit it again")

@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memory3.codec.codec import MemoryCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.payload import Identity, MemoryFormat
 from memory3.config import ModelConfig
 from memory3.digest import file_sha256
@@ -199,7 +199,7 @@ class Bundle:
     @cached_property
     def memory_format(self) -> MemoryFormat:
         """Payloads to memories; raises CodecMismatch or InvalidInput if `codec.npz` is not the manifest's."""
-        codec = MemoryCodec.load(self.folder / "codec.npz")
+        codec = load_codec(self.folder / "codec.npz")
         if codec.codec_id != self.manifest.codec_id:
             raise CodecMismatch(codec.codec_id, self.manifest.codec_id, "export it again", subject="codec.npz is")
         return MemoryFormat(self.config, self.manifest.model_id, codec)

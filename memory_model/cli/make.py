@@ -38,7 +38,7 @@ def new(
     codec rounds each number to 4 bits. `eval` measures it, `export` writes the bundle for devices. For smaller
     memories, `adapt --model OUT` tunes it to read few heads, and `fit-codec --model OUT` fits a codec to them.
     """
-    from memory3.codec.codec import MemoryCodec
+    from memory3.codec.loading import load_codec
     from memory3.codec.payload import MemoryFormat
     from memory3.config import parse_budget
     from memory3.errors import MissingFile
@@ -81,7 +81,7 @@ def new(
     if made.codec is None:
         console.print(f"its heads keep different tokens: memory-model fit-codec --model {out} makes its codec")
         return
-    size = MemoryFormat(config, "", MemoryCodec.load(made.codec)).full_bytes
+    size = MemoryFormat(config, "", load_codec(made.codec)).full_bytes
     tuned = 2 * _TUNED_HEADS * config.head_dim * memory.reference_tokens // 8
     console.print(f"{size:,} bytes a memory at 4 bits a number; ready for `eval` and `export --model {out}`")
     if size > tuned:

@@ -34,7 +34,7 @@ def translate_memories(
     Both models write some references; a linear map turns a token's old keys and values into new ones. A service of
     NEW then opens the knowledge bases of OLD: it translates what is read and rewrites the rest in the background.
     """
-    from memory3.codec.codec import MemoryCodec
+    from memory3.codec.loading import load_codec
     from memory3.codec.payload import ExplicitMemory, MemoryFormat
     from memory3.codec.translation import FOLDER, Translation
     from memory3.errors import InvalidInput
@@ -51,7 +51,7 @@ def translate_memories(
     out = out or folders[1].path / FOLDER
     configs = [folder.config() for folder in folders]
     before, after = (
-        MemoryFormat(config, model_id_of(folder, config, folder.adapter), MemoryCodec.load(folder.need_codec()))
+        MemoryFormat(config, model_id_of(folder, config, folder.adapter), load_codec(folder.need_codec()))
         for folder, config in zip(folders, configs, strict=True)
     )
     if before.identity == after.identity:

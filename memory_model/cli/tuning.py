@@ -72,7 +72,7 @@ def adapt(
     preserve the model), preferences (DPO with memories). See docs/training.md. On several GPUs:
     torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
-    from memory3.codec.codec import MemoryCodec
+    from memory3.codec.loading import load_codec
     from memory3.config import parse_budget
     from memory3.errors import InvalidInput
     from memory_model.data.batches import parse_weights
@@ -100,7 +100,7 @@ def adapt(
     if begun and rank not in (None, begun.rank):
         raise InvalidInput(f"{start} has rank {begun.rank}: leave --rank {rank} out")
     rank = begun.rank if begun else rank or TuningPlan.rank
-    codec = MemoryCodec.load(through) if through else None
+    codec = load_codec(through) if through else None
     with process_group(device):
         budget = begun.memory if begun else folder.memory
         budget = parse_budget(heads, folder.config().with_memory(budget)) if heads else budget

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from memory3.codec.codec import ExactCodec, MemoryCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.payload import ExplicitMemory, MemoryFormat
 from memory3.runtime.answerability import AnswerabilityProbe
 from memory3.text.refusal import Refusal
@@ -102,7 +103,7 @@ class Subject:
             plain = load_base(folder)
             plain.model.to(on)
             return cls(cls.of(plain).bank, ())
-        encoder = MemoryCodec.load(codec or folder.need_codec()) if coded else None
+        encoder = load_codec(codec or folder.need_codec()) if coded else None
         loaded = load_model(folder, adapter, codec=encoder)
         loaded.model.to(on)
         return cls.of(loaded, encoder, probed=probed)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from memory3.codec.codec import MemoryCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.payload import MemoryFormat
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory3.printable import Bars
@@ -47,7 +47,7 @@ def export_bundle(
     calibration = folder.calibration if calibration is None else calibration
     rounded = 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights])
     rows = read_jsonl(calibration, KEYS) if rounded and calibration else []
-    memory_codec = MemoryCodec.load(codec or folder.need_codec())
+    memory_codec = load_codec(codec or folder.need_codec())
     # What does not fit is refused before anything large is read.
     MemoryFormat(loaded.config if loaded else folder.config(), "", memory_codec)
     if loaded is None:

@@ -68,7 +68,7 @@ class ModelEncoder:
         """
         import torch
 
-        from memory3.codec.codec import MemoryCodec
+        from memory3.codec.loading import load_codec
         from memory3.codec.payload import MemoryFormat
         from memory3.files.bundle import Bundle
         from memory3.process_memory import return_free_memory
@@ -81,7 +81,7 @@ class ModelEncoder:
         made = Bundle.open(settings.bundle).manifest if settings.bundle is not None else None
         of_bundle = made.name if made is not None and made.name in packaged_models() else None
         folder = ModelFolder.open(settings.model or of_bundle)
-        codec = MemoryCodec.load(settings.codec or folder.need_codec())
+        codec = load_codec(settings.codec or folder.need_codec())
         embedder = settings.embedder or settings.bundle
         if embedder is None:
             raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")

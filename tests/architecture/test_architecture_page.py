@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from docs import floors
-from memory3.codec.codec import MemoryCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.payload import HEADER, MemoryFormat
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.adapter import Adapter
@@ -54,7 +54,7 @@ def test_every_stage_of_the_document_exists_in_the_file_that_it_names() -> None:
 
 def test_the_bytes_of_the_tables_are_those_of_the_shipped_model() -> None:
     memory = Adapter.load(DEFAULT / "adapter.safetensors").memory
-    codec = MemoryCodec.load(DEFAULT / "codec.npz")
+    codec = load_codec(DEFAULT / "codec.npz")
     model_format = MemoryFormat(SMOLLM2_135M.with_memory(memory), "00" * 32, codec)
     payload = model_format.payload_bytes(memory.reference_tokens)
     numbers = (payload, payload - HEADER.size, 2 * memory.budget * codec.head_dim * 4)

@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, with_intervals
-from memory3.codec.codec import MemoryCodec, ProductCodec, TableCodec
+from memory3.codec.codec import ProductCodec, TableCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.native.library import installed
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.codec.tables import ProductTables
@@ -44,7 +45,7 @@ def measure(settings: Settings) -> Keys:
 
 def _default_model(settings: Settings) -> Keys:
     bundle = Bundle.open(settings.bundle)
-    codec = MemoryCodec.load(bundle.folder / "codec.npz")
+    codec = load_codec(bundle.folder / "codec.npz")
     index = index_of_tables(codec.tables) if isinstance(codec, ProductCodec) else None
     return _measure(MemoryFormat(bundle.config, bundle.manifest.model_id, codec), index, settings)
 

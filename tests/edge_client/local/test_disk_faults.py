@@ -13,7 +13,8 @@ import pytest
 from edge_client import EdgeModel
 from edge_client.errors import StorageError
 from edge_client.local.database import disk_errors
-from memory3.codec.codec import ExactCodec, MemoryCodec
+from memory3.codec.codec import ExactCodec
+from memory3.codec.loading import load_codec
 from memory3.errors import CorruptFile
 from memory3.files.bundle import Bundle, replace_folder
 from memory3.text.tokenizer import read_backend
@@ -101,7 +102,7 @@ def test_files_that_cannot_be_read_now_are_not_called_damaged(tmp_path: Path, mo
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(Path, "read_bytes", failing)
-    for read in (MemoryCodec.load, read_backend):
+    for read in (load_codec, read_backend):
         with pytest.raises(OSError, match="Too many open files"):
             read(path)
 

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from memory3.codec.blas import one_thread
 from memory3.codec.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.native.library import FoldedTables
 from memory3.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory3.config import MemoryConfig, MemoryHead
@@ -93,7 +94,7 @@ def test_a_basis_is_kept_in_bytes_where_that_loses_nothing(token_codec: ProductC
     for name, dtype in (("bytes", np.int8), ("floats", np.float32)):
         with np.load(tmp_path / f"{name}.npz") as file:
             assert file["basis"].dtype == dtype
-    read = MemoryCodec.load(tmp_path / "bytes.npz"), MemoryCodec.load(tmp_path / "floats.npz")
+    read = load_codec(tmp_path / "bytes.npz"), load_codec(tmp_path / "floats.npz")
     assert [codec.codec_id for codec in read] == [token_codec.codec_id, ProductCodec(tables).codec_id]
 
 
@@ -124,7 +125,7 @@ def test_a_file_reads_the_same_and_one_of_tables_a_head_is_refused(token_codec: 
     data = of_tokens(20)
     for codec in (token_codec, ExactCodec(32)):
         codec.save(tmp_path / "codec.npz")
-        read = MemoryCodec.load(tmp_path / "codec.npz")
+        read = load_codec(tmp_path / "codec.npz")
         assert (read.codec_id, read.together, read.head_dim) == (codec.codec_id, codec.together, codec.head_dim)
         np.testing.assert_allclose(read.decode(read.encode(data)), codec.decode(codec.encode(data)), atol=1e-2)
     token_codec.save(tmp_path / "codec.npz")
@@ -132,9 +133,9 @@ def test_a_file_reads_the_same_and_one_of_tables_a_head_is_refused(token_codec: 
         twice = {name: np.concatenate([file[name]] * (1 + (name != "header"))) for name in file.files}
     np.savez(tmp_path / "heads.npz", **twice)
     with pytest.raises(CorruptFile, match="fit a codec anew"):
-        MemoryCodec.load(tmp_path / "heads.npz")
+        load_codec(tmp_path / "heads.npz")
     with pytest.raises(MissingFile, match="fit-codec"):
-        MemoryCodec.load(tmp_path / "none.npz")
+        load_codec(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize("content", [b"", b'{"bits": 4}', b"\x93NUMPY\x01\x00"])
@@ -142,7 +143,7 @@ def test_a_file_of_another_kind_is_called_so_and_no_advice_is_given_to_trust_it(
     path = tmp_path / "codec.npz"
     path.write_bytes(content)
     with pytest.raises(CorruptFile, match=r"is not a codec file \(File is not a zip file\)"):
-        MemoryCodec.load(path)
+        load_codec(path)
     with pytest.raises(CorruptFile, match=r"is no probe of answerability: File is not a zip file"):
         AnswerabilityProbe.load(path, tiny_config(), "")
 
@@ -159,10 +160,10 @@ def test_a_damaged_file_is_refused_or_the_same(tmp_path_factory: pytest.TempPath
     damaged = path.with_name("damaged.npz")
     damaged.write_bytes(whole[:at] + (b"" if data.draw(st.booleans()) else other))
     try:
-        codec = MemoryCodec.load(damaged)
+        codec = load_codec(damaged)
     except CorruptFile:
         return
-    assert codec.codec_id == MemoryCodec.load(path).codec_id  # a byte that means nothing, such as a file time
+    assert codec.codec_id == load_codec(path).codec_id  # a byte that means nothing, such as a file time
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory3.codec.codec import MemoryCodec, ProductCodec
+from memory3.codec.codec import ProductCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.native import compile as native_compile
 from memory3.codec.native import library as native_library
 from memory3.codec.native.library import ByteProduct, FoldedTables, Library
@@ -160,7 +161,7 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 def test_without_a_library_a_codec_file_is_decoded_by_numpy(installation: Path) -> None:
     ProductCodec(random_tables(np.random.default_rng(0), 4, 6, 2, 8, None, 1)).save(installation / "codec.npz")
-    codec = MemoryCodec.load(installation / "codec.npz")
+    codec = load_codec(installation / "codec.npz")
     assert isinstance(codec, ProductCodec)
     assert codec.native is None
     assert "memory3.codec.native.compile" in native_library.why_missing()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory3.codec.codec import MemoryCodec
+from memory3.codec.loading import load_codec
 from memory3.codec.payload import MemoryFormat
 from memory3.codec.scalar import ScalarCodec, ScalarTables
 from memory3.config import MemoryConfig, MemoryHead
@@ -76,7 +76,7 @@ def test_heads_that_keep_equally_many_tokens_share_codes() -> None:
 def test_a_file_reads_the_same(tmp_path: Path) -> None:
     codec = ScalarCodec(ScalarTables.of(keys_like(100, 16), 4, 2))
     codec.save(tmp_path / "codec.npz")
-    read = MemoryCodec.load(tmp_path / "codec.npz")
+    read = load_codec(tmp_path / "codec.npz")
     assert (read.codec_id, read.code_bytes, read.head_dim) == (codec.codec_id, 8, 8)
     np.testing.assert_array_equal(read.encode(keys_like(9, 16)), codec.encode(keys_like(9, 16)))
 
@@ -89,7 +89,7 @@ def test_arrays_that_do_not_belong_together_are_refused(change: dict[str, np.nda
     header = b'{"version": 3, "kind": "scalar", "head_dim": 8, "together": 1, "bits": 4}'
     np.savez(tmp_path / "codec.npz", header=np.frombuffer(header, np.uint8), **arrays)
     with pytest.raises(CorruptFile):
-        MemoryCodec.load(tmp_path / "codec.npz")
+        load_codec(tmp_path / "codec.npz")
 
 
 def test_vectors_of_another_width_are_refused() -> None:
