@@ -263,30 +263,33 @@ def remember(
     """
     files = FilesRead()
     for file, parts in groupby(documents, key=lambda read: read.source):
-        several = False
+        has_parts = False
         for each in parts:
             read = replace(each, title=writer.fitting_title(composed(each.title)), text=composed(each.text))
             files.add(file, read.key, readable=not read.unreadable)
-            document = LocalDocument(read.key, read.title, read.text, with_file(read))
-            try:
-                for one in _remembered(base, writer, document, read):
-                    if one.outcome == "writing" and read.key != file:
-                        base.begin(file)
-                    yield one
-                several = several or read.key != file
-            except InvalidInput as error:
-                yield DocumentOutcome(read.where, read.key, "failed", reason=error.reason, message=str(error))
-        if several:
+            for one in _remembered(base, writer, read):
+                is_part = read.key != file
+                if is_part and one.outcome == "writing":
+                    base.begin(file)
+                has_parts |= is_part and one.outcome in ("stored", "unchanged")
+                yield one
+        if has_parts:
             base.finish(file)
     for key in files.left_over(base.files()):
         if base.delete(key):
             yield DocumentOutcome(key, key, "dropped")
 
 
-def _remembered(
-    base: LocalKnowledgeBase, writer: MemoryWriter, document: LocalDocument, read: FileDocument
-) -> Iterator[DocumentOutcome]:
-    text = readable(read)
+def _remembered(base: LocalKnowledgeBase, writer: MemoryWriter, read: FileDocument) -> Iterator[DocumentOutcome]:
+    """Write one document, or fail it where it cannot be read or split."""
+    try:
+        yield from _written(base, writer, read)
+    except InvalidInput as error:
+        yield DocumentOutcome(read.where, read.key, "failed", reason=error.reason, message=str(error))
+
+
+def _written(base: LocalKnowledgeBase, writer: MemoryWriter, read: FileDocument) -> Iterator[DocumentOutcome]:
+    text, document = readable(read), LocalDocument(read.key, read.title, read.text, with_file(read))
     done, whole = base.stored(document)
     if whole and done == whole:
         yield DocumentOutcome(read.where, read.key, "unchanged", done, whole)
