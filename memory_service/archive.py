@@ -231,15 +231,21 @@ class Archive:
         """The file of a backup. Raises MissingFile, CorruptFile."""
         with tempfile.TemporaryDirectory(prefix="memory-restore-") as folder:
             with self._errors():
-                path = (self._folder or Path(folder)) / backup.file
-                if self._folder is None:
-                    with path.open("wb") as file:
-                        for piece in self._store.get(backup.file).stream():
-                            file.write(piece)
+                path = self._local_file(backup, Path(folder))
                 found = file_sha256(path)
             if found != backup.sha256:
                 raise CorruptFile(f"{backup.file} at {self._location} is not what was written: take another backup")
             yield path
+
+    def _local_file(self, backup: Backup, folder: Path) -> Path:
+        """The file of a backup where it is, or a copy of it in `folder` if backups are in a bucket."""
+        if self._folder is not None:
+            return self._folder / backup.file
+        path = folder / backup.file
+        with path.open("wb") as file:
+            for piece in self._store.get(backup.file).stream():
+                file.write(piece)
+        return path
 
 
 def _complete(names: set[str]) -> list[str]:
