@@ -168,10 +168,7 @@ class Calls(grpc.aio.ServerInterceptor):
             ingests = admitted.method in _INGESTING
             with self._budget.call(call.access.tenant) if ingests else contextlib.nullcontext():
                 async with contextlib.aclosing(admitted.behaviour(request, call)) as responses:
-                    async for response in responses:
-                        if self._keys is not None:
-                            self._keys.check(call.access)  # a key may be revoked meanwhile
-                        await self._write(response, context)
+                    await self._write_all(responses, call)
 
     async def _read_when_admitted(self, admitted: _Admitted, raw: Any, context: grpc.aio.ServicerContext) -> None:
         """Leaves a large request with the client until the call is admitted; on the wire it is unary."""
@@ -262,6 +259,13 @@ class Calls(grpc.aio.ServerInterceptor):
                 }
                 shown = {name: value for name, value in who.items() if value}
                 logger().log(level, "call", method=method, code=code, ms=round(1000 * seconds, 2), **failure, **shown)
+
+    async def _write_all(self, responses: AsyncIterator[Any], call: Call) -> None:
+        """Raises what `responses` and `_write` raise, Unauthenticated for a key that is revoked meanwhile."""
+        async for response in responses:
+            if self._keys is not None:
+                self._keys.check(call.access)
+            await self._write(response, call.context)
 
     async def _write(self, response: Any, context: grpc.aio.ServicerContext) -> None:
         """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""

@@ -305,15 +305,22 @@ def require_free(listen: str) -> None:
     host, _, port = listen.rpartition(":")
     if listen.startswith("unix:") or not port.isdigit():
         return
-    with contextlib.suppress(socket.gaierror):  # gRPC resolves names in more ways, and says what is wrong
-        for family, kind, protocol, _, address in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
-            with socket.socket(family, kind, protocol) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    tried.bind(address)
-                except OSError as error:
-                    if error.errno == errno.EADDRINUSE:
-                        raise _cannot_listen(listen) from error
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return  # gRPC resolves names in more ways, and says what is wrong
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as tried:
+            _require_unbound(tried, address, listen)
+
+
+def _require_unbound(tried: socket.socket, address: Any, listen: str) -> None:
+    tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        tried.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _cannot_listen(listen) from error
 
 
 async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Encoder]) -> None:
