@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from memory3.codec.codec import MemoryCodec
 from memory3.codec.loading import load_codec
 from memory3.codec.payload import MemoryFormat
 from memory3.files.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
@@ -14,7 +16,7 @@ from memory3.printable import Bars
 from memory3.runtime.answerability import PROBE_FILE
 from memory_model.data.factbook import read_jsonl
 from memory_model.defaults import PRECISION
-from memory_model.export.activations import KEYS, second_moments
+from memory_model.export.activations import KEYS, CalibrationRow, second_moments
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import export_embedder
 from memory_model.export.weights import BITS, Precision
@@ -62,24 +64,9 @@ def export_bundle(
             progress.update(steps, advance=1, description="loading the model")
             loaded = loaded or load_model(folder)
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
-            moments = None
-            if rows:
-                reading = progress.add_task("  questions read to round for", total=len(rows))
-                moments = second_moments(loaded, rows, lambda done, _: progress.update(reading, completed=done))
-            layers = progress.add_task("  layers", total=loaded.config.layers)
-            export_decoder(
-                loaded,
-                staging / "decoder.onnx",
-                chosen,
-                lambda done, _: progress.update(layers, completed=done),
-                moments,
-            )
+            _write_decoder(loaded, staging, chosen, rows, progress)
             progress.update(steps, advance=1, description="checksums")
-            (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
-            (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
-            memory_codec.save(staging / "codec.npz")
-            if loaded.probe is not None:
-                loaded.probe.save(staging / PROBE_FILE)
+            _write_small_files(loaded, memory_codec, staging)
             minimum_score, ranking = folder.calibrated_for(embedder)
             manifest = Manifest(
                 loaded.config.name,
@@ -101,3 +88,25 @@ def export_bundle(
             return bundle
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _write_decoder(
+    loaded: LoadedModel, staging: Path, precision: Precision, rows: Sequence[CalibrationRow], progress: Bars
+) -> None:
+    """rows: what int4 weights are rounded for; none for plain rounding."""
+    moments = None
+    if rows:
+        reading = progress.add_task("  questions read to round for", total=len(rows))
+        moments = second_moments(loaded, rows, lambda done, _: progress.update(reading, completed=done))
+    layers = progress.add_task("  layers", total=loaded.config.layers)
+    export_decoder(
+        loaded, staging / "decoder.onnx", precision, lambda done, _: progress.update(layers, completed=done), moments
+    )
+
+
+def _write_small_files(loaded: LoadedModel, codec: MemoryCodec, staging: Path) -> None:
+    (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
+    (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
+    codec.save(staging / "codec.npz")
+    if loaded.probe is not None:
+        loaded.probe.save(staging / PROBE_FILE)
