@@ -18,6 +18,7 @@ import grpc
 import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from prometheus_client.registry import Collector
 
 from memory3.errors import Memory3Error, MissingFile
 from memory_service.access.quotas import Quota, Rates, WriteGuard
@@ -127,33 +128,22 @@ class Server:
             raise
 
     async def _start(self, encoder: Encoder, store: Store) -> None:
-        settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
+        settings, address = self._settings, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
         translating = TranslatingStore(store, encoder)
         guard = WriteGuard(store, self._quota_of, encoder.description.payload_bytes)
         runtime = Runtime(settings, translating, guard, encoder, self._draining, self._budget)
         self._closing.callback(runtime.close)
-        gauges = StoreGauges(runtime, self._quota_of, lambda: self._health.up is False)
-        REGISTRY.register(gauges)
-        self._closing.callback(REGISTRY.unregister, gauges)
+        self._register(StoreGauges(runtime, self._quota_of, lambda: self._health.up is False))
         if settings.backups:
-            ages = self._closing.enter_context(contextlib.closing(BackupAges(store, settings)))
-            REGISTRY.register(ages)
-            self._closing.callback(REGISTRY.unregister, ages)
+            self._register(self._closing.enter_context(contextlib.closing(BackupAges(store, settings))))
         if DEFAULT_KNOWLEDGE_BASE not in {base.name for base in store.knowledge_bases()}:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(runtime)
         reads = self._reads = ReadCounter(runtime)
         rewriter = self._rewriter = Rewriter(runtime, translating)
-        retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late, reads), server)
-        ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), server)
-        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime, reads), server)
-        models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), server)
-        operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late, rewriter), server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
-        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
+        self._add_servicers(runtime, late, reads, rewriter)
 
         def begin() -> None:
             late.begin()
@@ -162,19 +152,11 @@ class Server:
         await self._warm_up(runtime)
         begin()
         reads.start()
-        try:
-            listen, credentials = settings.listen, self._security.credentials
-            secure = credentials is not None
-            self.port = server.add_secure_port(listen, credentials) if secure else server.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise _cannot_listen(settings.listen) from error
+        self.port = self._listen()
         self.open_metrics()
         await self._health.watch(runtime, None if address.host else address.path, begin)
-        await server.start()
-        if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
-            temporary = file.with_name(f".{file.name}.{os.getpid()}")
-            temporary.write_text(f"{self.port}\n", encoding="utf-8")
-            temporary.replace(file)
+        await self._grpc.start()
+        self._write_port_file()
         logger().info(
             "listening",
             listen=settings.listen,
@@ -184,6 +166,40 @@ class Server:
             keys=self._security.keys is not None,
             tls=self._security.credentials is not None,
         )
+
+    def _register(self, collector: Collector) -> None:
+        """Shows the collector's metrics until the service stops."""
+        REGISTRY.register(collector)
+        self._closing.callback(REGISTRY.unregister, collector)
+
+    def _add_servicers(self, runtime: Runtime, late: LateMemories, reads: ReadCounter, rewriter: Rewriter) -> None:
+        server = self._grpc
+        retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late, reads), server)
+        ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), server)
+        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime, reads), server)
+        models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), server)
+        operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late, rewriter), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
+
+    def _listen(self) -> int:
+        """The port that the address opens; raises StoreUnavailable for one that is taken."""
+        listen, credentials = self._settings.listen, self._security.credentials
+        try:
+            if credentials is None:
+                return self._grpc.add_insecure_port(listen)
+            return self._grpc.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise _cannot_listen(listen) from error
+
+    def _write_port_file(self) -> None:
+        """Others wait for the file: it is there whole or not at all."""
+        file = self._settings.port_file
+        if file is not None:
+            temporary = file.with_name(f".{file.name}.{os.getpid()}")
+            temporary.write_text(f"{self.port}\n", encoding="utf-8")
+            temporary.replace(file)
 
     async def _warm_up(self, runtime: Runtime) -> None:
         """Uses the model and the indices once, so that the first call does not pay for it; names refused ones."""
