@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ LASTING = frozenset({"INCOMPATIBLE", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT
 
 SLOW = "EMBEDDER_SLOW"
 """The reason of a recall that was left out because embedding takes too long on this device."""
+Failure = TypeVar("Failure", bound=Memory3Error)
 
 
 class LocalSource(Protocol):
@@ -182,13 +183,7 @@ class Recaller:
         times = RecallTimes(embed_ms=1e3 * (embedded - turn), queue_ms=1e3 * (turn - begun))
         # The request names these ids, so their bytes are kept until the answer is there, whatever the cache evicts.
         held = {} if failed else self.cache.held(HELD_IDS)
-        answers, broken = list[RetrievalResult](), None
-        for source in local:
-            try:
-                answers.append(source.retrieve(vectors, k=k, words=words))
-            except Memory3Error as error:  # of a file or a disk: the others are read
-                error.__traceback__ = error.__cause__ = error.__context__ = None
-                broken = error
+        answers, broken = _searched(local, vectors, k, words)
         private = {hit.memory_id for answer in answers for hits in answer.hits for hit in hits}
         if not failed:
             try:
@@ -197,9 +192,7 @@ class Recaller:
                 # First: what this device has as well is named with the knowledge base that was requested.
                 answers.insert(0, self._named(answer) if any(self.local) else answer)
             except RetrievalError as error:
-                # Error and frame, and those of its causes, would hold each other until Python's collector runs.
-                error.__traceback__ = error.__cause__ = error.__context__ = None
-                failed, stand_ins = error, () if by_text else self._stand_ins()
+                failed, stand_ins = _without_frames(error), () if by_text else self._stand_ins()
         if failed and failed.unavailable:
             answers += [source.retrieve(vectors, k=k, words=words) for source in stand_ins]
         # Where this device has nothing near, memories from before are read on, as without knowledge bases of its own.
@@ -221,6 +214,7 @@ class Recaller:
             server_ms=answer.server_ms,
             decompress_ms=1e3 * (time.perf_counter() - called),
         ).shared(len(queries))
+        service_error = described(failed) if failed and (self.client or stand_ins) else ""
         return [
             Recall(
                 query,
@@ -228,7 +222,7 @@ class Recaller:
                 reads,
                 times=times,
                 state="offline" if failed else _state(reads),
-                service_error=described(failed) if failed and (self.client or stand_ins) else "",
+                service_error=service_error,
                 by_text=by_text,
             )
             for query, (memories, reads) in zip(queries, read, strict=True)
@@ -336,6 +330,25 @@ class Recaller:
                 continue
             found[memory_id] = replace(found[memory_id], memory=memory)
             self.cache.put(memory_id, found[memory_id])
+
+
+def _searched(
+    sources: Sequence[LocalSource], vectors: np.ndarray, k: int, words: Sequence[Sequence[int]]
+) -> tuple[list[RetrievalResult], Memory3Error | None]:
+    """What each source has, and the last error of those that cannot be read: of a file or a disk."""
+    answers, broken = list[RetrievalResult](), None
+    for source in sources:
+        try:
+            answers.append(source.retrieve(vectors, k=k, words=words))
+        except Memory3Error as error:
+            broken = _without_frames(error)
+    return answers, broken
+
+
+def _without_frames(error: Failure) -> Failure:
+    """An error to keep: with its frame and those of its causes it would live until Python's garbage collector runs."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 def _is_finite(memory: ExplicitMemory) -> bool:
