@@ -9,6 +9,7 @@ position, prefix and padding excluded. Keys are kept rotated, rows in order of p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,42 @@ def sparsify(
     return MemoryBatch(*(x.flatten(1, 2)[:, owned] for x in (keys, values, valid)))
 
 
+@dataclass(frozen=True)
+class _PackedReferences:
+    """The tokens of one pass: the prefix once, then the references of each part, padded, one after the other.
+
+    ids_N, positions_N: int64, of every token. rows: the prefix, then the references of each part with the prefix in
+    front, whose tokens `spread` numbers. real_nR: of each part, what is no padding.
+    """
+
+    ids_N: Tensor
+    positions_N: Tensor
+    rows: list[PackedRows]
+    spread: Tensor
+    real_nR: list[Tensor]
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Tensor, Tensor]], prefix: Sequence[int]) -> _PackedReferences:
+        """parts: ids [n, R] and lengths [n] of each."""
+        P, device = len(prefix), parts[0][0].device
+        rows = [PackedRows(len(ids), P + ids.shape[1], shared=P) for ids, _ in parts]
+        real = [torch.arange(ids.shape[1], device=device)[None] < lengths[:, None] for ids, lengths in parts]
+        ids = torch.cat((torch.tensor(prefix, dtype=torch.long, device=device), *(ids.flatten() for ids, _ in parts)))
+        columns = torch.arange(P, len(ids)).split([mask.numel() for mask in real])
+        whole = [F.pad(x.view(mask.shape), (P, 0)) for x, mask in zip(columns, real, strict=True)]
+        for x in whole:
+            x[:, :P] = torch.arange(P)
+        spread = torch.cat([torch.arange(P), *(x.flatten() for x in whole)]).to(device)
+        positions = [torch.arange(P), *(torch.arange(P, part.length).repeat(part.count) for part in rows)]
+        return cls(ids, torch.cat(positions).to(device), [PackedRows(1, P), *rows], spread, real)
+
+    def of_parts(self, x_hNd: Tensor) -> list[Tensor]:
+        """[n, h, R, d] of each part, from all tokens; the prefix is left out."""
+        prefix = self.rows[0].length
+        split = x_hNd[:, prefix:].split([mask.numel() for mask in self.real_nR], dim=1)
+        return [x.unflatten(1, mask.shape).transpose(0, 1) for x, mask in zip(split, self.real_nR, strict=True)]
+
+
 def write_memories(
     model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], parts: Sequence[list[int]] = ()
 ) -> MemoryBatch:
@@ -75,27 +112,13 @@ def write_memories(
     ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens). parts: rows of like
     lengths, each padded to its longest, in whose order the memories are; by default all rows as they are.
     """
-    P, last, device = len(prefix), model.config.memory.memory_layers[-1], ids_NR.device
+    last, device = model.config.memory.memory_layers[-1], ids_NR.device
     own = [(ids_NR[part, : int(lengths_N[part].max())], lengths_N[part]) for part in parts] or [(ids_NR, lengths_N)]
-    rows = [PackedRows(len(ids), P + ids.shape[1], shared=P) for ids, _ in own]
-    real = [torch.arange(ids.shape[1], device=device)[None] < lengths[:, None] for ids, lengths in own]
-    ids = torch.cat((torch.tensor(prefix, dtype=torch.long, device=device), *(ids.flatten() for ids, _ in own)))
-    columns = torch.arange(P, len(ids)).split([mask.numel() for mask in real])
-    whole = [F.pad(x.view(mask.shape), (P, 0)) for x, mask in zip(columns, real, strict=True)]
-    for x in whole:
-        x[:, :P] = torch.arange(P)
-    spread = torch.cat([torch.arange(P), *(x.flatten() for x in whole)]).to(device)
-    positions = [torch.arange(P), *(torch.arange(P, part.length).repeat(part.count) for part in rows)]
-    cos, sin = model.rotary(torch.cat(positions).to(device))
+    packed = _PackedReferences.of(own, prefix)
+    cos, sin = model.rotary(packed.positions_N)
     written: list[list[MemoryBatch]] = [[] for _ in own]
-    rows.insert(0, PackedRows(1, P))
-
-    def references(x_hNd: Tensor) -> list[Tensor]:  # of all tokens -> [n, h, R, d] of each part, the prefix left out
-        split = x_hNd[:, P:].split([mask.numel() for mask in real], dim=1)
-        return [x.unflatten(1, mask.shape).transpose(0, 1) for x, mask in zip(split, real, strict=True)]
-
     with model.computing(device):
-        x = model.embed_tokens(ids).float()
+        x = model.embed_tokens(packed.ids_N).float()
         for i, layer in enumerate(model.blocks[: last + 1]):
             attention = layer.self_attn
             normed = layer.input_layernorm(x)
@@ -103,11 +126,13 @@ def write_memories(
             if heads := attention.memory_heads:
                 q, k, v = projected
                 sides = (q, k[heads], attention.rotate(k[heads], cos, sin), v[heads])
-                for into, mask, q_own, k_own, turned, v_own in zip(written, real, *map(references, sides), strict=True):
+                of_parts = map(packed.of_parts, sides)
+                for into, mask, q_own, k_own, turned, v_own in zip(written, packed.real_nR, *of_parts, strict=True):
                     q_own = q_own.unflatten(1, (model.config.kv_heads, -1))[:, heads]
                     into.append(sparsify(q_own, k_own, turned, v_own, mask, attention.filled_Ht))
             if i < last:
-                x = x + attention(normed, cos, sin, rows, [None] * len(rows), spread, projected=projected)
+                rows = packed.rows
+                x = x + attention(normed, cos, sin, rows, [None] * len(rows), packed.spread, projected=projected)
                 x = x + layer.mlp(layer.post_attention_layernorm(x))
     keys, values, valid = (
         torch.cat([torch.cat([getattr(layer, side) for layer in found], dim=1) for found in written])
