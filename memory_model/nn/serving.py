@@ -259,7 +259,7 @@ class BatchedDecoder:
         """Normed hidden states [n, T, D] of `chosen` sequences; writes their rows `rows_nT`, reads the first `seen`."""
         self.queries = []
         model, (n, T), G = self.model, ids_nT.shape, self.config.group
-        writing, masks = self._every[chosen], self._masks(rows_nT, chosen, seen)
+        masks = self._masks(rows_nT, chosen, seen)
         cos, sin = (x[rows_nT.flatten()] for x in (self._cos, self._sin))
         with model.computing(self.device):
             x_ND = model.embed_tokens(ids_nT.flatten()).float()
@@ -274,20 +274,28 @@ class BatchedDecoder:
                 q_KGnTd = q.to(self.dtype).unflatten(0, (-1, G)).unflatten(2, (n, T))
                 outs = []
                 for cache in caches:
-                    rows = rows_nT + self._slots[cache.layout].shape[2]
-                    for kept, new in ((cache.keys, k), (cache.values, v)):
-                        own = new[cache.heads].unflatten(1, (n, T)).to(self.dtype)  # [h, n, T, d]
-                        kept[writing[:, None], :, rows] = own.permute(1, 2, 0, 3)
-                    # Query heads of a group are queries of one head: [n, h, G T, d].
-                    grouped = q_KGnTd[cache.heads].permute(2, 0, 1, 3, 4).flatten(2, 3)
-                    stop = seen + self._slots[cache.layout].shape[2]
-                    sides = cache.keys[chosen, :, :stop], cache.values[chosen, :, :stop]
-                    out = F.scaled_dot_product_attention(grouped, *sides, attn_mask=masks[cache.layout])
-                    outs.append(out.unflatten(2, (G, T)))
+                    self._write_rows(cache, k, v, rows_nT, chosen)
+                    outs.append(self._attend(cache, q_KGnTd, chosen, seen, masks[cache.layout]))
                 joined = torch.cat(outs, dim=1)[:, order]  # [n, K, G, T, d]
                 x_ND = x_ND + attention.o_proj(joined.permute(0, 3, 1, 2, 4).flatten(2).flatten(0, 1))
                 x_ND = x_ND + block.mlp(block.post_attention_layernorm(x_ND))
             return cast(Tensor, model.norm(x_ND)).unflatten(0, (n, T))
+
+    def _write_rows(self, cache: _Cache, k_KNd: Tensor, v_KNd: Tensor, rows_nT: Tensor, chosen: Tensor | slice) -> None:
+        """Keys and values of new tokens, n sequences side by side, to their rows behind the slots."""
+        sequences, rows = self._every[chosen][:, None], rows_nT + self._slots[cache.layout].shape[2]
+        for kept, new in ((cache.keys, k_KNd), (cache.values, v_KNd)):
+            own_hnTd = new[cache.heads].unflatten(1, rows_nT.shape).to(self.dtype)
+            kept[sequences, :, rows] = own_hnTd.permute(1, 2, 0, 3)
+
+    def _attend(self, cache: _Cache, q_KGnTd: Tensor, chosen: Tensor | slice, seen: int, mask: Tensor) -> Tensor:
+        """What the heads of a cache read of its slots and its first `seen` rows of text: [n, h, G, T, d]."""
+        G, T = q_KGnTd.shape[1], q_KGnTd.shape[3]
+        # Query heads of a group are queries of one head: [n, h, G T, d].
+        grouped = q_KGnTd[cache.heads].permute(2, 0, 1, 3, 4).flatten(2, 3)
+        stop = seen + self._slots[cache.layout].shape[2]
+        sides = cache.keys[chosen, :, :stop], cache.values[chosen, :, :stop]
+        return F.scaled_dot_product_attention(grouped, *sides, attn_mask=mask).unflatten(2, (G, T))
 
     def _masks(self, rows_nT: Tensor, chosen: Tensor | slice, seen: int) -> dict[int, Tensor]:
         """Additive masks [n, 1 or h, G T, S] by layout: valid slot rows, and text up to the token itself."""
