@@ -481,6 +481,17 @@ def test_the_key_of_the_charts_own_clients_has_the_scopes_of_their_calls() -> No
     assert re.search(r"`helm test`[^,]+`admin`, ingestion `write`,[^,]+, backup `read`", said.replace("\n  #", ""))
 
 
+def test_the_pod_of_helm_test_has_the_memory_that_the_service_has_for_the_same_model() -> None:
+    """It loads the bundle and answers as a device does."""
+    large = {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"memory": "6Gi"}}
+    larger = {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "8Gi"}}
+    for values, expected in (
+        ({"resources": large}, large),
+        ({"resources": large, "tests": {"resources": larger}}, larger),
+    ):
+        assert fact(render(values), "Pod", "spec.containers.0.resources") == expected
+
+
 @pytest.mark.slow
 def test_what_helm_test_runs_passes_against_a_service(bundle: Path, tmp_path: Path) -> None:
     (script,) = of_kind(render(), "Pod")["spec"]["containers"][0]["args"]

@@ -39,4 +39,5 @@
 {{- $_ := set $v.ingestion "tolerations" (default list $v.ingestion.tolerations) -}}
 {{- $_ := set $v.backup "knowledgeBases" (default list $v.backup.knowledgeBases) -}}
 {{- $_ := set $v.backup "resources" (default dict $v.backup.resources) -}}
+{{- $_ := set $v.tests "resources" (default dict $v.tests.resources) -}}
 {{- end -}}
