@@ -241,6 +241,14 @@ def test_the_certificate_names_every_service_that_clients_call() -> None:
     assert set(fact(manifests, "Certificate", "spec.dnsNames")) == {name + end for name in services for end in ends}
 
 
+def test_a_certificate_is_replaced_in_time_however_short_its_issuer_makes_it() -> None:
+    """cert-manager's own default is a third of the lifetime; 720h before its end is at once where that has 30 days."""
+    plain = fact(render({"tls": {"enabled": True, "certManager": ACME}}), "Certificate", "spec")
+    assert (plain["duration"], "renewBefore" in plain) == ("2160h", False)
+    given = {**ACME, "duration": "24h", "renewBefore": "8h"}
+    assert fact(render({"tls": {"enabled": True, "certManager": given}}), "Certificate", "spec.renewBefore") == "8h"
+
+
 def test_clients_outside_come_by_ingress_or_gateway() -> None:
     ingress = {"enabled": True, "className": "nginx", "hosts": ["m.example.org"], "tlsSecret": "t"}
     route = {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["m.example.org"]}
@@ -392,6 +400,10 @@ def test_alerts_are_about_this_release_alone() -> None:
             "a CPU request of every container: service has none",
         ),
         ({"service": {"containerPort": 7431}}, "gRPC and metrics need a port each"),
+        (
+            {"tls": {"enabled": True, "certManager": {**ACME, "duration": "24h", "renewBefore": "1440m"}}},
+            "must be less than tls.certManager.duration",
+        ),
         ({"store": {"embedded": {"persistence": {"size": "100"}}}}, "size"),
     ],
 )

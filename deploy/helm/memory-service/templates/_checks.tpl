@@ -67,6 +67,12 @@
 {{- if and $v.tls.certManager.enabled (not $v.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" -}}
 {{- end -}}
+{{- with $v.tls.certManager -}}
+{{- $now := now -}}
+{{- if and .enabled .renewBefore (ge (dateModify .renewBefore $now).Unix (dateModify .duration $now).Unix) -}}
+{{- fail (printf "tls.certManager.renewBefore (%s) must be less than tls.certManager.duration (%s): leave it empty for a third of the lifetime" .renewBefore .duration) -}}
+{{- end -}}
+{{- end -}}
 {{- if eq (toString (default $v.image.tag $v.image.digest)) "latest" -}}
 {{- fail "image.tag latest is refused: name a version, or a digest" -}}
 {{- end -}}
