@@ -209,6 +209,11 @@ def test_every_pod_gets_what_is_given_to_all() -> None:
             assert pod["tolerations"] == everywhere["tolerations"]
 
 
+def test_an_upgrade_whose_pod_does_not_start_can_be_rolled_back() -> None:
+    """With OrderedReady, Kubernetes waits for the pod that it would have to replace (kubernetes/kubernetes#67250)."""
+    assert fact(render(), "StatefulSet", "spec.podManagementPolicy") == "Parallel"
+
+
 def test_a_job_that_failed_leaves_its_pods_and_what_they_logged() -> None:
     """With OnFailure Kubernetes removes the pod once the Job gives up; the runbooks send for its log."""
     found = {labels["app.kubernetes.io/component"]: pod["restartPolicy"] for labels, pod in pods(jobs(EVERY_POD))}
