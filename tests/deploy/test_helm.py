@@ -209,6 +209,15 @@ def test_every_pod_gets_what_is_given_to_all() -> None:
             assert pod["tolerations"] == everywhere["tolerations"]
 
 
+def test_a_seccomp_profile_of_ones_own_replaces_the_default_one() -> None:
+    """Kubernetes refuses a localhostProfile with another type than Localhost."""
+    own = {"type": "Localhost", "localhostProfile": "profiles/service.json"}
+    found = [
+        pod["securityContext"] for _, pod in pods(render({**EVERY_POD, "podSecurityContext": {"seccompProfile": own}}))
+    ]
+    assert [(one["runAsNonRoot"], one["seccompProfile"]) for one in found] == [(True, own)] * 5
+
+
 def test_an_upgrade_whose_pod_does_not_start_can_be_rolled_back() -> None:
     """With OrderedReady, Kubernetes waits for the pod that it would have to replace (kubernetes/kubernetes#67250)."""
     assert fact(render(), "StatefulSet", "spec.podManagementPolicy") == "Parallel"

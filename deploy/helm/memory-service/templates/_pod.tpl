@@ -68,7 +68,8 @@ imagePullSecrets: {{- range . }}
   - name: {{ . | quote }}
 {{- end }}
 {{- end }}
-securityContext: {{- toYaml (merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $v.podSecurityContext) | nindent 2 }}
+{{- $default := dict "seccompProfile" (dict "type" "RuntimeDefault") }}
+securityContext: {{- toYaml (merge (dict "runAsNonRoot" true) $v.podSecurityContext $default) | nindent 2 }}
 {{- with $v.priorityClassName }}
 priorityClassName: {{ . | quote }}
 {{- end }}
