@@ -361,6 +361,15 @@ def test_a_policy_lets_the_pods_reach_their_store_at_the_port_of_its_address(add
     assert len(rule["ports"]) == 5
 
 
+def test_what_stays_on_volumes_lets_no_pod_call_outside_the_release() -> None:
+    """An embedded store with backups on a claim: names are resolved, and the release's own pods called."""
+    names, own = fact(example("air-gapped"), "NetworkPolicy", "spec.egress")
+    assert {port["port"] for port in names["ports"]} == {53, 5353}
+    assert own["to"] == [{"podSelector": {"matchLabels": OURS}}]
+    to_a_bucket = render({"backup": BACKUP, "networkPolicy": {"enabled": True}})
+    assert len(fact(to_a_bucket, "NetworkPolicy", "spec.egress")) == 3
+
+
 def test_workers_divide_the_documents_by_the_index_of_their_pod() -> None:
     job = of_kind(render({"ingestion": {**INGESTION, "workers": 8}}), "Job", "")["spec"]
     assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 8, 8)
