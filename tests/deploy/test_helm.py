@@ -377,6 +377,12 @@ def test_workers_divide_the_documents_by_the_index_of_their_pod() -> None:
     assert container["args"][-4:] == ["--workers", "1", "--share", "$(JOB_COMPLETION_INDEX)/8"]
 
 
+@pytest.mark.parametrize(("workers", "retries"), [(0, 6), (1, 6), (8, 48)])
+def test_workers_that_all_begin_before_the_service_answers_are_tried_again(workers: int, retries: int) -> None:
+    """Eight that fail once are more than six failures, after which Kubernetes gives a Job up."""
+    assert fact(render({"ingestion": {**INGESTION, "workers": workers}}), "Job", "spec.backoffLimit") == retries
+
+
 def test_alerts_are_about_this_release_alone() -> None:
     (group,) = of_kind(example("production"), "PrometheusRule")["spec"]["groups"]
     plain = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"][0]["rules"]
