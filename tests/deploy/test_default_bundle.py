@@ -1,11 +1,14 @@
 """The default bundle is exported again when anything that it is made from changes, and not otherwise."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from deploy import default_bundle
 from deploy.default_bundle import ensure, made_from, modules
+from testing.programs import ROOT
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,13 @@ def test_a_bundle_is_exported_once_until_its_sources_or_its_manifest_change(
     assert ensure(bundle, calibrated=False)
     assert not ensure(bundle, calibrated=False)
     assert exports == [True, True, True, False]
+
+
+def test_a_model_that_is_not_packaged_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deploy.default_bundle", str(tmp_path / "bundle"), "smollm"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert said.startswith("there is no packaged model smollm: MODEL is one of ")
+    assert "smollm2-135m" in said
+    assert not list(tmp_path.iterdir())
