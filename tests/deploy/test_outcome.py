@@ -81,6 +81,12 @@ def test_a_mistake_in_a_setting_is_named_before_anything_is_measured(wrong):
         made_scenario().settings_of([wrong])
 
 
+@pytest.mark.parametrize("stores", ["[]", "[files]"])
+def test_a_store_that_does_not_exist_is_named_before_anything_is_measured(stores):
+    with pytest.raises(ScenarioFailed, match="settings of service: stores"):
+        find_scenario("service").settings_of([f"stores={stores}"])
+
+
 def test_a_result_holds_the_keys_the_machine_and_the_settings(tmp_path):
     outcome.measure(made_scenario(ratio=0.5), Settings(), folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["made.json"], "no temporary file stays"

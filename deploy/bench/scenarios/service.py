@@ -11,7 +11,7 @@ from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 from pydantic import Field
@@ -52,7 +52,7 @@ class ServiceSettings(Settings):
     queries: int = Field(default=500, ge=10)
     callers: int = Field(default=8, ge=1)
     seconds: float = Field(default=2.0, gt=0)
-    stores: tuple[str, ...] = ("file", "chdb")
+    stores: tuple[Literal["file", "chdb"], ...] = Field(default=("file", "chdb"), min_length=1)
     peers: tuple[str, ...] = tuple(PEERS)
     keep: bool = False
 
