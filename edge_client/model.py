@@ -14,7 +14,7 @@ from edge_client.engine import Engine
 from edge_client.generate.loop import answer_stream, checked
 from edge_client.generate.past import Progress
 from edge_client.generate.whole import document_stream
-from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, remove_memory
+from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases
 from edge_client.local.folder import correct as correct_memory
 from edge_client.local.folder import remember as remember_documents
 from edge_client.recall.policy import RecallMode, RecallPolicy
@@ -277,14 +277,18 @@ class EdgeModel:
     def correct(self, key: str, chunk_number: int, text: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Replace the text of one memory of a document of this device, or remove it with an empty text.
 
-        text: without the document's title. Returns whether the memory was there. It holds until the document is
-        remembered with another text. Raises InvalidInput for a text that one memory cannot hold, MissingFile,
-        StorageError, ModelClosed.
+        key: of a document, or its name or title, as `about` in `generate`; of a file with several pages or rows, that
+        of one of them. text: without the document's title. Returns whether the memory was there. It holds until the
+        document is remembered with another text. Raises InvalidInput for a text that one memory cannot hold,
+        MissingFile, StorageError, ModelClosed.
         """
         base = self.local.base(knowledge_base)
+        document = base.document(key)
+        if document is None:
+            return False
         if not text.strip():
-            return remove_memory(base, key, chunk_number)
-        return correct_memory(base, self.engine.writer, key, chunk_number, text)
+            return base.correct(document, chunk_number)
+        return correct_memory(base, self.engine.writer, document, chunk_number, text)
 
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.

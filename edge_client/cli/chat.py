@@ -221,12 +221,10 @@ class TerminalChat:
     def _do_correct(self, argument: str) -> None:
         if (given := _CORRECTION.fullmatch(argument)) is None:
             raise InvalidInput("/correct needs a document, the number of its memory and the new text")
-        base, (key, *others) = self._model.local.document(given[1])
-        if others:
-            raise InvalidInput(f"{given[1]} has several pages or rows: name one as /documents lists it")
-        if not self._model.correct(key, int(given[2]), given[3], knowledge_base=base.name):
-            raise InvalidInput(f"{key} has no memory {given[2]}")
-        say(f"corrected: {key} {given[2]}")
+        base, keys = self._model.local.document(given[1])
+        if not self._model.correct(given[1], int(given[2]), given[3], knowledge_base=base.name):
+            raise InvalidInput(f"{keys[0]} has no memory {given[2]}")
+        say(f"corrected: {keys[0]} {given[2]}")
 
     def _do_forget(self, key: str) -> None:
         chosen = self._model.local.forget(DEFAULT_NAME, str(_typed_path("/forget DOCUMENT", key)), folders=True)

@@ -19,14 +19,7 @@ from edge_client.cli.options import NOTHING, PARTIAL, err, out, say, with_option
 from edge_client.decoder.providers import execution_providers
 from edge_client.decoder.threads import physical_cores
 from edge_client.errors import StorageError
-from edge_client.local.folder import (
-    DEFAULT_NAME,
-    DocumentOutcome,
-    LocalKnowledgeBases,
-    remove_memory,
-    to_write_anew,
-    write_anew,
-)
+from edge_client.local.folder import DEFAULT_NAME, DocumentOutcome, LocalKnowledgeBases, to_write_anew, write_anew
 from edge_client.local.folder import correct as correct_memory
 from edge_client.local.folder import forget as forget_document
 from edge_client.local.folder import remove as remove_file
@@ -38,7 +31,7 @@ from edge_client.settings import EdgeSettings
 from memory3.errors import InvalidInput, MissingFile
 from memory3.files.bundle import Bundle, Manifest
 from memory3.formats import Report, count_documents
-from memory3.formats.naming import MOST_NAMED, Naming, below, called
+from memory3.formats.naming import Naming, below
 from memory3.printable import counted, printable
 from memory3.text.references import title_line
 
@@ -251,27 +244,27 @@ def correct(
     bases = LocalKnowledgeBases(settings.store, bundle, only=kb)
     try:
         base = bases.base(kb)
-        keys = [one.key for one in called(base.named(), document)]
-        if not keys:
-            raise MissingFile(f"{kb} has no document {document}: `edge-client remembered --kb {kb}` lists them")
+        unknown = MissingFile(f"{kb} has no document {document}: `edge-client remembered --kb {kb}` lists them")
         if number is None:  # it lists them
+            if not (keys := base.keys_of(document)):
+                raise unknown
             for hit in base.memories_of(keys):
                 shown = (hit.text or "").removeprefix(title_line(hit.title))
                 print(printable(f"{hit.document_key} {hit.chunk_number}: {' '.join(shown.split())}"))
             return
-        if len(keys) > 1:
-            raise InvalidInput(f"{document} has several pages or rows: name one of {', '.join(keys[:MOST_NAMED])}")
+        if (one := base.document(document)) is None:
+            raise unknown
         if remove:
-            found = remove_memory(base, keys[0], number)
+            found = base.correct(one, number)
         else:
             checked = Bundle.open(settings.bundle)
             writer = MemoryWriter(checked, execution_providers(settings.provider), threads=physical_cores())
-            found = correct_memory(base, writer, keys[0], number, text or "")
+            found = correct_memory(base, writer, one, number, text or "")
         if not found:
             raise MissingFile(
-                f"{keys[0]} has no memory {number}: `edge-client correct {document} --kb {kb}` lists them"
+                f"{one.key} has no memory {number}: `edge-client correct {document} --kb {kb}` lists them"
             )
-        print(printable(f"{'removed' if remove else 'corrected'} {keys[0]} {number}"))
+        print(printable(f"{'removed' if remove else 'corrected'} {one.key} {number}"))
     finally:
         bases.close()
 

@@ -319,25 +319,19 @@ def forget(paths: Sequence[Path], document: str, *, folders: bool = False) -> li
     return keys
 
 
-def correct(base: LocalKnowledgeBase, writer: MemoryWriter, key: str, chunk_number: int, text: str) -> bool:
+def correct(
+    base: LocalKnowledgeBase, writer: MemoryWriter, document: LocalDocument, chunk_number: int, text: str
+) -> bool:
     """Replace the text of one memory of a document, without the document's title; whether the memory was there.
 
     Raises InvalidInput for an empty text and one that a single memory cannot hold.
     """
-    document = next((one for one in base.documents() if one.key == key), None)
-    if document is None:
-        return False
-    texts = writer.split(readable(FileDocument(key, key, document.title, composed(text))), document.title)
+    key, title = document.key, document.title
+    texts = writer.split(readable(FileDocument(key, key, title, composed(text))), title)
     if len(texts) > 1:
         most = writer.bundle.config.memory.reference_tokens
         raise InvalidInput(f"one memory holds {most} tokens with its title: shorten the text, or add a document")
     return base.correct(document, chunk_number, texts[0], writer.write(texts))
-
-
-def remove_memory(base: LocalKnowledgeBase, key: str, chunk_number: int) -> bool:
-    """Remove one memory of a document; whether it was there."""
-    document = next((one for one in base.documents() if one.key == key), None)
-    return document is not None and base.correct(document, chunk_number)
 
 
 def readable(read: FileDocument) -> str:

@@ -29,7 +29,7 @@ from memory3.codec.payload import Identity
 from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import ID_SHIFT, DocumentRecord, Head, Reference
-from memory3.formats.naming import FILE, Named, file_of, natural
+from memory3.formats.naming import FILE, MOST_NAMED, Named, called, file_of, natural
 from memory3.text.references import title_line
 from memory3.text.words import order_texts
 
@@ -267,6 +267,23 @@ class LocalKnowledgeBase:
             rows = connection.execute("SELECT key, title, metadata FROM documents").fetchall()
         found = [Named(self.name, key, title, file_of(key, json.loads(metadata))) for key, title, metadata in rows]
         return sorted(found, key=lambda one: (natural(one.file), natural(one.key)))
+
+    def keys_of(self, name: str) -> list[str]:
+        """Keys of the document that people call so (`memory3.formats.naming.called`), those of a file in their order.
+
+        Empty where there is none. Raises InvalidInput where several are called so.
+        """
+        return [one.key for one in called(self.named(), name)]
+
+    def document(self, name: str) -> LocalDocument | None:
+        """The one document that people call so; None where there is none.
+
+        Raises InvalidInput where several are called so, and for a file of several pages or rows.
+        """
+        keys = self.keys_of(name)
+        if len(keys) > 1:
+            raise InvalidInput(f"{name} has several pages or rows: name one of {', '.join(keys[:MOST_NAMED])}")
+        return next((one for one in self.documents() if one.key in keys), None)
 
     def memories_of(self, keys: Sequence[str]) -> list[Hit]:
         """All memories of these documents, in the order of the keys and of the text; raises CorruptFile."""

@@ -226,23 +226,31 @@ def local_routes(model: EdgeModel) -> APIRouter:
 
     @router.get(MEMORIES, responses=ok(MemoryList))
     async def memories(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, Any]:
-        """The memories of a document, in its order; the texts without its title."""
+        """The memories of a document, or of all pages and rows of a file, in order; the texts without its title."""
 
         def found() -> list[Hit]:
             base = model.local.base(knowledge_base)
-            if not (hits := base.memories_of([key])) and key not in base.files():
+            if not (keys := base.keys_of(key)):
                 raise MissingFile(f"{knowledge_base} has no document {key!r}")
-            return hits
+            return base.memories_of(keys)
 
         hits = await anyio.to_thread.run_sync(found)
-        each = [(hit.chunk_number, (hit.text or "").removeprefix(title_line(hit.title))) for hit in hits]
-        return {"data": [{"chunk_number": number, "text": text} for number, text in each]}
+        return {
+            "data": [
+                {
+                    "key": hit.document_key,
+                    "chunk_number": hit.chunk_number,
+                    "text": (hit.text or "").removeprefix(title_line(hit.title)),
+                }
+                for hit in hits
+            ]
+        }
 
     @router.put(MEMORIES, responses=ok(Corrected))
     async def correct(
         body: Correction, key: str, chunk_number: Annotated[int, Query(ge=0)], knowledge_base: str = DEFAULT_NAME
     ) -> dict[str, Any]:
-        """Replace the text of a memory; an empty one removes it."""
+        """Replace the text of a memory of one document, or of one page or row of a file; an empty one removes it."""
         async with one_at_a_time:
             corrected = await anyio.to_thread.run_sync(
                 lambda: model.correct(key, chunk_number, body.text, knowledge_base=knowledge_base)

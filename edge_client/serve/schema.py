@@ -276,8 +276,9 @@ class DocumentList(BaseModel):
 
 
 class MemoryItem(BaseModel):
-    """A memory of a document."""
+    """A memory. key: of its document, or of the page or row of a file."""
 
+    key: str
     chunk_number: int
     text: str
 

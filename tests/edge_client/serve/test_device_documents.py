@@ -12,7 +12,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from memory3.files.bundle import Bundle
 from testing.processes import AppProcess
-from tests.edge_client.http_calls import call, post, refused
+from tests.edge_client.http_calls import Reply, call, post, refused
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,8 @@ def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProc
     body = {"messages": [{"role": "user", "content": "x"}], "memory": {"document": "c"}}
     assert refused(post(alone, body)) == (400, "invalid_value")
     place = "/v1/local/memories?key=b.txt"
-    assert call(alone.port, "GET", place).json() == {"data": [{"chunk_number": 0, "text": "Code of Lima: 74"}]}
+    memory = {"key": "b.txt", "chunk_number": 0, "text": "Code of Lima: 74"}
+    assert call(alone.port, "GET", place).json() == {"data": [memory]}
 
     def corrected(text: str, number: int = 0) -> object:
         reply = call(alone.port, "PUT", f"{place}&chunk_number={number}", json.dumps({"text": text}))
@@ -127,6 +128,32 @@ def test_a_document_is_asked_about_and_its_memories_are_corrected(alone: AppProc
     assert "76" in read(alone, "What is this about?", document="b")[0]["text"]
     assert corrected("")
     assert refused(call(alone.port, "GET", place)) == (404, "missing_file")
+
+
+def test_memories_are_listed_and_corrected_by_the_name_of_their_document(alone: AppProcess) -> None:
+    remember(alone, "codes.txt", "Code of Lima: 74")
+    remember(alone, "tolls.csv", "place,toll\nLima,12\nQuito,15\n")
+
+    def listed(name: str) -> list[tuple[str, str]]:
+        reply = call(alone.port, "GET", f"/v1/local/memories?key={name}").json()
+        return [(memory["key"], memory["text"].partition("\n")[0]) for memory in reply["data"]]
+
+    def corrected(name: str) -> Reply:
+        body = json.dumps({"text": "Code of Lima: 75"})
+        return call(alone.port, "PUT", f"/v1/local/memories?key={name}&chunk_number=0", body)
+
+    assert listed("Codes") == [("codes.txt", "Code of Lima: 74")]
+    assert corrected("Codes").json() == {"corrected": True}
+    assert listed("codes.txt") == [("codes.txt", "Code of Lima: 75")]
+
+    rows = [key for key, _ in listed("tolls")]
+    assert len(rows) == 2
+    several = corrected("tolls")
+    assert (*refused(several), f"name one of {rows[0]}, {rows[1]}" in several.text) == (400, "invalid_value", True)
+    assert corrected(quote(rows[1])).json() == {"corrected": True}
+    assert listed("tolls")[1] == (rows[1], "Code of Lima: 75")
+    for name in ("codes", "tolls"):
+        assert call(alone.port, "DELETE", f"/v1/local?key={name}").status == 200
 
 
 def test_what_is_not_there_is_refused_and_not_listed_as_empty(alone: AppProcess) -> None:
