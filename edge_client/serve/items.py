@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from edge_client.serve.requests import (
     AllowedChoice,
@@ -21,6 +21,7 @@ from edge_client.serve.requests import (
     CustomFormat,
     Drawn,
     Function,
+    Given,
     Grammar,
     NamedTool,
     RefusalPart,
@@ -118,7 +119,7 @@ class Items(Tolerant):
     metadata: dict[str, str] = Field(default={}, max_length=MOST_METADATA)
 
 
-class ToolFormat(BaseModel, extra="allow", frozen=True):
+class ToolFormat(Given):
     """Of a custom tool's input: any text, or one of a grammar."""
 
     type: Literal["text", "grammar"] = "text"
@@ -126,7 +127,7 @@ class ToolFormat(BaseModel, extra="allow", frozen=True):
     definition: str | None = None
 
 
-class ResponseTool(BaseModel, extra="allow", frozen=True):
+class ResponseTool(Given):
     """A tool; functions and custom tools are supported, the rest is ignored."""
 
     type: str
@@ -152,7 +153,7 @@ class ResponseTool(BaseModel, extra="allow", frozen=True):
         return Tool(custom=Custom(name=self.name, description=self.description, format=form))
 
 
-class ToolName(BaseModel, extra="allow", frozen=True):
+class ToolName(Given):
     """The tool that is called."""
 
     type: Literal["function", "custom"]
@@ -163,7 +164,7 @@ class ToolName(BaseModel, extra="allow", frozen=True):
         return NamedTool.model_validate({self.type: {"name": self.name}})
 
 
-class AllowedNames(BaseModel, extra="allow", frozen=True):
+class AllowedNames(Given):
     """A choice among some of the tools; those that are not named, such as a search of the web, are never called."""
 
     type: Literal["allowed_tools"]
@@ -201,7 +202,7 @@ class TextOptions(Tolerant):
     format: TextFormat = TextFormat()
 
 
-class ConversationName(BaseModel, extra="allow", frozen=True):
+class ConversationName(Given):
     """The conversation that a response belongs to."""
 
     id: str

@@ -89,7 +89,26 @@ class Grammars:
         return GrammarConstraint(LLMatcher(self._tokenizer, grammar))
 
 
-class Function(BaseModel, extra="allow", frozen=True):
+class Given(BaseModel, extra="allow", frozen=True):
+    """An object that a client sends: null means the default, and fields that are not known are kept but not read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: Any) -> Any:
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Optional fields accept null."""
+        schema = handler(core)
+        found = handler.resolve_ref_schema(schema)
+        for name, field in found.get("properties", {}).items():
+            if name not in found.get("required", ()):
+                found["properties"][name] = {"anyOf": [field, {"type": "null"}]}
+        return schema
+
+
+class Function(Given):
     """A function that may be called, or a call of one."""
 
     name: str = ""
@@ -99,21 +118,21 @@ class Function(BaseModel, extra="allow", frozen=True):
     arguments: str = "{}"
 
 
-class Grammar(BaseModel, extra="allow", frozen=True):
+class Grammar(Given):
     """Which texts a custom tool takes."""
 
     syntax: Literal["lark", "regex"]
     definition: str
 
 
-class CustomFormat(BaseModel, extra="allow", frozen=True):
+class CustomFormat(Given):
     """Any text, or one of a grammar."""
 
     type: Literal["text", "grammar"] = "text"
     grammar: Grammar | None = None
 
 
-class Custom(BaseModel, extra="allow", frozen=True):
+class Custom(Given):
     """A tool whose input is a text, or a call of one."""
 
     name: str = ""
@@ -122,7 +141,7 @@ class Custom(BaseModel, extra="allow", frozen=True):
     input: str = ""
 
 
-class Tool(BaseModel, extra="allow", frozen=True):
+class Tool(Given):
     """A tool, or a call of one; functions and custom tools are supported."""
 
     function: Function | None = None
@@ -134,7 +153,7 @@ class Tool(BaseModel, extra="allow", frozen=True):
         return self.function or self.custom
 
 
-class NamedTool(Tool, frozen=True):
+class NamedTool(Tool):
     """The tool that is called."""
 
     @model_validator(mode="after")
@@ -144,14 +163,14 @@ class NamedTool(Tool, frozen=True):
         return self
 
 
-class AllowedTools(BaseModel, extra="allow", frozen=True):
+class AllowedTools(Given):
     """The tools of which one may, or must, be called."""
 
     mode: Literal["auto", "required"]
     tools: list[Tool]
 
 
-class AllowedChoice(BaseModel, extra="allow", frozen=True):
+class AllowedChoice(Given):
     """A choice among some of the tools."""
 
     allowed_tools: AllowedTools
@@ -190,28 +209,17 @@ def call_schema(tools: Sequence[Function | Custom]) -> dict[str, Any]:
     return {"anyOf": calls}
 
 
-class Tolerant(BaseModel):
-    """Parsing as OpenAI's: unknown fields are ignored, null means the default, and 5.0 is accepted as an integer."""
+class Tolerant(Given):
+    """Parsing as OpenAI's: unknown fields are reported as ignored, and 5.0 is accepted as an integer."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(strict=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _as_meant(cls, given: Any) -> Any:
+    def _with_whole_numbers(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        whole = {k: int(v) for k, v in given.items() if isinstance(v, float) and v.is_integer()}
-        return {k: v for k, v in (given | whole).items() if v is not None}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Optional fields accept null."""
-        schema = handler(core)
-        found = handler.resolve_ref_schema(schema)
-        for name, field in found.get("properties", {}).items():
-            if name not in found.get("required", ()):
-                found["properties"][name] = {"anyOf": [field, {"type": "null"}]}
-        return schema
+        return given | {k: int(v) for k, v in given.items() if isinstance(v, float) and v.is_integer()}
 
     def ignored(self) -> list[str]:
         """Names of the ignored fields, such as `store` or `messages.name`."""
@@ -235,7 +243,7 @@ TokenLimit = Literal[-1] | Annotated[int, Field(ge=1)]
 """-1: as many as fit."""
 
 
-class Exact(BaseModel, extra="forbid", frozen=True):
+class Exact(Given, extra="forbid", frozen=True):
     """Our own fields, not OpenAI's: an unknown one is refused with the names of the known ones."""
 
     @model_validator(mode="before")

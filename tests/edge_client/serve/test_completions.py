@@ -43,6 +43,23 @@ def test_unknown_fields_are_ignored_and_named_and_null_is_as_nothing(server: App
     assert "x-ignored-fields" not in post(server, {"messages": MESSAGES, "max_tokens": 2}).headers
 
 
+def test_null_is_as_nothing_within_tools_calls_and_memory(server: AppProcess) -> None:
+    function = {"name": "now", "description": None, "parameters": None, "arguments": None}
+    custom = {"name": "note", "format": None}
+    called = {"id": "1", "type": "function", "function": {"name": "now", "arguments": None}, "custom": None}
+    body = {
+        "messages": [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [called]}, *MESSAGES],
+        "tools": [{"type": "function", "function": function}, {"type": "custom", "custom": custom}],
+        "memory": {"mode": None, "knowledge_base": None, "texts": None, "citations": None, "document": None},
+        "max_tokens": 2,
+    }
+    assert post(server, body).status == 200
+    search = {"type": "web_search", "name": None, "format": None}
+    tools = [{"type": "function", "format": None, **function}, {"type": "custom", **custom}, search]
+    response = {"input": "x", "tools": tools, "memory": {"texts": None}, "max_output_tokens": 2}
+    assert call(server.port, "POST", "/v1/responses", json.dumps(response)).status == 200
+
+
 def test_a_begun_answer_goes_on_where_it_was_cut(client: OpenAI) -> None:
     def said(messages: list[Any], max_tokens: int) -> tuple[str, int]:
         answer = client.chat.completions.create(
