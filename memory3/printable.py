@@ -119,13 +119,25 @@ class Bars(Progress):
             self.console.print(what if count in what else f"{what}: {count}", soft_wrap=True, markup=False)
 
 
-class Commands(TyperGroup):
+class Program(TyperGroup):
+    """The commands of a program; a wrong value is refused without the name that pydantic gives its errors."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See TyperGroup."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
+
+class Commands(Program):
     """Errors of ours, and the system's about a file, as one line for people."""
 
     interrupted = "interrupted"
 
     def invoke(self, ctx: Any) -> Any:
-        """See TyperGroup."""
+        """See Program."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # who reads the output has had enough

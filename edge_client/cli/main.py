@@ -52,7 +52,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.stream import Result
 from memory3.errors import InvalidInput, Memory3Error
 from memory3.formats import FileDocument, Report, find_sources, read_documents
-from memory3.printable import Wrapped, refused_by_system, version_option
+from memory3.printable import Program, Wrapped, refused_by_system, version_option
 
 EXIT_CODES = (
     "Exit codes: 0 success, also if the service is down and the answer has no memories (with a warning); "
@@ -60,7 +60,7 @@ EXIT_CODES = (
     "the cause needs fixing, such as a service with another model or a missing API key; 130 interrupted."
 )
 
-app = typer.Typer(no_args_is_help=True, epilog=EXIT_CODES)
+app = typer.Typer(cls=Program, no_args_is_help=True, epilog=EXIT_CODES)
 
 PATIENCE_S = 10.0
 """How long `ask` waits for memories: nobody watches its words come, and it has no later chunk to make up for them."""

@@ -2,6 +2,7 @@
 
 import errno
 import io
+from typing import Annotated, Literal
 
 import pytest
 import typer
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, ProgressColumn, TextColumn
 from typer.testing import CliRunner
 
-from memory3.printable import Bars, Commands
+from memory3.printable import Bars, Commands, Program
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,18 @@ def test_what_the_system_refuses_is_one_line(refused: OSError, said: str) -> Non
 
     result = CliRunner().invoke(app, ["write"])
     assert (result.exit_code, result.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("kind", [Program, Commands])
+def test_a_wrong_choice_is_refused_with_the_choices_alone(kind: type[Program]) -> None:
+    app = typer.Typer(cls=kind)
+
+    @app.callback()
+    def main() -> None: ...
+
+    @app.command()
+    def ask(memory: Annotated[Literal["exact", "off"], typer.Option()] = "off") -> None: ...
+
+    result = CliRunner().invoke(app, ["ask", "--memory", "none"], env={"COLUMNS": "120"})
+    assert (result.exit_code, "'none' is not one of 'exact', 'off'" in result.stderr) == (2, True)
+    assert "Value error" not in result.stderr
