@@ -125,11 +125,23 @@ def test_below_an_answer_stands_in_one_line_what_it_rests_on(
     expect(note).to_contain_text(says) if says else expect(note).to_be_hidden()
 
 
-def answer_with(page: Page, verdict: str | None, read: list[str]) -> None:
+def test_an_answer_without_the_memories_of_the_service_says_why(open_small: OpenPage) -> None:
+    page = open_small()
+    answer_with(page, "not_in_what_was_read", ["one"], "ACCESS_REFUSED: the service refused the key")
+    note = ask_and_wait(page, "What is it?").locator(".note")
+    expect(note).to_have_text("Not all memories could be had: The service refused the key.")
+    page = open_small()
+    answer_with(page, "from_the_model", ["one"], "UNREACHABLE: no service at 127.0.0.1:1")
+    note = ask_and_wait(page, "What is it?").locator(".note")
+    expect(note).to_contain_text("could be had: No service at 127.0.0.1:1. These are the model's own words")
+
+
+def answer_with(page: Page, verdict: str | None, read: list[str], error: str = "") -> None:
     """Have every question answered so."""
+    outcome = {"without_memory": False, "error": error, "refused": False, "verdict": verdict}
     event = {
         "choices": [{"delta": {"content": "I don't know."}, "finish_reason": "stop"}],
-        "memory": {"chunks": [chunk_of("x", read)], "without_memory": False, "refused": False, "verdict": verdict},
+        "memory": {"chunks": [chunk_of("x", read)], **outcome},
         "timings": {"tokens_per_s": 5, "first_token_ms": 1, "recall_ms": 1},
     }
     sent = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"

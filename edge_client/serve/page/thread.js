@@ -69,15 +69,14 @@ export class AnswerView {
     let kind = "dim";
     if (answer.status === "failed") [text, kind] = [plain(answer.error), "bad"];
     else if (failed || (answer.without && !busy)) {
-      const reason = failed ? plain(failed.error).replace(/[.:]$/, "") : t`the service did not answer`;
-      text = t`${without(answer.chunks)}: ${reason}.`;
+      text = t`${without(answer.chunks)}: ${failed ? reason(failed.error) : t`the service did not answer`}.`;
       kind = "warn";
     } else if (!busy && !text) {
       text = VERDICTS[answer.verdict] ?? "";
       if (text && answer.unread) text = t`${files(answer.unread)} not read yet when this was asked: ask again when all are ready.`;
-      if (answer.chunks.some((chunk) => chunk.state === "offline" && chunk.service_error && !chunk.service_error.startsWith("OFFLINE"))) {
+      if (answer.unreadable) {
         const own = answer.unread || answer.verdict === "from_the_model" ? text : ""; // what was not read may hold the answer
-        [text, kind] = [t`The service did not answer; read from this device. ${own}`.trim(), "warn"];
+        [text, kind] = [t`Not all memories could be had: ${reason(answer.unreadable)}. ${own}`.trim(), "warn"];
       }
     }
     this.note.textContent = text;
@@ -98,6 +97,8 @@ export class AnswerView {
     this.sources.disabled = busy && !answer.chunks.length;
   }
 }
+
+const reason = (error) => plain(error).replace(/[.:]$/, "");
 
 const files = (count) => (count === 1 ? t`1 added file was` : t`${count} added files were`);
 
