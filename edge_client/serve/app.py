@@ -92,14 +92,13 @@ class _Page(StaticFiles):
         routes = [route for route in scope["app"].routes if not isinstance(route, Mount)]
         whole = {**scope, "root_path": scope.get("app_root_path", "")}
         allowed = {m for m in METHODS if any(r.matches({**whole, "method": m})[0] is Match.FULL for r in routes)}
+        if not allowed and self.lookup_path(path)[1] is None:
+            raise HTTPException(404, f"there is no {scope['path']}: OpenAI's API is under /v1, /openapi.json lists all")
         if not allowed and scope["method"] not in ("GET", "HEAD"):
-            if self.lookup_path(path)[1] is None:
-                raise HTTPException(404)
             allowed = {"GET"}
         if allowed:
-            raise HTTPException(
-                405, headers={"Allow": ", ".join(sorted({*allowed, "HEAD"} if "GET" in allowed else allowed))}
-            )
+            methods = ", ".join(sorted({*allowed, "HEAD"} if "GET" in allowed else allowed))
+            raise HTTPException(405, f"{scope['path']} takes {methods}, not {scope['method']}", {"Allow": methods})
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "no-cache"
         return response

@@ -97,6 +97,24 @@ def test_bad_requests_are_refused_and_the_server_lives_on(server: AppProcess) ->
         assert call(server.port, method, path).status == status
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        ("POST", "/chat/completions", "there is no /chat/completions: OpenAI's API is under /v1"),
+        ("POST", "/v1/chat/completions/", "there is no /v1/chat/completions/"),
+        ("GET", "/v1/responses/x/cancel", "there is no /v1/responses/x/cancel"),
+        ("GET", "/v1/chat/completions", "/v1/chat/completions takes POST, not GET"),
+        ("POST", "/", "/ takes GET, HEAD, not POST"),
+    ],
+)
+def test_a_wrong_path_or_method_is_refused_with_the_right_ones(
+    server: AppProcess, method: str, path: str, said: str
+) -> None:
+    reply = call(server.port, method, path)
+    assert refused(reply)[0] == (404 if "there is no" in said else 405)
+    assert reply.json()["error"]["message"].startswith(said)
+
+
 def test_a_body_larger_than_agreed_is_refused(server: AppProcess) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "x" * (2 << 20)}]})
     assert refused(call(server.port, "POST", "/v1/chat/completions", body)) == (413, "body_too_large")
