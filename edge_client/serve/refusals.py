@@ -154,12 +154,10 @@ def _first_problem(problems: Sequence[Any], body: Any) -> tuple[str, str | None]
             found = forms.setdefault(str(steps[len(field)]), [])
             if not found or place[: len(found[0][0])] == found[0][0]:  # the first says enough, with a union's forms
                 found.append((place, _message(other)))
-    said = {form: _joined(found) for form, found in forms.items()}
-    if not said:
-        return f"{where}: {_message(problem)}", where
+    said = list(dict.fromkeys(_joined(found) for found in forms.values())) or [_message(problem)]
     if len(said) == 1:
-        return f"{where}: {', '.join(said.values())}", where
-    return f"{where} has none of its forms: {'; '.join(f'{form} ({why})' for form, why in said.items())}", where
+        return f"{where}: {said[0]}", where
+    return f"{where} has none of its forms: {'; '.join(said)}", where
 
 
 def _joined(problems: Sequence[tuple[tuple[Any, ...], str]]) -> str:

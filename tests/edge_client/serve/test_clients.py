@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from typing import Any
 
 import pytest
@@ -103,6 +104,28 @@ def test_an_error_names_the_field_and_every_form_that_it_may_have(
     error = post(server, {"messages": MESSAGES, **fields}).json()["error"]
     assert error["param"] == param
     assert all(form in error["message"] for form in forms), error["message"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": 5}]}),
+        ("chat/completions", {"messages": MESSAGES, "max_tokens": 0}),
+        ("chat/completions", {"messages": MESSAGES, "tool_choice": {"type": "function", "name": "f"}}),
+        ("completions", {"prompt": 5}),
+        ("embeddings", {"input": [5]}),
+        ("responses", {"input": [{"role": "tool", "content": "x"}]}),
+        ("responses", {"input": "x", "tool_choice": {"type": "web_search"}}),
+    ],
+)
+def test_an_error_speaks_of_json_and_not_of_the_types_of_a_program(
+    server: AppProcess, route: str, body: dict[str, Any]
+) -> None:
+    error = call(server.port, "POST", f"/v1/{route}", json.dumps(body)).json()["error"]
+    assert "has none of its forms: " in error["message"]
+    assert not re.search(r"list\[|union|literal\[|constrained|function-after|\bstr\b", error["message"]), error[
+        "message"
+    ]
 
 
 @pytest.mark.parametrize(
