@@ -130,3 +130,49 @@ def import_turns(
     ]
     import_messages(page, messages, title or turns[0])
     expect(answers(page)).to_have_count(len(turns) // 2)
+
+
+# Answers a question by events that the test sends, each when it calls send().
+SENT = """() => {
+  const asked = window.fetch;
+  window.fetch = (path, options = {}) => {
+    if (path !== "/v1/chat/completions") return asked(path, options);
+    const body = new ReadableStream({ start(stream) {
+      const write = (text) => stream.enqueue(new TextEncoder().encode(text));
+      window.send = (event) => write(`data: ${JSON.stringify(event)}\\n\\n`);
+      window.finish = () => (write("data: [DONE]\\n\\n"), stream.close());
+      window.lose = () => stream.error(new TypeError("network error"));
+    } });
+    return Promise.resolve(new Response(body));
+  };
+}"""
+
+
+class Writer:
+    """Writes the answers of a page, as the app would."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        page.evaluate(SENT)
+
+    def write(self, text: str) -> None:
+        """The next part of the answer; returns once it is shown."""
+        self._page.wait_for_function("() => window.send")
+        self._page.evaluate("(text) => send({ choices: [{ delta: { content: text } }] })", text)
+        expect(last_answer(self._page)).to_contain_text(text.strip().splitlines()[-1])
+
+    def finish(self, verdict: str | None = None, **memory: object) -> None:
+        """The end of the answer; returns once it is shown."""
+        said = {"chunks": [], "without_memory": False, "error": "", "refused": False, "verdict": verdict, **memory}
+        ended = {
+            "choices": [{"delta": {}, "finish_reason": "stop"}],
+            "memory": said,
+            "timings": {"tokens_per_s": 5, "first_token_ms": 1, "recall_ms": 1},
+        }
+        self._page.evaluate("(event) => { send(event); finish(); delete window.send; }", ended)
+        expect(last_answer(self._page)).to_have_attribute("aria-busy", "false")
+
+    def lose(self) -> None:
+        """The connection is lost in the middle of the answer."""
+        self._page.evaluate("() => { lose(); delete window.send; }")
+        expect(last_answer(self._page)).to_have_attribute("aria-busy", "false")

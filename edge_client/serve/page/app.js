@@ -7,6 +7,7 @@ import { add, begun, branch, fresh, turnTo } from "./conversation.js";
 import * as documents from "./documents.js";
 import { byId, plain, round, toast } from "./dom.js";
 import * as preferences from "./preferences.js";
+import * as scrolling from "./scrolling.js";
 import * as service from "./service.js";
 import * as settings from "./settings.js";
 import * as sidebar from "./sidebar.js";
@@ -85,23 +86,13 @@ function select(answer) {
   reveal("memories");
 }
 
-/** Whether the end of the text is in sight. */
-function atBottom() {
-  const place = byId("thread");
-  return place.scrollHeight - place.scrollTop - place.clientHeight < 160;
-}
-
-function toBottom() {
-  byId("thread").scrollTop = byId("thread").scrollHeight;
-}
-
 // Conversations
 
 async function open(id) {
   const found = running.get(id)?.conversation ?? (await kept(id));
   if (!found) return history.replaceState(null, "", addressOf(conversation)); // it was deleted
   enter(found, `#${id}`);
-  toBottom();
+  scrolling.toEnd();
 }
 
 const addressOf = ({ id, messages }) => (messages.length ? `#${id}` : location.pathname);
@@ -268,15 +259,13 @@ async function run(mine, parent, question, begunOne, signal) {
   if (conversation === mine) {
     history.replaceState(null, "", `#${mine.id}`);
     draw();
-    toBottom();
+    scrolling.toEnd();
   }
   let saved = performance.now();
   const changed = (answer) => () => {
     if (conversation === mine) {
-      const follow = atBottom();
       views.get(answer)?.soon();
       if (shown === answer) timeline.draw(answer);
-      if (follow) toBottom();
     }
     if (performance.now() - saved > SAVE_MS) {
       saved = performance.now();
@@ -389,7 +378,6 @@ async function start() {
     stop: (event) => event.detail > 1 || running.get(conversation.id)?.control.abort(), // a double click on “Send” ends on it
     new: begin, upload: documents.open, editing: stopEditing, about: () => askAbout(null),
     help: KEYS["?"], menu: () => reveal("conversations"), "show-memories": () => reveal("memories"), shade: conceal,
-    bottom: toBottom,
   };
   for (const [id, click] of Object.entries(clicks)) byId(id).addEventListener("click", click);
   for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", conceal);
@@ -406,10 +394,8 @@ async function start() {
       send();
     }
   });
-  byId("thread").addEventListener("scroll", () => {
-    byId("bottom").hidden = atBottom();
-    hide();
-  });
+  byId("thread").addEventListener("scroll", hide);
+  scrolling.prepare();
   document.addEventListener("keydown", key);
   window.addEventListener("resize", settle);
   settle();

@@ -2,8 +2,8 @@
 
 const FILES = [
   ".", "style.css", "icon.svg", "manifest.webmanifest", "answering.js", "api.js", "app.js", "citations.js", "conversation.js", "documents.js",
-  "dom.js", "markdown.js", "preferences.js", "service.js", "settings.js", "sidebar.js", "store.js", "thread.js", "timeline.js", "vendor/marked.js",
-  "words.js", "words/de.js", "words/zh.js",
+  "dom.js", "markdown.js", "preferences.js", "scrolling.js", "service.js", "settings.js", "sidebar.js", "store.js", "thread.js", "timeline.js",
+  "vendor/marked.js", "words.js", "words/de.js", "words/zh.js",
 ];
 
 self.addEventListener("install", (event) => {

@@ -1,0 +1,47 @@
+"""Reading while an answer is being written: what is in sight, and what is selected."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.chat_page import Writer, ask, last_answer
+from tests.browser.conftest import OpenPage
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+LONG = "\n\n".join(f"paragraph {n}" for n in range(40))
+
+
+def below(page: Page) -> float:
+    """Pixels of the text below what is in sight."""
+    return float(page.locator("#thread").evaluate("(t) => t.scrollHeight - t.scrollTop - t.clientHeight"))
+
+
+def test_the_end_of_an_answer_is_in_sight_with_its_note_and_tools(open_small: OpenPage) -> None:
+    page = open_small()
+    writer = Writer(page)
+    ask(page, "Long?")
+    writer.write(LONG)
+    assert below(page) < 2
+    writer.finish("from_the_model")
+    expect(last_answer(page).locator(".note")).to_contain_text("the model's own words")
+    expect(last_answer(page).get_by_role("button", name="Copy")).to_be_in_viewport(ratio=1)
+    assert below(page) < 2
+
+
+def test_a_reader_who_scrolls_up_a_little_stays_there_until_the_end_is_reached_again(open_small: OpenPage) -> None:
+    page = open_small()
+    writer = Writer(page)
+    ask(page, "Long?")
+    writer.write(LONG)
+    page.locator("#thread").hover()
+    page.mouse.wheel(0, -40)
+    expect(page.get_by_role("button", name="To the end of the text")).to_be_visible()
+    page.wait_for_timeout(300)  # a wheel is turned smoothly
+    left = below(page)
+    writer.write(f"\n\n{LONG}\n\nlast")
+    assert below(page) > left, "what was in sight stays where it is"
+    page.get_by_role("button", name="To the end of the text").click()
+    writer.write("\n\nand more\n\nof it")
+    assert below(page) < 2
+    writer.finish()
+    assert below(page) < 2
