@@ -45,3 +45,28 @@ def test_a_reader_who_scrolls_up_a_little_stays_there_until_the_end_is_reached_a
     assert below(page) < 2
     writer.finish()
     assert below(page) < 2
+
+
+def test_what_is_selected_in_an_answer_stays_selected_while_it_is_written_and_ends(open_small: OpenPage) -> None:
+    page = open_small()
+    writer = Writer(page)
+    ask(page, "How?")
+    writer.write("Press the **red** button.\n\nThen wait")
+    page.locator("li.assistant p").first.evaluate("(p) => getSelection().selectAllChildren(p)")
+    writer.write(" a minute")
+    writer.finish("from_the_model")
+    expect(last_answer(page).locator(".note")).to_be_visible()
+    assert page.evaluate("getSelection().toString()") == "Press the red button."
+    expect(last_answer(page).locator(".markdown p")).to_have_text(["Press the red button.", "Then wait a minute"])
+
+
+def test_a_link_whose_address_comes_at_the_end_becomes_one(open_small: OpenPage) -> None:
+    page = open_small()
+    writer = Writer(page)
+    ask(page, "Where?")
+    writer.write("See [the manual][1] and [x].")
+    writer.write("\n\n[1]: https://example.org/manual\n\nend")
+    expect(last_answer(page).get_by_role("link", name="the manual")).to_have_attribute(
+        "href", "https://example.org/manual"
+    )
+    writer.finish()

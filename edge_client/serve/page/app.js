@@ -41,6 +41,12 @@ const last = () => conversation.messages[conversation.leaf];
 
 function draw() {
   views = thread.draw(conversation, { select, retry, goOn, edit, turn });
+  drawState();
+}
+
+/** Draw all but the text, in which something may be selected. */
+function drawState() {
+  for (const view of views.values()) view.soon();
   panel(last()?.role === "assistant" ? last() : null);
   drawDocuments();
   byId("send").hidden = isRunning();
@@ -224,7 +230,7 @@ async function answer(parent, question = null, begunOne = null) {
     giveBack(question);
   }
   running.delete(mine.id);
-  if (conversation === mine) draw();
+  if (conversation === mine) drawState();
   else list();
   speak();
 }

@@ -23,6 +23,7 @@ export function marked(text, range) {
 
 /** Make the spans of an answer, which is drawn in `place`, parts that show their passage. */
 export function annotate(place, answer) {
+  for (const earlier of place.querySelectorAll(".cited")) earlier.replaceWith(earlier.textContent);
   const spans = (answer.annotations ?? []).filter((one) => memoryOf(answer, one));
   if (!spans.length) return;
   const source = [...answer.content];

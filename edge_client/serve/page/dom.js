@@ -23,12 +23,17 @@ export function h(name, attributes = {}, ...children) {
 const REACHED = "button, summary, input, textarea, a[href], [tabindex='0']";
 const nameOf = (element) => element.getAttribute("aria-label") || element.title || element.textContent;
 
-/** Replace what is in an element. The focus stays on what has its name there, else where it was. */
+/** Replace what is in an element. Children that begin it as before are not touched, so that what is selected in them stays.
+ * The focus stays on what has its name there, else where it was. */
 export function redraw(place, ...children) {
   const focused = place.contains(document.activeElement) ? document.activeElement : null;
   const at = [...place.querySelectorAll(REACHED)].indexOf(focused);
-  place.replaceChildren(...children);
-  if (at < 0) return;
+  const before = [...place.childNodes];
+  const changed = children.findIndex((child, i) => child !== before[i]);
+  const kept = changed < 0 ? children.length : changed;
+  for (const node of before.slice(kept)) node.remove();
+  place.append(...children.slice(kept));
+  if (at < 0 || place.contains(focused)) return;
   const all = [...place.querySelectorAll(REACHED)];
   const near = (element) => Math.abs(all.indexOf(element) - at);
   const same = all.filter((element) => nameOf(element) === nameOf(focused)).sort((one, other) => near(one) - near(other));

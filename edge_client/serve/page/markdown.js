@@ -1,6 +1,6 @@
 // Markdown to elements. No HTML is made of strings: a tag in an answer is shown as it was written.
 
-import { copyButton, h } from "./dom.js";
+import { copyButton, h, redraw } from "./dom.js";
 import { lexer } from "./vendor/marked.js";
 import { t } from "./words.js";
 
@@ -28,7 +28,15 @@ function element(token) {
   }
 }
 
-/** Show Markdown in an element. */
+const shown = new WeakMap(); // by element: its blocks, each with the token that it was made of
+
+/** Show Markdown in an element. Blocks stay as they are while more text comes after them. */
 export function show(place, text) {
-  place.replaceChildren(...lexer(text, { gfm: true, breaks: true }).map(element).flat(Infinity).filter((part) => part !== null));
+  const before = shown.get(place) ?? [];
+  const blocks = lexer(text, { gfm: true, breaks: true }).map((token, i) => {
+    const source = JSON.stringify(token);
+    return before[i]?.source === source ? before[i] : { source, made: [element(token)].flat(Infinity).filter((part) => part !== null) };
+  });
+  shown.set(place, blocks);
+  redraw(place, ...blocks.flatMap((block) => block.made));
 }
