@@ -128,3 +128,14 @@ def test_files_of_one_name_are_kept_together_and_a_later_one_replaces_visibly(
         expect(said).to_have_count(count + 1, timeout=90_000)
         expect(said.last).to_contain_text(expected)
     expect(listed).to_have_count(2)
+
+
+def test_a_file_that_the_app_cannot_be_given_has_no_advice_about_answers(open_small: OpenPage, tmp_path: Path) -> None:
+    page = open_small()
+    page.route("**/v1/local?key=*", lambda route: route.abort())
+    (tmp_path / "lamp.txt").write_text("Lamp: 4")
+    page.get_by_role("button", name="Documents").click()
+    page.locator("#u-files").set_input_files([tmp_path / "lamp.txt"])
+    expect(page.locator("#u-list .bad")).to_have_text(
+        "The app on this device does not answer: start it again with “edge-client serve”"
+    )

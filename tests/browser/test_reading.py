@@ -70,3 +70,16 @@ def test_a_link_whose_address_comes_at_the_end_becomes_one(open_small: OpenPage)
         "href", "https://example.org/manual"
     )
     writer.finish()
+
+
+def test_a_connection_that_is_lost_in_the_middle_of_an_answer_is_told_in_the_readers_language(
+    open_small: OpenPage,
+) -> None:
+    page = open_small(locale="de-DE")
+    writer = Writer(page)
+    page.get_by_label("Deine Frage").fill("Wie?")
+    page.get_by_label("Deine Frage").press("Enter")
+    writer.write("Der rote Knopf")
+    writer.lose()
+    expect(last_answer(page).locator(".note")).to_have_text("Die Verbindung endete zu früh: versuch es noch einmal")
+    expect(last_answer(page).get_by_role("button", name="Fortsetzen")).to_be_visible()

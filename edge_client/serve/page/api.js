@@ -4,7 +4,8 @@ import { byId } from "./dom.js";
 import { t } from "./words.js";
 
 const KEY = "memory3.api-key";
-const GONE = t`the app on this device does not answer: start it again with “edge-client serve”, then press Again`;
+const GONE = t`the app on this device does not answer: start it again with “edge-client serve”`;
+const LOST = t`the connection ended too early: try again`;
 
 // The address that `edge-client serve` prints holds the key, which is not to stay there.
 const given = /^#key=(.+)$/.exec(location.hash);
@@ -50,8 +51,10 @@ async function* events(response) {
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
-      if (done) throw new Error(t`the connection ended before the answer did: press Again`);
+      const { value, done } = await reader.read().catch((error) => {
+        throw error.name === "AbortError" ? error : new Error(LOST);
+      });
+      if (done) throw new Error(LOST);
       rest += value;
       const lines = rest.split("\n\n");
       rest = lines.pop();
