@@ -502,3 +502,17 @@ def test_an_installed_page_opens_without_the_app(browser: Browser, tmp_path: Pat
         expect(page.locator("#service")).to_have_text("app not running")
         answer = ask_and_wait(page, "anybody?", 2)
         expect(answer.locator(".note")).to_contain_text("start it again with “edge-client serve”")
+
+
+ENTER_OF_SAFARI = """(field) => field.dispatchEvent(
+  new KeyboardEvent("keydown", { key: "Enter", keyCode: 229, bubbles: true, cancelable: true }))"""
+
+
+def test_enter_that_ends_the_composition_of_an_input_method_does_not_send(open_small: OpenPage) -> None:
+    page = short(open_small)
+    question(page).fill("你好")
+    question(page).evaluate(ENTER_OF_SAFARI)
+    expect(question(page)).to_have_value("你好")
+    expect(page.locator("li.user")).to_have_count(0)
+    question(page).press("Enter")
+    expect_said(page, "你好")

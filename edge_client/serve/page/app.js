@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { hide } from "./citations.js";
 import { add, begun, branch, fresh, turnTo } from "./conversation.js";
 import * as documents from "./documents.js";
-import { byId, plain, round, toast } from "./dom.js";
+import { byId, isComposing, plain, round, toast } from "./dom.js";
 import * as preferences from "./preferences.js";
 import * as scrolling from "./scrolling.js";
 import * as service from "./service.js";
@@ -351,7 +351,7 @@ const KEYS = {
 };
 
 function key(event) {
-  if (event.isComposing) return;
+  if (isComposing(event)) return;
   const typing = event.target.closest?.("input, textarea, select, dialog[open]");
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
     if (editing !== null) stopEditing();
@@ -395,7 +395,7 @@ async function start() {
   grow();
   byId("question").addEventListener("input", grow);
   byId("question").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    if (event.key === "Enter" && !event.shiftKey && !isComposing(event)) {
       event.preventDefault();
       send();
     }

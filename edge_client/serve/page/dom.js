@@ -40,6 +40,9 @@ export function redraw(place, ...children) {
   (same[0] ?? all[Math.min(at, all.length - 1)])?.focus();
 }
 
+/** Whether a key belongs to an input method. Safari ends the composition before Enter, which only the code 229 then tells. */
+export const isComposing = (event) => event.isComposing || event.keyCode === 229;
+
 /** One of the icons that index.html holds. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
