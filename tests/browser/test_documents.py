@@ -139,3 +139,27 @@ def test_a_file_that_the_app_cannot_be_given_has_no_advice_about_answers(open_sm
     expect(page.locator("#u-list .bad")).to_have_text(
         "The app on this device does not answer: start it again with “edge-client serve”"
     )
+
+
+GIVE = """(field, [name, files, text]) => {
+  const data = new DataTransfer();
+  for (const file of files) data.items.add(new File(["Lamp: 4"], file));
+  if (text) data.setData("text/plain", text);
+  const options = { bubbles: true, cancelable: true };
+  const event = name === "paste" ? new ClipboardEvent(name, { clipboardData: data, ...options })
+    : new DragEvent(name, { dataTransfer: data, ...options });
+  field.dispatchEvent(event);
+  return event.defaultPrevented;
+}"""
+
+
+@pytest.mark.parametrize("way", ["drop", "paste"])
+def test_files_are_dropped_and_pasted_and_text_goes_into_the_question(open_small: OpenPage, way: str) -> None:
+    page = open_small()
+    field = page.get_by_label("Your question")
+    assert field.evaluate(GIVE, [way, [], "a sentence"]) is False, "the browser puts text into the field"
+    if way == "paste":
+        assert field.evaluate(GIVE, [way, ["image.png"], "a table"]) is False
+    expect(page.locator("#upload-dialog")).to_be_hidden()
+    assert field.evaluate(GIVE, [way, ["lamp.txt"], ""]) is True
+    expect(page.locator("#u-list .good")).to_have_text("ready: 1 memory", timeout=90_000)

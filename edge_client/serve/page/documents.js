@@ -15,7 +15,7 @@ let rows = new Map(); // by all that they show: what is typed in one stays while
 /** How many added files are not read yet. */
 export const waiting = () => unread;
 
-/** Make the dialog work, and dropping files anywhere. askAbout: called with a document to ask about. */
+/** Make the dialog work, and dropping and pasting files anywhere. askAbout: called with a document to ask about. */
 export function prepare(askAbout) {
   ask = askAbout;
   byId("u-files").addEventListener("change", (event) => {
@@ -23,12 +23,21 @@ export function prepare(askAbout) {
     event.target.value = "";
   });
   window.addEventListener("beforeunload", (event) => unread && event.preventDefault());
-  window.addEventListener("dragover", (event) => event.preventDefault());
-  window.addEventListener("drop", (event) => {
-    event.preventDefault();
-    if (event.dataTransfer.files.length) open();
-    add([...event.dataTransfer.files]);
+  window.addEventListener("dragover", (event) => hasFiles(event.dataTransfer) && event.preventDefault());
+  window.addEventListener("drop", (event) => hasFiles(event.dataTransfer) && take(event, event.dataTransfer));
+  window.addEventListener("paste", (event) => { // a table that was copied brings its picture along, and is text
+    if (hasFiles(event.clipboardData) && !event.clipboardData.types.includes("text/plain")) take(event, event.clipboardData);
   });
+}
+
+/** Whether what is dragged or pasted is files; text goes where the browser puts it. */
+const hasFiles = (transfer) => Boolean(transfer?.types.includes("Files"));
+
+/** Add the files of an event. */
+function take(event, { files }) {
+  event.preventDefault();
+  if (files.length) open();
+  add([...files]);
 }
 
 export function open() {

@@ -6,7 +6,7 @@ export default {
   "1 memory": "1 Erinnerung",
   "A small model on this device answers from memories of documents, which it looks up again for every 64 tokens. None of their text is in the prompt.": "Ein kleines Modell auf diesem Gerät antwortet aus Erinnerungen an Dokumente, die es alle 64 Tokens neu nachschlägt. Nichts von ihrem Text steht im Prompt.",
   "About {0}": "Zu {0}",
-  "Add files, or drop them on the page": "Dateien hinzufügen oder auf die Seite ziehen",
+  "Add files, or drop or paste them on the page": "Dateien hinzufügen, auf die Seite ziehen oder einfügen",
   "Again": "Nochmal",
   "Also read: {0}": "Auch gelesen: {0}",
   "an earlier turn of this conversation": "eine frühere Runde dieser Unterhaltung",

@@ -6,7 +6,7 @@ export default {
   "1 memory": "1 条记忆",
   "A small model on this device answers from memories of documents, which it looks up again for every 64 tokens. None of their text is in the prompt.": "本设备上的小模型根据文档的记忆作答，每 64 个 token 重新检索一次。提示词中不含任何文档原文。",
   "About {0}": "关于 {0}",
-  "Add files, or drop them on the page": "添加文件，或将文件拖到页面上",
+  "Add files, or drop or paste them on the page": "添加文件，或将文件拖放、粘贴到页面上",
   "Again": "重新回答",
   "Also read: {0}": "同时读取：{0}",
   "an earlier turn of this conversation": "本对话中较早的一轮",
