@@ -471,12 +471,15 @@ def test_code_is_copied_and_the_end_is_a_press_away(open_small: OpenPage) -> Non
     expect(page.get_by_role("button", name="To the end of the text")).to_be_hidden()
 
 
-BREAK_STORAGE = "IDBFactory.prototype.open = () => { throw new DOMException('no room', 'QuotaExceededError'); };"
+NO_ROOM = "IDBFactory.prototype.open = () => { throw new DOMException('no room', 'QuotaExceededError'); };"
+FORBIDDEN = """for (const name of ["localStorage", "sessionStorage", "indexedDB"])
+  Object.defineProperty(window, name, { get() { throw new DOMException("denied", "SecurityError"); } });"""
 
 
-def test_a_browser_that_keeps_nothing_says_so_and_the_page_works_on(open_small: OpenPage) -> None:
+@pytest.mark.parametrize("storage", [NO_ROOM, FORBIDDEN], ids=["no room", "forbidden"])
+def test_a_browser_that_keeps_nothing_says_so_and_the_page_works_on(open_small: OpenPage, storage: str) -> None:
     page = open_small()
-    page.context.add_init_script(BREAK_STORAGE)
+    page.context.add_init_script(storage)
     page.reload()
     set_settings(page, mode="off", max_tokens="6")
     ask_and_wait(page, "one", 1)

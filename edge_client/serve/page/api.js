@@ -1,6 +1,7 @@
 // Talks to the server this page came from, and to nobody else.
 
 import { byId } from "./dom.js";
+import { readOfTab, writeOfTab } from "./settings.js";
 import { t } from "./words.js";
 
 const KEY = "memory3.api-key";
@@ -10,13 +11,13 @@ const LOST = t`the connection ended too early: try again`;
 // The address that `edge-client serve` prints holds the key, which is not to stay there.
 const given = /^#key=(.+)$/.exec(location.hash);
 if (given) {
-  sessionStorage.setItem(KEY, given[1]);
+  writeOfTab(KEY, given[1]);
   history.replaceState(null, "", location.pathname);
 }
 
 async function call(path, options = {}) {
   for (;;) {
-    const key = sessionStorage.getItem(KEY);
+    const key = readOfTab(KEY);
     const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
     const response = await fetch(path, { ...options, headers, cache: "no-store" }).catch((error) => {
       throw error.name === "AbortError" ? error : new Error(GONE);
@@ -34,7 +35,7 @@ function askForKey() {
   asking ??= new Promise((resolve) => {
     const dialog = byId("key-dialog");
     dialog.addEventListener("close", () => {
-      sessionStorage.setItem(KEY, byId("key").value);
+      writeOfTab(KEY, byId("key").value);
       asking = null;
       resolve();
     }, { once: true });

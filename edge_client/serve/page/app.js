@@ -334,7 +334,7 @@ function settle() {
 /** What is typed has changed: it outlives a reload, and gets the room that it needs. */
 function grow() {
   const field = byId("question");
-  sessionStorage.setItem(TYPED, field.value);
+  settings.writeOfTab(TYPED, field.value);
   field.style.height = "auto";
   field.style.height = `${Math.min(field.scrollHeight, 200)}px`;
 }
@@ -391,7 +391,7 @@ async function start() {
     event.preventDefault();
     send();
   });
-  byId("question").value = sessionStorage.getItem(TYPED) ?? "";
+  byId("question").value = settings.readOfTab(TYPED) ?? "";
   grow();
   byId("question").addEventListener("input", grow);
   byId("question").addEventListener("keydown", (event) => {

@@ -1,8 +1,24 @@
-// What the reader chose, kept in this browser (localStorage).
+// What the reader chose, kept in this browser (localStorage); and what a tab keeps until it is closed (sessionStorage).
 
-// localStorage throws where the browser forbids it.
-export const read = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
-export const write = (key, value) => { try { localStorage.setItem(key, value); } catch { /* until the page is closed */ } };
+const TAB = "sessionStorage";
+const held = new Map(); // what the browser, which throws then, forbids to keep, or has no room for: until the page is closed
+
+/** A value that was written, null where there is none. */
+export function read(key, storage = "localStorage") {
+  try { return held.get(key) ?? window[storage].getItem(key); } catch { return null; }
+}
+
+export function write(key, value, storage = "localStorage") {
+  try {
+    window[storage].setItem(key, value);
+    held.delete(key);
+  } catch {
+    held.set(key, String(value));
+  }
+}
+
+export const readOfTab = (key) => read(key, TAB);
+export const writeOfTab = (key, value) => write(key, value, TAB);
 
 const DEFAULTS = {
   mode: "overlap", temperature: 0, max_tokens: 512, base: "", also: null, compare: false, only_documents: false, shortcuts: true,
