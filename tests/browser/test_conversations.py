@@ -133,7 +133,7 @@ def test_an_answer_without_the_memories_of_the_service_says_why(open_small: Open
     page = open_small()
     answer_with(page, "from_the_model", ["one"], "UNREACHABLE: no service at 127.0.0.1:1")
     note = ask_and_wait(page, "What is it?").locator(".note")
-    expect(note).to_contain_text("could be had: No service at 127.0.0.1:1. These are the model's own words")
+    expect(note).to_contain_text("The service did not answer; read from this device. These are the model's own words")
 
 
 def answer_with(page: Page, verdict: str | None, read: list[str], error: str = "") -> None:

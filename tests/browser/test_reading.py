@@ -83,3 +83,37 @@ def test_a_connection_that_is_lost_in_the_middle_of_an_answer_is_told_in_the_rea
     writer.lose()
     expect(last_answer(page).locator(".note")).to_have_text("Die Verbindung endete zu früh: versuch es noch einmal")
     expect(last_answer(page).get_by_role("button", name="Fortsetzen")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "note"),
+    [
+        (
+            "UNREACHABLE: no service at 10.0.0.2:1",
+            "not_in_what_was_read",
+            "The service did not answer; read from this device.",
+        ),
+        (
+            "UNAUTHENTICATED: the service wants a key: set EDGE_CLIENT_API_KEY",
+            "not_in_what_was_read",
+            "Not all memories could be had: The service wants a key: set EDGE_CLIENT_API_KEY.",
+        ),
+        (
+            "EMBEDDER_SLOW: embedding takes too long",
+            "from_the_model",
+            "Not all memories could be had: Embedding takes too long. These are the model's own words: nothing in the"
+            " documents gave them. Check them, or choose “Only from my documents” in the settings.",
+        ),
+        ("EMBEDDER_SLOW: embedding takes too long", "grounded", ""),
+    ],
+)
+def test_what_could_not_be_read_is_told_with_its_reason_where_it_may_hold_the_answer(
+    open_small: OpenPage, error: str, verdict: str, note: str
+) -> None:
+    page = open_small()
+    writer = Writer(page)
+    ask(page, "Who has the lamp?")
+    writer.write("I don't know.")
+    writer.finish(verdict, error=error)
+    shown = last_answer(page).locator(".note")
+    expect(shown).to_have_text(note) if note else expect(shown).to_be_hidden()

@@ -49,7 +49,7 @@ export async function fill(answer, body, signal, changed) {
         answer.status = choice.finish_reason === "length" ? "cut" : "done";
         answer.timings = event.timings;
         answer.without = event.memory.without_memory;
-        answer.unreadable = event.memory.error;
+        answer.memory_error = event.memory.error;
         answer.refused = event.memory.refused;
         answer.verdict = event.memory.verdict ?? null;
         answer.speed = event.timings.tokens_per_s;

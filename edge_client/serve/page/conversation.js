@@ -10,7 +10,7 @@ export const fresh = () =>
 /** A new, empty answer. */
 export const begun = () => ({
   role: "assistant", content: "", status: "waiting", error: "", chunks: [], annotations: [], timings: null, usage: null,
-  without: false, unreadable: "", refused: false, verdict: null, speed: 0,
+  without: false, memory_error: "", refused: false, verdict: null, speed: 0,
 });
 
 /** Places of the messages that are shown, from the first to `end`. */

@@ -69,14 +69,15 @@ export class AnswerView {
     let kind = "dim";
     if (answer.status === "failed") [text, kind] = [plain(answer.error), "bad"];
     else if (failed || (answer.without && !busy)) {
-      text = t`${without(answer.chunks)}: ${failed ? reason(failed.error) : t`the service did not answer`}.`;
+      const reason = failed ? plain(failed.error).replace(/[.:]$/, "") : t`the service did not answer`;
+      text = t`${without(answer.chunks)}: ${reason}.`;
       kind = "warn";
     } else if (!busy && !text) {
       text = VERDICTS[answer.verdict] ?? "";
       if (text && answer.unread) text = t`${files(answer.unread)} not read yet when this was asked: ask again when all are ready.`;
-      if (answer.unreadable) {
+      if (answer.memory_error && (text || answer.chunks.some((chunk) => chunk.state === "offline"))) {
         const own = answer.unread || answer.verdict === "from_the_model" ? text : ""; // what was not read may hold the answer
-        [text, kind] = [t`Not all memories could be had: ${reason(answer.unreadable)}. ${own}`.trim(), "warn"];
+        [text, kind] = [missing(answer.memory_error, own), "warn"];
       }
     }
     this.note.textContent = text;
@@ -98,7 +99,11 @@ export class AnswerView {
   }
 }
 
-const reason = (error) => plain(error).replace(/[.:]$/, "");
+/** Why not all that may hold the answer was read, and what else there is to say. */
+function missing(error, more) {
+  if (error.startsWith("UNREACHABLE")) return t`The service did not answer; read from this device. ${more}`.trim();
+  return t`Not all memories could be had: ${plain(error).replace(/[.:]$/, "")}. ${more}`.trim();
+}
 
 const files = (count) => (count === 1 ? t`1 added file was` : t`${count} added files were`);
 

@@ -163,6 +163,7 @@ export default {
   "The page was closed in the middle of this answer: “Continue” goes on.": "Die Seite wurde mitten in dieser Antwort geschlossen: „Fortsetzen“ schreibt weiter.",
   "the server answered {0}": "der Server antwortete mit {0}",
   "the service did not answer": "der Dienst antwortete nicht",
+  "The service did not answer; read from this device. {0}": "Der Dienst antwortete nicht; gelesen wurde auf diesem Gerät. {0}",
   "The service sent no text.": "Der Dienst hat keinen Text geschickt.",
   "These are the model's own words: nothing in the documents gave them. Check them, or choose “Only from my documents” in the settings.": "Das sind eigene Worte des Modells: in den Dokumenten steht dazu nichts. Prüfe sie oder wähle in den Einstellungen „Nur aus meinen Dokumenten“.",
   "thinking…": "denkt nach…",

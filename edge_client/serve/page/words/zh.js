@@ -163,6 +163,7 @@ export default {
   "The page was closed in the middle of this answer: “Continue” goes on.": "回答途中页面被关闭：点“继续”接着写。",
   "the server answered {0}": "服务器返回 {0}",
   "the service did not answer": "服务没有响应",
+  "The service did not answer; read from this device. {0}": "服务没有响应，已从本设备读取。{0}",
   "The service sent no text.": "服务没有发送原文。",
   "These are the model's own words: nothing in the documents gave them. Check them, or choose “Only from my documents” in the settings.": "这是模型自己的话：文档中没有依据。请核实，或在设置中选择“仅依据我的文档”。",
   "thinking…": "思考中…",
