@@ -152,8 +152,10 @@ class EdgeModel:
             messages = [{"role": "user", "content": messages}]
         policy = self.engine.policy_with(memory)
         self.bundle.chat.prompt(messages)  # refuses what is no conversation
+        if about and document:
+            raise InvalidInput("give either a document or the name of one that the question is about, not both")
         if about:
-            return self._about(about, messages, policy, options, document)
+            return document_stream(self.engine, about, messages, policy, options)
         if document:
             *before, question = messages
             text = document if isinstance(document, str) else joined(document)
@@ -172,36 +174,6 @@ class EdgeModel:
             with self._choosing:
                 if not self.engine.closed:
                     self._sessions = [session, *self._sessions][: max(KEPT, self.engine.decoder.parallel)]
-
-    def _about(
-        self,
-        name: str,
-        messages: Sequence[Message],
-        policy: RecallPolicy,
-        options: Mapping[str, Any],
-        document: str | Sequence[FileDocument],
-    ) -> AnswerStream:
-        """See `generate`: the answer to a question about a whole document of this device."""
-        if document:
-            raise InvalidInput("give either a document or the name of one that the question is about, not both")
-        if policy.mode is RecallMode.off:
-            raise InvalidInput(f"memory is off: a question about {name!r} reads memories")
-        base, keys = self.local.document(name)
-        messages, prompt = self._latest(messages)
-        sampling = checked(self.engine, prompt, options)
-        if not (hits := base.memories_of(keys)):
-            raise InvalidInput(f"{name!r} has no memories yet: remember it again")
-        return document_stream(self.engine, prompt, messages, sampling, policy, hits)
-
-    def _latest(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Prompt]:
-        """The turns that the cache has room for, the system message and the last question among them."""
-        system = list(messages[:1]) if messages[0]["role"] == "system" else []
-        turns = messages[len(system) :]
-        prompt = self.bundle.chat.prompt(messages)
-        while len(prompt.ids) >= self.engine.mark and len(turns) > 1:
-            turns = turns[next(n for n in range(1, len(turns)) if n == len(turns) - 1 or turns[n]["role"] == "user") :]
-            prompt = self.bundle.chat.prompt([*system, *turns])
-        return [*system, *turns], prompt
 
     def complete(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]

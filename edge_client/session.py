@@ -18,6 +18,7 @@ from edge_client.errors import Cancellation, SessionBusy
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer, answer_stream, checked
 from edge_client.generate.past import Progress
+from edge_client.generate.whole import DocumentAnswer, document_stream
 from edge_client.local.database import connected, disk_errors
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.stream import AnswerStream
@@ -81,23 +82,26 @@ class ChatSession:
         return len(self.conversation.sequence.tokens)
 
     def send(
-        self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
+        self, text: str, *, memory: RecallMode | str | None = None, about: str = "", **options: Unpack[SamplingOptions]
     ) -> AnswerStream:
         """Send a message and iterate over the answer's events: Recalled, Remembered, Token, and Finished at the end.
 
         memory: overlap, exact or off for this turn; where it is switched on or off the conversation is read anew.
+        about: a document of this device that this message is about as a whole, as in `EdgeModel.generate`.
         options: see `Sampling`. Both turns are part of the conversation when the answer is over, a cancelled one
         with the text that was shown; one that ended before its first token, for whatever reason, takes its question
         back. Arguments are checked at once. Raises InvalidInput, ContextFull, SessionBusy, ModelClosed.
         """
         policy = self._engine.policy_with(memory, self._policy)
-        return self.reply({"role": "user", "content": text}, policy, options)
+        return self.reply({"role": "user", "content": text}, policy, options, about)
 
     def go_on(self, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]) -> AnswerStream:
         """Continue the last answer, such as one that was cut. As `send`; raises InvalidInput where there is none."""
         return self.reply(None, self._engine.policy_with(memory, self._policy), options)
 
-    def reply(self, message: Message | None, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
+    def reply(
+        self, message: Message | None, policy: RecallPolicy, options: Mapping[str, Any], about: str = ""
+    ) -> AnswerStream:
         """Answer a further message, or continue it where it is the assistant's, None for the last; else as `send`."""
         self._end_abandoned()
         with self._lock:
@@ -107,9 +111,12 @@ class ChatSession:
                 raise InvalidInput("there is no answer to continue: ask a question first")
             talk.messages = [*before, message] if message else before
             try:
-                prompt = talk.prompt(policy)
-                sampling = checked(self._engine, prompt, options)
-                stream = answer_stream(self._engine, talk.sequence, prompt, sampling, policy, self._record, talk)
+                if about:
+                    stream = document_stream(self._engine, about, talk.messages, policy, options, self._record)
+                else:
+                    prompt = talk.prompt(policy)
+                    sampling = checked(self._engine, prompt, options)
+                    stream = answer_stream(self._engine, talk.sequence, prompt, sampling, policy, self._record, talk)
             except BaseException:
                 talk.messages = before
                 raise
@@ -206,7 +213,7 @@ class ChatSession:
                 "ChatSession.cancel"
             )
 
-    def _record(self, answer: Answer) -> None:
+    def _record(self, answer: Answer | DocumentAnswer) -> None:
         """The answer is over: keep its turn, or take the question back if nothing was generated."""
         with self._lock:
             talk = self.conversation

@@ -59,6 +59,7 @@ HELP = {
     "/system TEXT": "a new conversation with this system message",
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/documents": "what this device remembers, by knowledge base and key",
+    "/document [NAME]": "ask about a whole document of this device, or about everything again",
     "/correct DOCUMENT NUMBER TEXT": "replace the text of a memory of this device; /memories shows its number",
     "/forget DOCUMENT": "forget a document of mine, by its name or as /documents lists it",
     "/only-documents": "refuse answers that nothing in the documents gave, or no longer",
@@ -121,6 +122,7 @@ class TerminalChat:
     def _new(self, session: ChatSession) -> None:
         self._session = session
         self._last: Result | None = None
+        self._about = ""  # a document that questions are about as a whole
         self._unanswered = ""  # a question that was cancelled before its answer began
 
     @property
@@ -142,7 +144,9 @@ class TerminalChat:
                 return
             err.rule("with memory", align="left")
         before = len(self._session.messages)
-        self._last = self._follow(self._session, self._session.send(text, memory=self._mode, **self._sampling))
+        self._last = self._follow(
+            self._session, self._session.send(text, memory=self._mode, about=self._about, **self._sampling)
+        )
         self._unanswered = text if len(self._session.messages) == before else ""
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
         if self._tables or self._last.without_memory or refused:
@@ -217,6 +221,12 @@ class TerminalChat:
                 say(f"{name}: {one.key}, {counted(one.references, 'memory')}{PARTIAL if one.partial else ''}")
         if not any(bases.values()):
             say(NOTHING.format("/add FILE"))
+
+    def _do_document(self, name: str) -> None:
+        if name:
+            self._model.local.document(name)  # refuses what is none
+        self._about = name
+        say(f"about {name} as a whole: /document alone ends this" if name else "about everything")
 
     def _do_correct(self, argument: str) -> None:
         if (given := _CORRECTION.fullmatch(argument)) is None:

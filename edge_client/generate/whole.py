@@ -6,16 +6,16 @@ memories, of which the answers that are no refusals stand one below the other. N
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from edge_client.engine import Engine
 from edge_client.errors import Cancellation
-from edge_client.generate.loop import Answer
+from edge_client.generate.loop import Answer, checked
 from edge_client.generate.sampling import Sampling
 from edge_client.recall.outcome import Recall, without
-from edge_client.recall.policy import RecallPolicy
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import LocalSource
 from edge_client.recall.worker import Ticket
 from edge_client.retrieval import Hit
@@ -72,12 +72,29 @@ class DocumentAnswer:
         self._turns = turns_of(hits, engine.bundle.config.memory.memories_per_chunk)
         self._hits = len(hits)
         self.recalled: tuple[Recalled, ...] = ()
+        self.shown = ""
+        """What of it was shown: all of it, or the beginning of one that was cancelled."""
 
     def keep(self, tokens: int) -> None:
         """Nothing follows this answer."""
 
+    @property
+    def began(self) -> bool:
+        """Whether a token was shown."""
+        return bool(self.shown)
+
+    @property
+    def token_ids(self) -> None:
+        """Not known: it is no answer to one prompt."""
+
     def events(self) -> Iterator[Event]:
         """As `Answer.events`. Of several turns, the text of each comes when it is complete."""
+        for event in self._events():
+            if isinstance(event, Token):
+                self.shown += event.text
+            yield event
+
+    def _events(self) -> Iterator[Event]:
         parts: list[Finished] = []
         kept: list[Finished] = []
         alone = len(self._turns) == 1
@@ -183,16 +200,24 @@ def _summed(each: Sequence[Statistics]) -> Statistics:
 
 def document_stream(
     engine: Engine,
-    prompt: Prompt,
+    name: str,
     messages: Sequence[Message],
-    sampling: Sampling,
     policy: RecallPolicy,
-    hits: Sequence[Hit],
+    options: Mapping[str, Any],
+    done: Callable[[DocumentAnswer], None] = lambda _: None,
 ) -> AnswerStream:
-    """The answer to a checked prompt about the document with these memories, in their order.
+    """The answer to the last question of a conversation, which is about a document of this device that is called so.
 
-    Raises InvalidInput for a grammar where the document is read in turns: its texts are not put together.
+    options: see `Sampling`. done: called once, when the answer is over. Raises InvalidInput where memory is off, for
+    no such document or several, and for a grammar where the document is read in turns: its texts are not put together.
     """
+    if policy.mode is RecallMode.off:
+        raise InvalidInput(f"memory is off: a question about {name!r} reads memories")
+    base, keys = engine.local.document(name)
+    messages, prompt = _latest(engine, messages)
+    sampling = checked(engine, prompt, options)
+    if not (hits := base.memories_of(keys)):
+        raise InvalidInput(f"{name!r} has no memories yet: remember it again")
     slots = engine.bundle.config.memory.memories_per_chunk
     if sampling.constraint is not None and len(hits) > slots:
         raise InvalidInput(
@@ -201,6 +226,17 @@ def document_stream(
         )
     cancellation = Cancellation()
     source = DocumentAnswer(engine, prompt, messages, sampling, policy, cancellation, hits)
-    stream = AnswerStream(source, cancellation, lambda: None)
+    stream = AnswerStream(source, cancellation, lambda: done(source))
     engine.register(stream)
     return stream
+
+
+def _latest(engine: Engine, messages: Sequence[Message]) -> tuple[Sequence[Message], Prompt]:
+    """The turns that the cache has room for, the system message and the last question among them."""
+    system = list(messages[:1]) if messages[0]["role"] == "system" else []
+    turns = messages[len(system) :]
+    prompt = engine.bundle.chat.prompt(messages)
+    while len(prompt.ids) >= engine.mark and len(turns) > 1:
+        turns = turns[next(n for n in range(1, len(turns)) if n == len(turns) - 1 or turns[n]["role"] == "user") :]
+        prompt = engine.bundle.chat.prompt([*system, *turns])
+    return [*system, *turns], prompt

@@ -238,3 +238,24 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tiny: Bundle, service: Fake
     os.write(leader, b"/quit\r")
     assert process.wait(WAIT_S) == 0
     os.close(leader)
+
+
+def test_questions_in_a_chat_are_about_a_whole_document_until_it_is_left(places: list[object], tmp_path: Path) -> None:
+    (tmp_path / "code.txt").write_text("Code of Lima: 74")
+    typed = [
+        f"/add {tmp_path}/code.txt",
+        "/document nothing",
+        "/document code.txt",
+        "What is this about?",
+        "/memories",
+        "/retry",
+        "/document",
+        "/history",
+        "/continue",
+    ]
+    said = run("chat", *places, "--max-tokens", 3, stdin="\n".join(typed)).stderr
+    assert "nothing" in said.partition("about code.txt as a whole")[0], "a name that no document has is refused"
+    assert "Code of Lima: 74" in said.partition("Memories read")[2], "all of it is read, whatever the question"
+    assert "about everything" in said
+    assert said.count("user> What is this about?") == 1
+    assert said.count("assistant> ") == 1
