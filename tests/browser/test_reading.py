@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.chat_page import Writer, ask, last_answer
+from tests.browser.chat_page import Writer, ask, import_turns, last_answer
 from tests.browser.conftest import OpenPage
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -117,3 +117,25 @@ def test_what_could_not_be_read_is_told_with_its_reason_where_it_may_hold_the_an
     writer.finish(verdict, error=error)
     shown = last_answer(page).locator(".note")
     expect(shown).to_have_text(note) if note else expect(shown).to_be_hidden()
+
+
+ARABIC = "مرحبا بالعالم.\n\n- بند أول\n\n| مدينة | عدد |\n|---|---|\n| بورتو نوفو | 5 |\n\n> اقتباس\n\nPlain English."
+
+
+def test_text_is_written_from_the_side_that_it_is_read_from(open_small: OpenPage) -> None:
+    page = open_small()
+    import_turns(page, "ما هي عاصمة Benin؟\nAnd of Togo?", ARABIC)
+    of = "(all) => all.map((one) => getComputedStyle(one).direction)"
+    blocks = page.locator(".markdown > *").evaluate_all(of)
+    assert blocks == ["rtl", "rtl", "rtl", "rtl", "ltr"]
+    starts = page.locator(".said").evaluate("""(said) => {
+      const range = document.createRange();
+      const text = said.lastChild;
+      return [0, text.data.indexOf("And")].map((at) => {
+        range.setStart(text, at);
+        range.setEnd(text, at + 1);
+        return range.getBoundingClientRect().left - said.getBoundingClientRect().left;
+      });
+    }""")
+    assert starts[0] > 60, "the first line begins at the right"
+    assert starts[1] < 60, "the second one at the left"

@@ -28,6 +28,13 @@ function element(token) {
   }
 }
 
+/** The elements of a block, which is written from the side that its first letter is read from. */
+function block(token) {
+  const made = [element(token)].flat(Infinity).filter((part) => part !== null);
+  for (const part of made) if (part instanceof Element) part.dir = "auto";
+  return made;
+}
+
 const shown = new WeakMap(); // by element: its blocks, each with the token that it was made of
 
 /** Show Markdown in an element. Blocks stay as they are while more text comes after them. */
@@ -35,7 +42,7 @@ export function show(place, text) {
   const before = shown.get(place) ?? [];
   const blocks = lexer(text, { gfm: true, breaks: true }).map((token, i) => {
     const source = JSON.stringify(token);
-    return before[i]?.source === source ? before[i] : { source, made: [element(token)].flat(Infinity).filter((part) => part !== null) };
+    return before[i]?.source === source ? before[i] : { source, made: block(token) };
   });
   shown.set(place, blocks);
   redraw(place, ...blocks.flatMap((block) => block.made));
