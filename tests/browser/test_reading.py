@@ -139,3 +139,18 @@ def test_text_is_written_from_the_side_that_it_is_read_from(open_small: OpenPage
     }""")
     assert starts[0] > 60, "the first line begins at the right"
     assert starts[1] < 60, "the second one at the left"
+
+
+def test_a_wide_table_scrolls_and_breaks_no_word(open_small: OpenPage) -> None:
+    page = open_small(viewport={"width": 390, "height": 800})
+    wide = "| Name of it | Value | Unit | Column | Another |\n|---|---|---|---|---|\n| P7 | 4 | bar | some | else |"
+    import_turns(page, "Which?", f"- one\n\n> quoted\n\n{wide}")
+    lines = page.get_by_role("columnheader", name="Unit").evaluate("""(cell) => {
+      const range = document.createRange();
+      range.selectNodeContents(cell);
+      return range.getClientRects().length;
+    }""")
+    assert lines == 1
+    assert page.locator(".markdown table").evaluate("(table) => table.scrollWidth > table.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("blockquote").evaluate("(quote) => parseFloat(getComputedStyle(quote).marginTop)") > 0
