@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -77,23 +78,24 @@ class Archive:
     def __init__(self, location: str, *, create: bool = True) -> None:
         """location: a folder, or s3://bucket/prefix (endpoint, region, credentials: AWS_… variables).
 
-        create: the folder. Raises InvalidInput, MissingFile.
+        create: the folder may be missing; the first backup makes it. Raises InvalidInput, MissingFile.
         """
         self._location = location
         kind, separator, _ = location.partition("://")
         if separator and kind != "s3":
             raise InvalidInput(f"{location!r} is no location for a backup: expected a folder or s3://bucket/prefix")
+        self._bucket: Any = _bucket(location) if separator else None
         self._folder = None if separator else Path(location).absolute()
-        if self._folder is not None and not (create or self._folder.is_dir()):
-            raise MissingFile(f"there is no backup at {location}: it is no folder")
-        try:
-            if self._folder is not None:
-                self._store: Any = LocalStore(self._folder, mkdir=True)
-            else:
-                plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-                self._store = S3Store.from_url(location, client_options={"allow_http": plain})
-        except (BaseError, OSError, ValueError) as error:
-            raise InvalidInput(f"{location!r} cannot be used for a backup: {error}") from error
+        if self._folder is not None and not self._folder.is_dir():
+            if not create:
+                raise MissingFile(f"there is no backup at {location}: it is no folder")
+            if self._folder.exists():
+                raise _unusable(location, "it is no folder")
+
+    @functools.cached_property
+    def _store(self) -> Any:
+        """What holds the files; a folder must be there."""
+        return self._bucket or LocalStore(self._folder)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -104,8 +106,7 @@ class Archive:
         except FileNotFoundError:
             raise MissingFile(f"there is no whole backup at {self._location}") from None
         except (BaseError, OSError, sqlite3.Error) as error:
-            first_line = str(error).partition("\n")[0]
-            raise StoreUnavailable(f"{self._location} cannot be used: {first_line}") from error
+            raise StoreUnavailable(f"{self._location} cannot be used: {_first_line(error)}") from error
 
     # What is there
 
@@ -166,6 +167,8 @@ class Archive:
 
     def _names(self) -> set[str]:
         """Of files of backups, complete or not."""
+        if self._folder is not None and not self._folder.is_dir():
+            return set()
         found = self._store.list_with_delimiter()["objects"]
         names = {str(one["path"]).rpartition("/")[2] for one in found}
         return {name for name in names if _NAME.fullmatch(name) or name in (FILE_4, CHECKSUM_4)}
@@ -174,8 +177,12 @@ class Archive:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """An empty folder for the file of a new backup; what killed runs left is removed."""
-        with self._errors(), _staging(self._folder or Path(tempfile.gettempdir())) as folder:
+        """An empty folder for the file of a new backup; what killed runs left is removed.
+
+        The archive's own folder is made for it, and goes again where no backup came into it.
+        """
+        parent = self._folder or Path(tempfile.gettempdir())
+        with self._errors(), _made(parent), _staging(parent) as folder:
             yield folder
 
     def add(self, path: Path, **known: Any) -> Backup:
@@ -273,6 +280,40 @@ def _time_of(name: str) -> datetime | None:
     """What a name says; None for one of earlier releases."""
     match = _NAME.fullmatch(name)
     return datetime.strptime(match[1].rstrip("Z"), _STAMP).replace(tzinfo=timezone.utc) if match else None
+
+
+def _bucket(location: str) -> S3Store:
+    """What holds the files at s3://bucket/prefix; raises InvalidInput."""
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    try:
+        return S3Store.from_url(location, client_options={"allow_http": plain})
+    except (BaseError, OSError, ValueError) as error:
+        raise _unusable(location, _first_line(error)) from error
+
+
+def _unusable(location: str, why: str) -> InvalidInput:
+    return InvalidInput(f"{location!r} cannot be used for a backup: {why}")
+
+
+def _first_line(error: Exception) -> str:
+    """Of errors that go on with what they are made of."""
+    return str(error).partition("\n")[0]
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """A folder with its parents; those that are new and empty after the block are removed. Raises InvalidInput."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(str(folder), error.strerror or str(error)) from error
+    try:
+        yield
+    finally:
+        for one in new:
+            with contextlib.suppress(OSError):
+                one.rmdir()
 
 
 @contextlib.contextmanager

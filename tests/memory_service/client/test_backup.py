@@ -186,7 +186,7 @@ def test_what_a_killed_run_left_is_removed_and_a_run_under_way_is_not_disturbed(
 @pytest.mark.parametrize("place", ["folder", "s3://backups/at-once"])
 @pytest.mark.parametrize("keep", [1, 9])
 def test_two_backups_into_one_place_at_once_are_both_whole(tmp_path: Path, s3: None, place: str, keep: int) -> None:
-    target = str(tmp_path / "backup") if place == "folder" else f"{place}/{keep}"
+    target = str(tmp_path) if place == "folder" else f"{place}/{keep}"
     first, second = Archive(target), Archive(target)
 
     def save(archive: Archive) -> Backup:
@@ -307,6 +307,28 @@ def test_a_backup_replaces_none_of_another_knowledge_base(service: tuple[Client,
     with pytest.raises(InvalidInput, match="has backups of 'facts'"):
         back_up(address, "other", archive)
     assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_backup_that_fails_leaves_no_folder_that_was_not_there(
+    service: tuple[Client, str], tmp_path: Path, there: bool
+) -> None:
+    target = tmp_path / "backups" / "nothere"
+    if there:
+        target.mkdir(parents=True)
+    failed = CliRunner().invoke(app, ["backup", "nothere", str(target), "--address", service[1]])
+    assert (failed.exit_code, "no knowledge base is called 'nothere'" in failed.output) == (1, True), failed.output
+    assert (target.exists(), target.parent.exists()) == (there, there)
+
+
+@pytest.mark.parametrize("target", ["/proc/backups", "file", "file/below", "s3:///"])
+def test_a_place_that_cannot_hold_a_backup_is_refused_in_one_line(
+    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match=r"\A.* cannot be used for a backup: .*\Z"):
+        back_up(service[1], "facts", Archive(target))
 
 
 def test_every_knowledge_base_is_saved_although_one_fails(
