@@ -39,6 +39,8 @@ _NAME = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)(?:-[0-9a-f]{4})?\.(memories|json)")
 _STAMP = "%Y%m%dT%H%M%S.%f"
 _UNDER_WAY = timedelta(hours=1)
 """The record follows its file at once, after what an upload takes to be confirmed."""
+_NAME_PARTS = 2
+"""Of a knowledge base's name, where a tenant's comes before it: as many folders are below each other."""
 _LOOKS = 3
 """At what is listed, before its files count as missing."""
 
@@ -80,7 +82,7 @@ class Archive:
 
         create: the folder may be missing; the first backup makes it. Raises InvalidInput, MissingFile.
         """
-        self._location = location
+        self.location = location
         kind, separator, _ = location.partition("://")
         if separator and kind != "s3":
             raise InvalidInput(f"{location!r} is no location for a backup: expected a folder or s3://bucket/prefix")
@@ -104,9 +106,9 @@ class Archive:
         except Memory3Error:  # says what is wrong itself; a missing file of somebody else's is no missing backup
             raise
         except FileNotFoundError:
-            raise MissingFile(f"there is no whole backup at {self._location}") from None
+            raise MissingFile(f"there is no whole backup at {self.location}") from None
         except (BaseError, OSError, sqlite3.Error) as error:
-            raise StoreUnavailable(f"{self._location} cannot be used: {_first_line(error)}") from error
+            raise StoreUnavailable(f"{self.location} cannot be used: {_first_line(error)}") from error
 
     # What is there
 
@@ -124,7 +126,7 @@ class Archive:
             with contextlib.suppress(MissingFile):  # removed since it was listed, for a newer one
                 return self.read(found[-1])
         what = f"no backup {stamp!r}" if stamp else "no whole backup"
-        raise MissingFile(f"there is {what} at {self._location}")
+        raise MissingFile(f"there is {what} at {self.location}")
 
     def backups(self) -> tuple[list[Backup], list[CorruptFile]]:
         """The complete ones, oldest first, and what is wrong with the records of others."""
@@ -150,7 +152,7 @@ class Archive:
         except ValidationError:
             record = None
         if record is None or record.sha256 != _hash(record.backup) or record.backup.file != file:
-            raise CorruptFile(f"{_record_of(file)} at {self._location} is not what was written: take another backup")
+            raise CorruptFile(f"{_record_of(file)} at {self.location} is not what was written: take another backup")
         return record.backup
 
     def require_of(self, name: str) -> None:
@@ -160,10 +162,25 @@ class Archive:
                 found = self.read(file).knowledge_base
                 if found not in ("", name):  # earlier releases noted none
                     raise InvalidInput(
-                        f"{self._location} has backups of {found!r}, which those of {name!r} would replace: name"
+                        f"{self.location} has backups of {found!r}, which those of {name!r} would replace: name"
                         " another folder or prefix"
                     )
                 return
+
+    def with_those_below(self) -> list[Archive]:
+        """This one and those of its folders that have backups, as `backup '*'` makes them: by name, or tenant and name.
+
+        Each is at the location of this one, followed by the name.
+        """
+        with self._errors():
+            return [one for one in self._and_below(_NAME_PARTS) if one.files()]
+
+    def _and_below(self, levels: int) -> Iterator[Archive]:
+        yield self
+        if levels and (self._folder is None or self._folder.is_dir()):
+            for prefix in sorted(self._store.list_with_delimiter()["common_prefixes"]):
+                name = str(prefix).rstrip("/").rpartition("/")[2]
+                yield from Archive(f"{self.location.rstrip('/')}/{name}")._and_below(levels - 1)
 
     def _names(self) -> set[str]:
         """Of files of backups, complete or not."""
@@ -217,7 +234,7 @@ class Archive:
                 os.fsync(staged.fileno())
             path.replace(self._folder / file)
         if self._store.head(file)["size"] != size:
-            raise StoreUnavailable(f"{file} at {self._location} is not as long as what was sent: back up again")
+            raise StoreUnavailable(f"{file} at {self.location} is not as long as what was sent: back up again")
 
     def _remove(self, name: str) -> None:
         """Of a file that another run may remove as well."""
@@ -241,7 +258,7 @@ class Archive:
                 path = self._local_file(backup, Path(folder))
                 found = file_sha256(path)
             if found != backup.sha256:
-                raise CorruptFile(f"{backup.file} at {self._location} is not what was written: take another backup")
+                raise CorruptFile(f"{backup.file} at {self.location} is not what was written: take another backup")
             yield path
 
     def _local_file(self, backup: Backup, folder: Path) -> Path:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from memory_service.client.connection import Address, asking
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
+
+if TYPE_CHECKING:
+    from memory_service.archive import Backup
 
 
 @contextlib.contextmanager
@@ -75,31 +78,41 @@ def backup(
 def backups(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="folder or s3://bucket/prefix of backups")],
     max_age_h: Annotated[
-        float | None, typer.Option(min=0, help="fail if the newest backup is older than so many hours")
+        float | None, typer.Option(min=0, help="fail if the newest one of a knowledge base is older than so many hours")
     ] = None,
 ) -> None:
-    """List the complete backups of a folder or bucket, oldest first; one whose record is damaged is named."""
+    """List the complete backups of a folder or bucket, oldest first; one whose record is damaged is named.
+
+    Where `backup '*'` saved, those of all knowledge bases.
+    """
     from memory_service.archive import Archive
 
-    found, damaged = Archive(target, create=False).backups()
-    rows = []
-    for one in found:
-        unwritten = f" ({one.unwritten_documents} unwritten)" if one.unwritten_documents else ""
-        size_mb = f"{one.bytes / 1e6:.1f}"
-        rows.append((one.file, one.knowledge_base, f"{one.documents}{unwritten}", str(one.memories), size_mb))
+    archive = Archive(target, create=False)
+    rows, problems = list[Sequence[str]](), list[str]()
+    for one in archive.with_those_below():
+        found, damaged = one.backups()
+        below = one.location.removeprefix(archive.location).lstrip("/")
+        rows += [_row(below, backup) for backup in found]
+        problems += map(str, damaged)
+        if max_age_h is not None and (not found or found[-1].age_h > max_age_h):
+            age = f"the newest is {found[-1].age_h:.1f} hours old" if found else "none is whole"
+            problems.append(f"backups at {one.location}: {age}, at most {max_age_h:g} hours are allowed")
     if rows:
         show_columns(("backup", "knowledge base", "documents", "memories", "MB"), rows)
-    else:
-        typer.echo(f"there is no complete backup in {target}: name the folder of one knowledge base", err=True)
-    for problem in damaged:
-        typer.echo(printable(str(problem)), err=True)
-    age_h = found[-1].age_h if found else None
-    if max_age_h is not None and (age_h is None or age_h > max_age_h):
-        newest = f"the newest backup is {age_h:.1f} hours old" if age_h is not None else "there is no complete backup"
-        typer.echo(f"{newest}, at most {max_age_h:g} hours are allowed", err=True)
+    elif not problems:
+        typer.echo(f"there is no complete backup at {target}", err=True)
+    for problem in problems:
+        typer.echo(printable(problem), err=True)
+    if problems or (max_age_h is not None and not rows):
         raise typer.Exit(1)
-    if damaged:
-        raise typer.Exit(1)
+
+
+def _row(below: str, backup: Backup) -> Sequence[str]:
+    """below: its folder, seen from the one that is listed."""
+    file = f"{below}/{backup.file}" if below else backup.file
+    unwritten = f" ({backup.unwritten_documents} unwritten)" if backup.unwritten_documents else ""
+    size_mb = f"{backup.bytes / 1e6:.1f}"
+    return file, backup.knowledge_base, f"{backup.documents}{unwritten}", str(backup.memories), size_mb
 
 
 def restore(

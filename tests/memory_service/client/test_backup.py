@@ -272,6 +272,37 @@ def test_the_newest_backups_are_kept_and_listed(service: tuple[Client, str], tmp
     assert restored.exit_code == 0, restored.output
 
 
+@pytest.mark.parametrize("place", ["folder", "s3://backups/all"])
+def test_the_backups_of_all_knowledge_bases_are_listed_and_checked_by_one_command(
+    tmp_path: Path, s3: None, place: str
+) -> None:
+    target = str(tmp_path / "backups") if place == "folder" else place
+    made = {}
+    for name, below in {"facts": "", "wiki": "/wiki", "acme/notes": "/acme/notes"}.items():
+        with (archive := Archive(f"{target}{below}")).staging() as folder:
+            (folder / "staged").touch()
+            made[f"{below}/"] = archive.add(folder / "staged", knowledge_base=name)
+
+    def listed(*options: str) -> tuple[int, list[str], str]:
+        shown = CliRunner().invoke(app, ["backups", target, *options])
+        return shown.exit_code, [line.split()[0] for line in shown.stdout.splitlines()[1:]], shown.stderr
+
+    files = [f"{below}{made[below].file}".lstrip("/") for below in ("/", "/acme/notes/", "/wiki/")]
+    assert listed("--max-age-h", "1") == (0, files, "")
+    code, found, said = listed("--max-age-h", "0")
+    assert (code, found) == (1, files)
+    assert [line.partition(": ")[0] for line in said.splitlines()] == [
+        f"backups at {target}{below}" for below in ("", "/acme/notes", "/wiki")
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--max-age-h", "1"]])
+def test_a_place_without_backups_is_said_to_have_none_once(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "other").mkdir()
+    shown = CliRunner().invoke(app, ["backups", str(tmp_path), *options])
+    assert (shown.exit_code, shown.output) == (len(options) // 2, f"there is no complete backup at {tmp_path}\n")
+
+
 def test_a_clock_that_was_ahead_once_makes_later_backups_no_younger(
     service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
