@@ -108,3 +108,8 @@ class BaseMismatch(IdentityMismatch):
     """An adapter or a model folder is of other base weights."""
 
     subject, what = "the adapter was tuned from", "base weights"
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """For messages: what was given, such as a key; of a longer one its beginning, and how long it is."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"

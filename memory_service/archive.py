@@ -29,7 +29,7 @@ from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from memory3.digest import file_sha256
-from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile, shortened
 from memory_service.errors import StoreUnavailable
 
 FILE_4, CHECKSUM_4 = "backup.sqlite3", "backup.sha256"
@@ -85,7 +85,9 @@ class Archive:
         self.location = location
         kind, separator, _ = location.partition("://")
         if separator and kind != "s3":
-            raise InvalidInput(f"{location!r} is no location for a backup: expected a folder or s3://bucket/prefix")
+            raise InvalidInput(
+                f"{shortened(location)!r} is no location for a backup: expected a folder or s3://bucket/prefix"
+            )
         self._bucket: Any = _bucket(location) if separator else None
         self._folder = None if separator else Path(location).absolute()
         if self._folder is not None and not self._folder.is_dir():
@@ -125,7 +127,7 @@ class Archive:
                 break
             with contextlib.suppress(MissingFile):  # removed since it was listed, for a newer one
                 return self.read(found[-1])
-        what = f"no backup {stamp!r}" if stamp else "no whole backup"
+        what = f"no backup {shortened(stamp)!r}" if stamp else "no whole backup"
         raise MissingFile(f"there is {what} at {self.location}")
 
     def backups(self) -> tuple[list[Backup], list[CorruptFile]]:
@@ -309,7 +311,7 @@ def _bucket(location: str) -> S3Store:
 
 
 def _unusable(location: str, why: str) -> InvalidInput:
-    return InvalidInput(f"{location!r} cannot be used for a backup: {why}")
+    return InvalidInput(f"{shortened(location)!r} cannot be used for a backup: {why}")
 
 
 def _first_line(error: Exception) -> str:

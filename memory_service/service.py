@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
-from memory3.errors import IdentityMismatch
+from memory3.errors import IdentityMismatch, shortened
 from memory_service.access.authorization import Access, Scope, is_name
 from memory_service.access.quotas import WriteGuard
 from memory_service.budget import Budget
@@ -147,7 +147,7 @@ class Runtime:
         """A new knowledge base of our encoder; raises BadRequest for an invalid name, KnowledgeBaseExists."""
         if not is_name(access, name):
             rule = "1 to 64 letters, digits, '_', '-' or '.', the first a letter or digit"
-            raise BadRequest(f"{name[:80]!r} is no name for a knowledge base: expected {rule}", field="name")
+            raise BadRequest(f"{shortened(name, 80)!r} is no name for a knowledge base: expected {rule}", field="name")
         if len(description.encode()) > 1024:
             raise BadRequest("the description is longer than 1024 bytes", field="description")
         access.require(name, Scope.ADMIN)

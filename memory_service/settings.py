@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from memory3.channel import PORT
-from memory3.errors import InvalidInput, MissingFile
+from memory3.errors import InvalidInput, MissingFile, shortened
 from memory3.home import users_folder
 from memory_service.stores.address import StoreOptions
 
@@ -166,7 +166,7 @@ def what_is_wrong(error: ValidationError, prefix: str) -> str:
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":  # perhaps a password's, misspelt
             return f"there is no setting {name}: `memory-service serve --help` lists them"
-        value = "" if any(word in name for word in _SECRET) else f" (got {problem['input']!r})"
+        value = "" if any(word in name for word in _SECRET) else f" (got {shortened(repr(problem['input']))})"
         expected = problem["msg"]
         if problem["type"] == "string_pattern_mismatch":  # all of them are addresses
             expected = f"must be host:port, such as {DEFAULT_ADDRESS}"

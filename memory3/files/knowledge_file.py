@@ -23,7 +23,15 @@ import google_crc32c
 import numpy as np
 
 from memory3.codec.payload import Identity
-from memory3.errors import CodecMismatch, CorruptFile, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
+from memory3.errors import (
+    CodecMismatch,
+    CorruptFile,
+    EmbedderMismatch,
+    FormatMismatch,
+    IdentityMismatch,
+    ModelMismatch,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from protos.memory.v1 import knowledge_bases_pb2
@@ -223,7 +231,7 @@ def references(connection: sqlite3.Connection, document: int) -> Iterator[Refere
     for shifted, key, title, chunk, text, checksum, vector, crc32c, payload in connection.execute(sql, (document,)):
         memory_id = shifted + ID_SHIFT
         if checksum_of(text, vector) != checksum or google_crc32c.value(payload) != crc32c:
-            raise CorruptFile(f"memory {memory_id:016x} of {key!r} is damaged")
+            raise CorruptFile(f"memory {memory_id:016x} of {shortened(key)!r} is damaged")
         yield Reference(memory_id, key, title, chunk, text, np.frombuffer(vector, "<f4"), payload, crc32c)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from memory3.errors import InvalidInput
+from memory3.errors import InvalidInput, shortened
 
 NO_TEXT = "it has no text"
 """Why a file that is blank cannot be read."""
@@ -124,7 +124,7 @@ def check_unpacked(archive: zipfile.ZipFile) -> None:
 
 def where(source: str, position: str, key: str) -> str:
     """For messages: a file, the position in it, and the key if it differs from the file."""
-    parts = [source, position, f"key {key}" if key != source and key.partition("#")[0] != source else ""]
+    parts = [source, position, f"key {shortened(key)}" if key != source and key.partition("#")[0] != source else ""]
     return ", ".join(part for part in parts if part)
 
 

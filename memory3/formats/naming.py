@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from memory3.errors import InvalidInput
+from memory3.errors import InvalidInput, shortened
 from memory3.formats.document import FileDocument
 from memory3.formats.report import NOT_OPENED, Report
 
@@ -195,7 +195,7 @@ def unknown_document(documents: Iterable[Named], name: str) -> InvalidInput:
     if len({one.file for one in known}) > MOST_NAMED:
         known.sort(key=lambda one: _likeness(one, name), reverse=True)
     there = _listed(list(dict.fromkeys(one.file for one in known))) or "none"
-    return InvalidInput(f"there is no document {name!r} on this device; there are: {there}")
+    return InvalidInput(f"there is no document {shortened(name)!r} on this device; there are: {there}")
 
 
 def _full_names(one: Named) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def _of_one(found: list[Named], name: str) -> list[Named]:
     if len(files) > 1:
         several = len({base for base, _ in files}) > 1
         shown = [f"{base}: {file}" if several else file for base, file in files]
-        raise InvalidInput(f"several documents are called {name!r}: name one of {_listed(shown)}")
+        raise InvalidInput(f"several documents are called {shortened(name)!r}: name one of {_listed(shown)}")
     return found
 
 

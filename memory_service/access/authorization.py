@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from memory3.errors import shortened
 from memory_service.errors import ScopeTooSmall
 
 EVERY_BASE = "*"
@@ -45,10 +46,10 @@ class Access:
         """Raises ScopeTooSmall when the scope on the knowledge base of this name is none or smaller."""
         held = self.scope_on(name)
         if held is None:
-            raise ScopeTooSmall(f"this caller may not create a knowledge base called {name!r}")
+            raise ScopeTooSmall(f"this caller may not create a knowledge base called {shortened(name, 80)!r}")
         if held < needed:
             raise ScopeTooSmall(
-                f"this caller may {held.name.lower()} knowledge base {name!r}, and this call needs"
+                f"this caller may {held.name.lower()} knowledge base {shortened(name, 80)!r}, and this call needs"
                 f" {needed.name.lower()}: use a key with that scope",
                 held=held.name.lower(),
                 needed=needed.name.lower(),

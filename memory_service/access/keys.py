@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from memory3.errors import CorruptFile, InvalidInput, MissingFile
+from memory3.errors import CorruptFile, InvalidInput, MissingFile, shortened
 from memory_service.access.authorization import NAME, OPERATORS_NAME, Access, Scope
 from memory_service.access.quotas import Quota
 from memory_service.errors import CertificateUnknown, Unauthenticated
@@ -157,7 +157,7 @@ class KeyFile(_Record):
         """The file with what this identity may do; no grants remove it. Raises InvalidInput."""
         others = tuple(one for one in self.certificates if one.identity != identity)
         if not grants and others == self.certificates:
-            raise InvalidInput(f"no certificate has the identity {identity[:80]!r}: see `memory-service keys list`")
+            raise InvalidInput(f"no certificate is called {shortened(identity, 80)!r}: see `memory-service keys list`")
         new = (_made(CertificateGrant, identity=identity, tenant=tenant, grants=grants),) if grants else ()
         return self.model_copy(update={"certificates": (*others, *new)})
 
@@ -235,7 +235,7 @@ class KeyRing:
         known = next((one for one in identities if one in self._certificates), None)
         if known is not None:
             return self._certificates[known]
-        shown = ", ".join(identities)[:200] or "without a name"
+        shown = shortened(", ".join(identities)) or "without a name"
         raise CertificateUnknown(
             f"the client certificate ({shown}) is valid and has no grant: send an API key, or add it with"
             " `memory-service keys certificate IDENTITY --grant BASE:SCOPE`"

@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+from memory3.errors import shortened
 from memory_service.access.authorization import Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, KnowledgeBaseChanged, retryable, to_status
@@ -108,7 +109,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         document = await self._runtime.run("read", self._runtime.store.document, base, request.document_key)
         if version not in (b"", document.content_hash):
             raise KnowledgeBaseChanged(
-                f"document {document.key[:200]!r} was replaced since its first page: start anew",
+                f"document {shortened(document.key)!r} was replaced since its first page: start anew",
                 knowledge_base=base.name,
             )
         found = pb.GetDocumentResponse(

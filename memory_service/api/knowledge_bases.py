@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from memory3.errors import Memory3Error
+from memory3.errors import Memory3Error, shortened
 from memory3.printable import counted
 from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
@@ -267,7 +267,8 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         what, _, name = request.name.partition("/")
         if what not in _OPERATIONS:
             expected = " or ".join(f"{known}/<knowledge base>" for known in _OPERATIONS)
-            raise BadRequest(f"no operation is called {request.name[:80]!r}: expected {expected}", field="name")
+            message = f"no operation is called {shortened(request.name, 80)!r}: expected {expected}"
+            raise BadRequest(message, field="name")
         base = await self._runtime.find(call.access, name)
         return ops.GetOperationResponse(operation=await self._operation(what, base, call.access))
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memory3.errors import shortened
 from memory3.files.bundle import CPU_DECODER, MANIFEST, Bundle
 from memory_service import __version__
 from memory_service.api.interceptors import Call
@@ -124,8 +125,9 @@ class Models(models_pb2_grpc.ModelsServicer):
             raise BundleNotConfigured("this service offers no edge bundle: start it with --bundle FOLDER")
         offer = next((one for one in offers if variant in ("", one.id)), None)
         if offer is None:
-            raise BundleFileNotFound(f"there is no bundle {variant[:80]!r} (any more): Describe lists what there is")
+            message = f"there is no bundle {shortened(variant, 80)!r} (any more): Describe lists what there is"
+            raise BundleFileNotFound(message)
         names = {MANIFEST, *offer.manifest["files"]}
         if name not in names:
-            raise BundleFileNotFound(f"the bundle has no file {name[:200]!r}; it has {', '.join(sorted(names))}")
+            raise BundleFileNotFound(f"the bundle has no file {shortened(name)!r}; it has {', '.join(sorted(names))}")
         return offer.folder / name

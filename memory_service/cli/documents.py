@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from memory3.errors import shortened
 from memory3.printable import counted, printable
 from memory_service.client.connection import Address, asking, plain
 from memory_service.client.documents import delete_all, document_pages, keys_called, listed
@@ -74,7 +75,8 @@ def delete(
         matching = [one.document_key for one in listed(stub, kb, prefix)] if prefix else []
         absent = [name for name, keys in found.items() if not keys]
         if absent:
-            Console(stderr=True, highlight=False).print(f"not there: {plain(', '.join(absent))}", soft_wrap=True)
+            shown = plain(", ".join(map(shortened, absent)))
+            Console(stderr=True, highlight=False).print(f"not there: {shown}", soft_wrap=True)
         chosen = list(dict.fromkeys([*itertools.chain(*found.values()), *matching]))
         if chosen and not yes:
             typer.confirm(f"delete {counted(len(chosen), 'document')} from knowledge base {kb}?", abort=True)

@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from memory3.errors import InvalidInput
+from memory3.errors import InvalidInput, shortened
 from memory3.printable import printable
 from memory_service.access.keys import KeyFile, ScopeName, changing
 from memory_service.cli.columns import show_columns
@@ -53,7 +53,7 @@ def _grants(given: list[str]) -> dict[str, str]:
         base, separator, scope = text.rpartition(":")
         if scope not in get_args(ScopeName) or not separator or base in grants:
             scopes = ", ".join(get_args(ScopeName))
-            raise InvalidInput(f"--grant {text!r}: expected BASE:SCOPE, each base once; scopes are {scopes}")
+            raise InvalidInput(f"--grant {shortened(text)!r}: expected BASE:SCOPE, each base once; scopes are {scopes}")
         grants[base] = scope
     return grants
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import grpc
 import numpy as np
 
-from memory3.errors import CorruptFile
+from memory3.errors import CorruptFile, shortened
 from memory3.files import knowledge_file
 from memory3.files.knowledge_file import DocumentRecord, Head, Reference
 from memory3.printable import counted
@@ -147,7 +147,8 @@ class _Writing:
     def finished(self) -> Head:
         """The head of what came; raises CorruptFile where some of it did not."""
         if self._missing:
-            raise CorruptFile(f"the service sent document {next(iter(self._missing))[:200]!r} in part: back up again")
+            key = shortened(next(iter(self._missing)))
+            raise CorruptFile(f"the service sent document {key!r} in part: back up again")
         return replace(
             self._head,
             memories=len(self.ids),
@@ -190,7 +191,7 @@ def _require_restored(
     stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, name: str, head: Head, refused: list[Upload]
 ) -> None:
     if refused:
-        shown = "; ".join(f"document {upload.key!r}: {upload.message}" for upload in refused[:_SHOWN_FAILURES])
+        shown = "; ".join(f"document {shortened(one.key)!r}: {one.message}" for one in refused[:_SHOWN_FAILURES])
         raise RemoteError(
             f"{counted(len(refused), 'document')} of {head.documents} were refused, the others are restored ({shown})",
             grpc.StatusCode.ABORTED,

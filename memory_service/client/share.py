@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory3.errors import InvalidInput
+from memory3.errors import InvalidInput, shortened
 from memory3.formats import count_documents, holds_records, read_documents
 from memory3.formats.document import FileDocument
 
@@ -32,7 +32,7 @@ class Share:
         """`2/8`."""
         index, _, count = text.partition("/")
         if not (index.isdecimal() and count.isdecimal()):
-            raise InvalidInput(f"a share is INDEX/COUNT, the first of 8 is 0/8: not {text!r}")
+            raise InvalidInput(f"a share is INDEX/COUNT, the first of 8 is 0/8: not {shortened(text)!r}")
         return cls(int(index), int(count))
 
     def of(self, other: Share) -> Share:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from memory3.errors import Memory3Error
+from memory3.errors import Memory3Error, shortened
 from memory_service.encoder import checked
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound, retryable
 from memory_service.ops.reads import reads_by_document
@@ -120,7 +120,7 @@ class Rewriter:
                 return sum([await self._rewrite_each(base, [one]) for one in part])
             key, failed = part[0][0], self.progress(base).failed + 1
             logger().error("memory_not_rewritten", document_key=key, exc_info=error)
-            self._note(base, failed=failed, problem=f"document {key!r}: its memories could not be rewritten")
+            self._note(base, failed=failed, problem=f"document {shortened(key)!r}: its memories could not be rewritten")
             return 1
 
     def _note(self, base: KnowledgeBase, **changes: int | str) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memory3.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
+from memory3.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch, shortened
 from memory_service.errors import (
     DocumentNotFound,
     KnowledgeBaseDamaged,
@@ -458,7 +458,7 @@ def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotF
     """The error for a name that none has."""
     more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
     there = ", ".join(sorted(known)[:MOST_NAMED]) or "none"
-    message = f"no knowledge base is called {name[:80]!r}; there are: {there}{more}"
+    message = f"no knowledge base is called {shortened(name, 80)!r}; there are: {there}{more}"
     return KnowledgeBaseNotFound(message, knowledge_base=name)
 
 
@@ -470,5 +470,5 @@ def deleted_meanwhile(base: KnowledgeBase) -> KnowledgeBaseNotFound:
 
 def unknown_document(base: KnowledgeBase, key: str) -> DocumentNotFound:
     """The error for a key that no document of the knowledge base has."""
-    message = f"knowledge base {base.name!r} has no document {key[:200]!r}"
+    message = f"knowledge base {base.name!r} has no document {shortened(key)!r}"
     return DocumentNotFound(message, document_key=key)

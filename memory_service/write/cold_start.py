@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from memory3.errors import Memory3Error
+from memory3.errors import Memory3Error, shortened
 from memory_service.encoder import checked
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.service import Runtime
@@ -274,7 +274,7 @@ class _Backlog:
         """This version of an open document stays without memories."""
         logger().error("late_memory_failed", document_key=key, exc_info=error)
         self._refused.add((key, self._open[key].document.content_hash))
-        problem = f"document {key!r}: its memories could not be written"
+        problem = f"document {shortened(key)!r}: its memories could not be written"
         self.progress = self.progress._replace(failed=len(self._refused), problem=problem)
 
     async def _store_finished(self) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memory3.errors import shortened
 from memory_service.errors import KnowledgeBaseChanged
 from memory_service.stores.clickhouse.dialect import quoted
 from memory_service.stores.clickhouse.engine import Engine
@@ -87,7 +88,7 @@ def _pages(engine: Engine, base: KnowledgeBase, versions: Sequence[_Version]) ->
             elif part.first:
                 if key not in gone:
                     raise KnowledgeBaseChanged(
-                        f"document {key[:200]!r} was replaced and swept while it was read: start anew",
+                        f"document {shortened(key)!r} was replaced and swept while it was read: start anew",
                         knowledge_base=base.name,
                     )
             else:

@@ -17,6 +17,7 @@ import google_crc32c
 import numpy as np
 from pydantic import TypeAdapter
 
+from memory3.errors import shortened
 from memory3.text.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql
@@ -381,7 +382,7 @@ class Transaction:
                 memories.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
                 found, size = found + 1, size + taken
             if found < document.row_count:
-                raise KnowledgeBaseDamaged(f"memories of document {key[:200]!r} are lost")
+                raise KnowledgeBaseDamaged(f"memories of document {shortened(key)!r} are lost")
             yield SnapshotPage(document.stored(()), document.row_count, memories)
 
     def vectors(self, first_row: int, dimension: int, end: int = SHIFT - 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -459,7 +460,7 @@ class Transaction:
             named += sum(hash((*pair, document.first_row)) for pair in json.loads(document.metadata).items())
             sound = checksum_of(document.summed, *(one[:-1] for one in references)) == document.checksum
             if not sound or document.written != (document.payload_bytes > 0):
-                yield f"document {document.key[:200]!r} is not what was written"
+                yield f"document {shortened(document.key)!r} is not what was written"
             for _, _, shifted, crc, *_, payload in references:
                 _require_whole(shifted + SHIFT, payload, crc)
                 ids.append(shifted + SHIFT)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -300,6 +300,34 @@ def test_a_file_is_deleted_with_its_rows_and_a_folder_with_its_files(
     assert delete(inner) == (0, "deleted 2 documents from files\n")
     assert left() == {"rooms.csv#row=1", "rooms.csv.txt"}
     assert delete("room") == (1, "not there: room\n")
+
+
+LONG = "k" * 3000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ingest", "long.jsonl", "--kb", "long"),
+        ("ingest", "long.jsonl", "--share", LONG),
+        ("documents", "show", "long", LONG),
+        ("documents", "delete", "long", LONG, "--yes"),
+        ("kb", "create", LONG),
+        ("backup", "long", f"s4://{LONG}"),
+        ("restore", ".", "again", "--backup", LONG),
+    ],
+    ids=lambda arguments: "-".join(arguments[:2]),
+)
+def test_what_is_refused_is_shown_by_its_beginning(
+    running: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "long.jsonl", {"key": LONG, "text": "A text."})
+    (tmp_path / "page.md").write_text("A page.")
+    command(running, "ingest", "page.md", "--kb", "long")
+    refused = command(running, *arguments)
+    assert refused.exit_code == 1
+    assert (80 * "k" in refused.output, 201 * "k" in refused.output) == (True, False), refused.output
 
 
 def test_lists_are_whole_on_a_narrow_terminal(running: Service, tmp_path: Path) -> None:
