@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
@@ -24,6 +25,8 @@ from protos.memory.v1 import ingestion_pb2_grpc
 _MAX_KEYS = 1000
 _DOCUMENT_PAGE_BYTES = 3 << 20
 """Of a document's references: with its metadata, less than the 4 MiB that clients of gRPC take if they say nothing."""
+_DOCUMENT_PAGE_REFERENCES = 4096
+"""That are read from the store at once."""
 _START_OF_PAGE = re.compile(r"([0-9]{1,10}) ([0-9a-f]{64})")
 
 
@@ -106,7 +109,8 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         """One document with a page of its references."""
         first, version = _start_of_page(request.page_token)
         base = await self._runtime.open(call.access, request.knowledge_base)
-        document = await self._runtime.run("read", self._runtime.store.document, base, request.document_key)
+        read = functools.partial(self._runtime.store.document, first=first, count=_DOCUMENT_PAGE_REFERENCES)
+        document = await self._runtime.run("read", read, base, request.document_key)
         if version not in (b"", document.content_hash):
             raise KnowledgeBaseChanged(
                 f"document {shortened(document.key)!r} was replaced since its first page: start anew",
@@ -117,18 +121,20 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             title=document.title,
             metadata=document.metadata,
             content_hash=document.content_hash,
-            reference_count=len(document.references),
+            reference_count=document.reference_count,
         )
         found.stored_at.FromDatetime(document.stored_at)
         page_bytes = 0
-        for chunk, (memory_id, text) in enumerate(document.references[first:], first):
+        for chunk, (memory_id, text) in enumerate(document.references, first):
             if page_bytes >= _DOCUMENT_PAGE_BYTES:
-                found.next_page_token = _token(f"{chunk} {document.content_hash.hex()}")
                 break
             added = found.references.add(memory_id=memory_id, chunk_number=chunk)
             if request.return_text:
                 added.text = text
             page_bytes += added.ByteSize()
+        following = first + len(found.references)
+        if following < document.reference_count:
+            found.next_page_token = _token(f"{following} {document.content_hash.hex()}")
         return found
 
     async def GetVersions(self, request: pb.GetVersionsRequest, call: Call) -> pb.GetVersionsResponse:

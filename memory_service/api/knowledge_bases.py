@@ -318,7 +318,7 @@ def _page_of(memories: Iterator[tuple[SnapshotPage, StoredMemory]]) -> pb.Export
     """The next memories of a snapshot as a page of the wire, with their documents; empty at the end."""
     page, page_bytes = pb.ExportPage(), 0
     while page_bytes < _PAGE_BYTES and (following := next(memories, None)) is not None:
-        (document, references, _), memory = following
+        (document, _), memory = following
         if memory.chunk_number == 0:
             added = page.documents.add(
                 document_key=document.key,
@@ -326,7 +326,7 @@ def _page_of(memories: Iterator[tuple[SnapshotPage, StoredMemory]]) -> pb.Export
                 metadata=document.metadata,
                 content_hash=document.content_hash,
                 memories_written=document.written,
-                reference_count=references,
+                reference_count=document.reference_count,
             )
             page_bytes += added.ByteSize()
         page.memories.append(_exported(memory))

@@ -132,10 +132,10 @@ class Rewriter:
         None where the service stops meanwhile.
         """
         stored, is_own, found = self._store.stored, self._runtime.encoder.is_own, dict[str, int]()
-        with stored.snapshot(base) as snapshot:
+        with stored.snapshot(base, first_only=True) as snapshot:
             for page in snapshot.pages:
-                first = page.memories[0]
-                if first.chunk_number == 0 and first.payload and not is_own(first.payload):
+                (first,) = page.memories
+                if first.payload and not is_own(first.payload):
                     found[page.document.key] = first.memory_id
                 if self._runtime.draining.is_set():
                     return None

@@ -18,6 +18,7 @@ from memory_service.encoder import Encoder
 from memory_service.errors import KnowledgeBaseNotFound
 from memory_service.stores.filters import Filter
 from memory_service.stores.store import (
+    ALL_REFERENCES,
     KnowledgeBase,
     NewDocument,
     Query,
@@ -111,12 +112,12 @@ class TranslatingStore(Store):
         return [self._own(one) for one in self.stored.memories(base, after_id=after_id, count=count)]
 
     @contextlib.contextmanager
-    def snapshot(self, base: KnowledgeBase) -> Iterator[Snapshot]:
+    def snapshot(self, base: KnowledgeBase, *, first_only: bool = False) -> Iterator[Snapshot]:
         def own(pages: Iterator[SnapshotPage]) -> Iterator[SnapshotPage]:
             for page in pages:
                 yield page._replace(memories=[self._own(one) for one in page.memories])
 
-        with self.stored.snapshot(base) as snapshot:
+        with self.stored.snapshot(base, first_only=first_only) as snapshot:
             yield replace(snapshot, pages=own(snapshot.pages))
 
     def _own(self, memory: StoredMemory) -> StoredMemory:
@@ -155,8 +156,8 @@ class TranslatingStore(Store):
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         return self.stored.delete(base, keys)
 
-    def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
-        return self.stored.document(base, key)
+    def document(self, base: KnowledgeBase, key: str, *, first: int = 0, count: int = ALL_REFERENCES) -> StoredDocument:
+        return self.stored.document(base, key, first=first, count=count)
 
     def revision(self, base: KnowledgeBase) -> Revision:
         return self.stored.revision(base)

@@ -24,6 +24,9 @@ from memory_service.stores.filters import Filter
 SNAPSHOT_PAGE_BYTES = 4 << 20
 """Of memories that a snapshot reads at once: some hundred of the default model's 40 kB; a larger one is read alone."""
 
+ALL_REFERENCES = 1 << 31
+"""More than a document has."""
+
 # Who wrote the memories of a knowledge base: the ids that must agree before anything is read or added.
 _MISMATCHES: tuple[tuple[str, type[IdentityMismatch]], ...] = (
     ("model_id", ModelMismatch),
@@ -152,7 +155,10 @@ class StoredVersion:
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """A document as stored; references are (memory id, text) in order. written: whether its memories are."""
+    """A document as stored. written: whether its memories are.
+
+    references: (memory id, text) in order, those that were asked for; reference_count: of all.
+    """
 
     key: str
     title: str
@@ -160,6 +166,7 @@ class StoredDocument:
     content_hash: bytes
     stored_at: datetime
     references: Sequence[tuple[int, str]]
+    reference_count: int
     written: bool
 
 
@@ -279,10 +286,9 @@ class StoredMemory:
 
 
 class SnapshotPage(NamedTuple):
-    """Memories of one document, in order. document: without its references, of which there are so many in all."""
+    """Memories of one document, in order. document: without its references."""
 
     document: StoredDocument
-    references: int
     memories: Sequence[StoredMemory]
 
 
@@ -348,8 +354,8 @@ class Store(ABC):
         """Removes documents; returns how many documents and references there were."""
 
     @abstractmethod
-    def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
-        """One document; raises DocumentNotFound."""
+    def document(self, base: KnowledgeBase, key: str, *, first: int = 0, count: int = ALL_REFERENCES) -> StoredDocument:
+        """One document with its references from chunk `first` on, at most `count`; raises DocumentNotFound."""
 
     @abstractmethod
     def revision(self, base: KnowledgeBase) -> Revision:
@@ -363,9 +369,10 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def snapshot(self, base: KnowledgeBase) -> AbstractContextManager[Snapshot]:
+    def snapshot(self, base: KnowledgeBase, *, first_only: bool = False) -> AbstractContextManager[Snapshot]:
         """The knowledge base as it is when the block is entered, whatever is written meanwhile.
 
+        first_only: its pages have the first memory of every document and no other is read.
         A document that is not written has memories with empty payloads. One thread at a time may read the pages.
         """
 

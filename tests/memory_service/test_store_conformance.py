@@ -166,7 +166,8 @@ def test_a_snapshot_reads_some_mebibytes_at_once_however_large_memories_are(plac
     store.write(base, [with_payloads("many", 40, 1 << 18), with_payloads("one", 2, 5 << 20), document("small", "a")])
     with store.snapshot(base) as snapshot:
         pages = [
-            (page.document.key, page.references, [len(m.payload) for m in page.memories]) for page in snapshot.pages
+            (page.document.key, page.document.reference_count, [len(m.payload) for m in page.memories])
+            for page in snapshot.pages
         ]
     assert {key: sum(len(sizes) for k, _, sizes in pages if k == key) for key, _, _ in pages} == {
         key: count for key, count, _ in pages
@@ -174,6 +175,27 @@ def test_a_snapshot_reads_some_mebibytes_at_once_however_large_memories_are(plac
     assert max(sum(sizes) for key, _, sizes in pages if key != "one") <= SNAPSHOT_PAGE_BYTES
     assert [sizes for key, _, sizes in pages if key == "one"] == [[5 << 20]] * 2
     assert len(pages) <= 6, "and as much as that"
+
+
+@every_store
+def test_of_a_long_document_only_what_is_asked_for_is_read(place: OpenedStore) -> None:
+    base, store = place.new_base(), place.store
+    long, short = document("long", *(f"text {chunk}" for chunk in range(70))), document("short", "a text")
+    harmed = [*long.references]
+    harmed[69] = replace(harmed[69], crc32c=harmed[69].crc32c ^ 1)  # so that reading it is an error of the local store
+    store.write(base, [replace(long, references=harmed), short])
+    named = [(one.memory_id, one.text) for one in long.references]
+    for first, count in ((0, 3), (3, 3), (68, 9), (70, 9)):
+        found = store.document(base, "long", first=first, count=count)
+        assert (list(found.references), found.reference_count) == (named[first : first + count], 70)
+    with store.snapshot(base, first_only=True) as snapshot:
+        pages = list(snapshot.pages)
+    assert (snapshot.documents, snapshot.revision.memories) == (2, 71)
+    assert snapshot.revision.digest == store.revision(base).digest
+    assert [(page.document.key, page.document.reference_count) for page in pages] == [("long", 70), ("short", 1)]
+    assert [[one.memory_id for one in page.memories] for page in pages] == [
+        [one.references[0].memory_id] for one in (long, short)
+    ]
 
 
 @every_store

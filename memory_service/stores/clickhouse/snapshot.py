@@ -51,12 +51,13 @@ class _Part(NamedTuple):
     memory_ids: list[int]
 
 
-def snapshot(engine: Engine, base: KnowledgeBase) -> Snapshot:
+def snapshot(engine: Engine, base: KnowledgeBase, first_only: bool) -> Snapshot:
     """See `Store.snapshot`."""
     versions = _versions(engine, base)
     ids = np.concatenate([np.zeros(0, np.uint64), *(one.memory_ids for one in versions)])
     newest = max((one.document.stored_at.timestamp() for one in versions), default=0.0)
-    return Snapshot(Revision(round(newest * 1e6), len(ids), digest(ids)), len(versions), _pages(engine, base, versions))
+    revision = Revision(round(newest * 1e6), len(ids), digest(ids))
+    return Snapshot(revision, len(versions), _pages(engine, base, versions, first_only))
 
 
 def _versions(engine: Engine, base: KnowledgeBase, key: str | None = None) -> list[_Version]:
@@ -70,21 +71,25 @@ def _versions(engine: Engine, base: KnowledgeBase, key: str | None = None) -> li
     versions = []
     for found, title, metadata, content_hash, ms, written, number, ids, size in rows:
         stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
-        document = StoredDocument(found, title, dict(metadata), bytes(content_hash), stored_at, (), bool(written))
+        document = StoredDocument(
+            found, title, dict(metadata), bytes(content_hash), stored_at, (), len(ids), bool(written)
+        )
         versions.append(_Version(int(number), np.array(ids, np.uint64), document, size // max(len(ids), 1)))
     return versions
 
 
-def _pages(engine: Engine, base: KnowledgeBase, versions: Sequence[_Version]) -> Iterator[SnapshotPage]:
+def _pages(
+    engine: Engine, base: KnowledgeBase, versions: Sequence[_Version], first_only: bool
+) -> Iterator[SnapshotPage]:
     gone: set[str] = set()
-    for parts in _together(versions):
+    for parts in _together(versions, first_only):
         memories = _memories(engine, base, parts)
         for part in parts:
             version, key = part.version, part.version.document.key
             named = [(memory_id, version.number) for memory_id in part.memory_ids]
             found = [memories[one] for one in named if one in memories]
             if key not in gone and len(found) == len(part.memory_ids):
-                yield SnapshotPage(version.document, len(version.memory_ids), found)
+                yield SnapshotPage(version.document, found)
             elif part.first:
                 if key not in gone:
                     raise KnowledgeBaseChanged(
@@ -93,17 +98,18 @@ def _pages(engine: Engine, base: KnowledgeBase, versions: Sequence[_Version]) ->
                     )
             else:
                 gone.add(key)
-                yield from _pages(engine, base, _versions(engine, base, key))
+                yield from _pages(engine, base, _versions(engine, base, key), first_only)
 
 
-def _together(versions: Sequence[_Version]) -> Iterator[list[_Part]]:
+def _together(versions: Sequence[_Version], first_only: bool) -> Iterator[list[_Part]]:
     """Parts of documents, as many as are read at once."""
     parts: list[_Part] = []
     count = size = 0
     for version in versions:
         most = min(max(SNAPSHOT_PAGE_BYTES // max(version.memory_bytes, 1), 1), _MEMORIES_AT_ONCE)
-        for first in range(0, len(version.memory_ids), most):
-            ids = version.memory_ids[first : first + most].tolist()
+        wanted = version.memory_ids[:1] if first_only else version.memory_ids
+        for first in range(0, len(wanted), most):
+            ids = wanted[first : first + most].tolist()
             more = len(ids) * version.memory_bytes
             if parts and (count + len(ids) > _MEMORIES_AT_ONCE or size + more > SNAPSHOT_PAGE_BYTES):
                 yield parts

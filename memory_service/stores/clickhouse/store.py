@@ -31,6 +31,7 @@ from memory_service.stores.clickhouse.uses import Uses
 from memory_service.stores.clickhouse.writes import Writes
 from memory_service.stores.filters import Filter
 from memory_service.stores.store import (
+    ALL_REFERENCES,
     KnowledgeBase,
     NewDocument,
     Query,
@@ -183,7 +184,7 @@ class ClickHouseStore(Store):
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         return self._writes.delete(base, keys)
 
-    def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
+    def document(self, base: KnowledgeBase, key: str, *, first: int = 0, count: int = ALL_REFERENCES) -> StoredDocument:
         require_sound(base)
         for _ in range(_ATTEMPTS):
             rows = self._documents(
@@ -193,17 +194,24 @@ class ClickHouseStore(Store):
             )
             if not rows:
                 break
-            title, metadata, content_hash, ms, ids, written = rows[0]
-            found = self._engine.rows(
-                f"SELECT id, text FROM references_{base.identity.dimension}"
-                f" WHERE kb = {base.number} AND id IN ({', '.join(map(str, ids))})"
+            title, metadata, content_hash, ms, every_id, written = rows[0]
+            ids = every_id[first : first + count]
+            found = (
+                self._engine.rows(
+                    f"SELECT id, text FROM references_{base.identity.dimension}"
+                    f" WHERE kb = {base.number} AND id IN ({', '.join(map(str, ids))})"
+                )
+                if ids
+                else ()
             )
             texts: dict[int, str] = dict(map(tuple, found))
             if len(texts) < len(ids):  # replaced and swept between the two reads
                 continue
             stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
             references = [(int(memory_id), texts[memory_id]) for memory_id in ids]
-            return StoredDocument(key, title, dict(metadata), bytes(content_hash), stored_at, references, bool(written))
+            return StoredDocument(
+                key, title, dict(metadata), bytes(content_hash), stored_at, references, len(every_id), bool(written)
+            )
         raise unknown_document(base, key)
 
     def keys(
@@ -265,9 +273,9 @@ class ClickHouseStore(Store):
             following = int(rows[-1][0]) + 1
 
     @contextlib.contextmanager
-    def snapshot(self, base: KnowledgeBase) -> Iterator[Snapshot]:
+    def snapshot(self, base: KnowledgeBase, *, first_only: bool = False) -> Iterator[Snapshot]:
         require_sound(base)
-        yield snapshot(self._engine, base)
+        yield snapshot(self._engine, base, first_only)
 
     def _documents(self, base: KnowledgeBase, columns: str, where: str, after: str = "") -> Sequence[Sequence[Any]]:
         """Rows of the documents that are there."""

@@ -24,6 +24,7 @@ from memory_service.stores.filters import Exists, Filter, In, Range, condition_s
 from memory_service.stores.local.disk import is_damage
 from memory_service.stores.local.tables import checksum_of
 from memory_service.stores.store import (
+    ALL_REFERENCES,
     SNAPSHOT_PAGE_BYTES,
     Found,
     KnowledgeBase,
@@ -68,11 +69,13 @@ class DocumentRow(NamedTuple):
         """The fields of which `checksum` is."""
         return self[: self._fields.index("checksum")]
 
-    def stored(self, references: Sequence[tuple[int, str]]) -> StoredDocument:
+    def stored(self, references: Sequence[tuple[int, str]] = ()) -> StoredDocument:
         """As a store returns it, with these references."""
         stored_at = datetime.fromtimestamp(self.stored_ms / 1000, timezone.utc)
         metadata, written = json.loads(self.metadata), bool(self.written)
-        return StoredDocument(self.key, self.title, metadata, self.content_hash, stored_at, references, written)
+        return StoredDocument(
+            self.key, self.title, metadata, self.content_hash, stored_at, references, self.row_count, written
+        )
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -215,10 +218,11 @@ class Transaction:
         found = (self._run("SELECT * FROM documents WHERE key = ?", (key,)).fetchone() for key in keys)
         return {document.key: document for document in (DocumentRow._make(row) for row in found if row)}
 
-    def texts(self, document: DocumentRow) -> list[tuple[int, str]]:
-        """(memory id, text) of a document's references, in order."""
-        sql = "SELECT memory_id, text FROM refs WHERE row >= ? AND row < ? ORDER BY row"
-        return [(shifted + SHIFT, text) for shifted, text in self._run(sql, document.rows)]
+    def texts(self, document: DocumentRow, first: int = 0, count: int = ALL_REFERENCES) -> list[tuple[int, str]]:
+        """(memory id, text) of a document's references from chunk `first` on, at most `count`, in order."""
+        begin, end = document.rows
+        sql = "SELECT memory_id, text FROM refs WHERE row >= ? AND row < ? ORDER BY row LIMIT ?"
+        return [(shifted + SHIFT, text) for shifted, text in self._run(sql, (begin + first, end, count))]
 
     def keys(self, prefix: str, after_key: str, count: int, condition: Filter | None) -> list[str]:
         """Keys that begin with `prefix`, after one, of documents that pass, in the order of their bytes."""
@@ -361,8 +365,8 @@ class Transaction:
                 found.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
         return found
 
-    def snapshot(self) -> Iterator[SnapshotPage]:
-        """See `Snapshot.pages`."""
+    def snapshot(self, first_only: bool) -> Iterator[SnapshotPage]:
+        """See `Store.snapshot`."""
         sql = (
             "SELECT r.memory_id, r.row - r.document, r.text, v.vector, p.payload, r.crc32c FROM refs r"
             " JOIN vectors v ON v.row = r.row JOIN payloads p ON p.row = r.row WHERE r.row >= ? AND r.row < ?"
@@ -370,20 +374,21 @@ class Transaction:
         )
         for row in self._run("SELECT * FROM documents ORDER BY key"):
             document = DocumentRow._make(row)
-            key, title = document.key, document.title
+            key, title, begin = document.key, document.title, document.first_row
+            expected = 1 if first_only else document.row_count
             memories, found, size = list[StoredMemory](), 0, 0
-            for shifted, chunk, text, raw, payload, crc in self._run(sql, document.rows):
+            for shifted, chunk, text, raw, payload, crc in self._run(sql, (begin, begin + expected)):
                 _require_whole(shifted + SHIFT, payload, crc)
                 taken = len(text) + len(raw) + len(payload)
                 if memories and size + taken > SNAPSHOT_PAGE_BYTES:
-                    yield SnapshotPage(document.stored(()), document.row_count, memories)
+                    yield SnapshotPage(document.stored(), memories)
                     memories, size = [], 0
                 vector = np.frombuffer(raw, "<f4")
                 memories.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
                 found, size = found + 1, size + taken
-            if found < document.row_count:
+            if found < expected:
                 raise KnowledgeBaseDamaged(f"memories of document {shortened(key)!r} are lost")
-            yield SnapshotPage(document.stored(()), document.row_count, memories)
+            yield SnapshotPage(document.stored(), memories)
 
     def vectors(self, first_row: int, dimension: int, end: int = SHIFT - 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """From one row on, some at a time: rows, int64 [n] ascending, and vectors, float32 [n, dimension].

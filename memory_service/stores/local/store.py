@@ -20,6 +20,7 @@ from memory_service.stores.local.disk import disk_errors, sync_folder
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 from memory_service.stores.local.rows import Transaction
 from memory_service.stores.store import (
+    ALL_REFERENCES,
     KnowledgeBase,
     NewDocument,
     Query,
@@ -218,11 +219,11 @@ class LocalStore(Store):
                 for key, one in data.documents(keys).items()
             }
 
-    def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
+    def document(self, base: KnowledgeBase, key: str, *, first: int = 0, count: int = ALL_REFERENCES) -> StoredDocument:
         with self._reading(base) as data:
             if (found := data.documents([key]).get(key)) is None:
                 raise unknown_document(base, key)
-            return found.stored(data.texts(found))
+            return found.stored(data.texts(found, first, count))
 
     def revision(self, base: KnowledgeBase) -> Revision:
         with self._reading(base) as data:
@@ -233,12 +234,12 @@ class LocalStore(Store):
             return data.memories(after_id, count)
 
     @contextlib.contextmanager
-    def snapshot(self, base: KnowledgeBase) -> Iterator[Snapshot]:
+    def snapshot(self, base: KnowledgeBase, *, first_only: bool = False) -> Iterator[Snapshot]:
         """See Store. A read transaction, for whose time the journal of writes grows."""
 
         def pages(data: Transaction) -> Iterator[SnapshotPage]:
             with disk_errors("reading"):
-                yield from data.snapshot()
+                yield from data.snapshot(first_only)
 
         with self._reading(base) as data:
             yield Snapshot(data.revision(), data.sums()[0], pages(data))

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 
+from memory_service.api import ingestion as api_ingestion
 from memory_service.client.documents import document_pages
 from memory_service.errors import BadRequest, QuotaExceeded, StoreUnavailable
 from memory_service.stores.local.store import LocalStore
-from memory_service.stores.store import KnowledgeBase, NewDocument, Written
+from memory_service.stores.store import KnowledgeBase, NewDocument, StoredDocument, Written
 from memory_service.write.document import DocumentReader, text_hash_of
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import DIMENSION, HashEncoder, SlowEncoder, identity_of, payload_of, vector_of
@@ -243,6 +244,25 @@ def test_a_document_larger_than_a_message_of_grpc_is_read_in_pages(tmp_path: Pat
         for token in ("?", "MTA", "é", pages[0].next_page_token[:-4]):
             request.page_token = token
             assert refused(lambda: stub.GetDocument(request, timeout=60)).reason == "INVALID_ARGUMENT"
+
+
+def test_a_page_of_a_document_reads_no_more_from_the_store_than_a_page_has(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_ingestion, "_DOCUMENT_PAGE_REFERENCES", 4)
+    read, whole = list[StoredDocument](), LocalStore.document
+
+    def counted(*arguments: Any, **more: Any) -> StoredDocument:
+        read.append(whole(*arguments, **more))
+        return read[-1]
+
+    monkeypatch.setattr(LocalStore, "document", counted)
+    texts = [f"Text {n}." for n in range(10)]
+    client.ingest("pages", pb.PreparedDocument(key="k", references=[pb.PreparedReference(text=one) for one in texts]))
+    pages = list(document_pages(client.ingestion, "pages", "k"))
+    assert [one.text for page in pages for one in page.references] == texts
+    assert [one.chunk_number for page in pages for one in page.references] == list(range(10))
+    assert [len(document.references) for document in read] == [4, 4, 2]
 
 
 def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
