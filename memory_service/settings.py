@@ -85,6 +85,7 @@ class Settings(BaseSettings):
     )
 
     document_limit_bytes: int = Field(4 << 20, ge=1, description="longest text of a document in UTF-8")
+    document_memory_bytes: int = Field(2 << 30, ge=1, description="most bytes of a document's vectors and memories")
     ingest_batch_references: int = Field(64, ge=1, le=4096, description="references stored in one batch")
     cold_wait_s: float = Field(5.0, ge=0, description="longest wait of a retrieval for unwritten memories")
     cold_background: bool = Field(True, description="write late memories unasked; false: only when they are read")

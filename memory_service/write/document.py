@@ -6,6 +6,7 @@ A document of a cold start is stored with its texts and vectors, with empty payl
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -110,17 +111,28 @@ class PendingDocument:
 class DocumentReader:
     """Checks and splits the items of one stream; a document may come in several (`PreparedDocument.continued`)."""
 
-    def __init__(self, encoder: Encoder, limit_bytes: int, *, overlap_tokens: int = 0, later: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        limit_bytes: int,
+        *,
+        memory_bytes: int = sys.maxsize,
+        overlap_tokens: int = 0,
+        later: bool = False,
+    ) -> None:
         """limit_bytes: of a document's text. overlap_tokens: of a reference's end that the next one repeats.
 
+        memory_bytes: of a document's vectors and memories, which are in memory together until they are stored.
         later: memories are written after the documents are stored (cold start).
         """
         self._encoder = encoder
-        self._limit_bytes, self._overlap_tokens, self._later = limit_bytes, overlap_tokens, later
+        self._limit_bytes, self._memory_bytes = limit_bytes, memory_bytes
+        self._overlap_tokens, self._later = overlap_tokens, later
         self.ended = False
         self._open: PendingDocument | None = None
         self._hashed: list[bytes] = []
         self._text_bytes = 0
+        self._made_bytes = 0
 
     @property
     def open_sequence(self) -> int | None:
@@ -138,7 +150,7 @@ class DocumentReader:
         first = document is None
         if document is None:
             document = PendingDocument(content.key, content.title, dict(content.metadata), sequence=item.sequence)
-            self._hashed, self._text_bytes = [], 0
+            self._hashed, self._text_bytes, self._made_bytes = [], 0, 0
         document.size_bytes += item.ByteSize()
         continued = kind == "prepared" and item.prepared.continued
         if document.error is None and refusal is not None:
@@ -178,6 +190,7 @@ class DocumentReader:
         if not document.texts:
             raise DocumentEmpty("the document has no text", field="text")
         self._text_bytes = sum(len(reference.encode()) for reference in document.texts)
+        self._made_bytes = len(document.texts) * self._bytes_of_reference(b"")
         self._require_room("text")
         document.content_hash = text_hash_of(sent.title, document.metadata, text, overlap)
 
@@ -210,6 +223,7 @@ class DocumentReader:
             if payload:
                 self._encoder.check_payload(payload)
             self._text_bytes += len(text.encode())
+            self._made_bytes += self._bytes_of_reference(payload)
             document.texts.append(text)
             document.vectors.append(vector)
             document.payloads.append(payload or None)
@@ -241,7 +255,20 @@ class DocumentReader:
                 document.title, document.metadata, self._hashed
             )
 
+    def _bytes_of_reference(self, payload: bytes) -> int:
+        """Of its vector and memory; one that is still to be written, also later, counts as the longest."""
+        description = self._encoder.description
+        return 4 * description.identity.dimension + (len(payload) or description.payload_bytes)
+
     def _require_room(self, field: str) -> None:
+        if self._made_bytes > self._memory_bytes:
+            raise DocumentTooLarge(
+                f"the document's vectors and memories have {self._made_bytes} bytes, at most {self._memory_bytes}:"
+                " cut it into several documents, or raise document_memory_bytes",
+                field=field,
+                found=self._made_bytes,
+                limit=self._memory_bytes,
+            )
         limit = _REFERENCES_LIMIT * self._limit_bytes
         if self._text_bytes > limit:
             raise DocumentTooLarge(

@@ -93,6 +93,7 @@ class IngestStream:
         self._reader = DocumentReader(
             self._runtime.encoder,
             self._runtime.settings.document_limit_bytes,
+            memory_bytes=self._runtime.settings.document_memory_bytes,
             overlap_tokens=self._start.overlap_tokens,
             later=self._later,
         )

@@ -13,7 +13,7 @@ from google.rpc import error_details_pb2
 
 from memory_service.api import ingestion as api_ingestion
 from memory_service.client.documents import document_pages
-from memory_service.errors import BadRequest, QuotaExceeded, StoreUnavailable
+from memory_service.errors import BadRequest, DocumentTooLarge, QuotaExceeded, StoreUnavailable
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.store import KnowledgeBase, NewDocument, StoredDocument, Written
 from memory_service.write.document import DocumentReader, text_hash_of
@@ -179,6 +179,43 @@ def test_the_text_of_prepared_references_is_counted_in_bytes() -> None:
         assert read is not None
         assert error in str(read.error or "")
         assert bool(read.error) == bool(error)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_document_whose_memories_are_too_large_together_is_refused_before_any_is_written(
+    tmp_path: Path, later: bool
+) -> None:
+    encoder = HashEncoder()
+    made_bytes = 4 * DIMENSION + encoder.description.payload_bytes
+    settings = {"warm_up": False, "cold_background": False, "document_memory_bytes": 3 * made_bytes}
+    writing = pb.MEMORY_WRITING_LATER if later else pb.MEMORY_WRITING_NOW
+    with running(tmp_path, encoder, **settings) as (client, _):
+
+        def references(count: int) -> pb.PreparedDocument:
+            return prepared("k", *(pb.PreparedReference(text=f"Text {n}.") for n in range(count)))
+
+        fits = upsert(client, "kb", references(3), memory_writing=writing)
+        assert (fits.outcome, encoder.encoded) == (STORED, 0 if later else 3)
+        for too_large in (references(4), document("k", LONG)):
+            said = refused(lambda one=too_large: upsert(client, "kb", one, memory_writing=writing))  # type: ignore[misc]
+            assert said.reason == "DOCUMENT_TOO_LARGE"
+        assert encoder.encoded == (0 if later else 3)
+
+
+def test_a_document_is_refused_at_the_piece_that_makes_its_memories_too_large() -> None:
+    encoder = HashEncoder()
+    payload = payload_of("Text.", MODEL_ID)
+    reader = DocumentReader(encoder, 1000, memory_bytes=3 * (4 * DIMENSION + len(payload)))
+    piece = prepared("k", *2 * [pb.PreparedReference(text="Text.", payload=payload)])
+    piece.continued = True
+    for references in (2, 0, 0):
+        assert reader.read(pb.IngestItem(prepared=piece)) is None
+        assert reader._open is not None
+        assert len(reader._open.texts) == references
+    piece.continued = False
+    read = reader.read(pb.IngestItem(prepared=piece))
+    assert read is not None
+    assert isinstance(read.error, DocumentTooLarge)
 
 
 CONTRACT = ROOT / "protos" / "memory" / "v1" / "ingestion.proto"
