@@ -7,6 +7,7 @@ an archive --> its newest file, compared with its checksum --Ingest--> a new kno
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -211,20 +212,23 @@ def _require_restored(
         )
 
 
-def _upload(saved: tuple[DocumentRecord, list[Reference]]) -> Upload:
+def _upload(saved: tuple[DocumentRecord, _References]) -> Upload:
     """A document as Ingest takes it."""
     document, references = saved
+
+    def prepared_references() -> Iterator[ingestion_pb2.PreparedReference]:
+        for one in references():
+            yield ingestion_pb2.PreparedReference(text=one.text, embedding=one.vector.tobytes(), payload=one.payload)
+
     prepared = ingestion_pb2.PreparedDocument(
-        key=document.key,
-        title=document.title,
-        metadata=document.metadata,
-        content_hash=document.content_hash,
-        references=[
-            ingestion_pb2.PreparedReference(text=one.text, embedding=one.vector.tobytes(), payload=one.payload)
-            for one in references
-        ],
+        key=document.key, title=document.title, metadata=document.metadata, content_hash=document.content_hash
     )
-    return Upload(document.key, ingestion_pb2.IngestItem(prepared=prepared), source="backup")
+    item = ingestion_pb2.IngestItem(prepared=prepared)
+    return Upload(document.key, item, source="backup", references_of=prepared_references)
+
+
+_References = Callable[[], Iterator[Reference]]
+"""Reads the references of a document, again with each call; raises CorruptFile."""
 
 
 class _Saved(Protocol):
@@ -234,8 +238,8 @@ class _Saved(Protocol):
     def head(self) -> Head:
         """What is in it."""
 
-    def documents(self) -> Iterator[tuple[DocumentRecord, list[Reference]]]:
-        """Every document with its references; raises CorruptFile."""
+    def documents(self) -> Iterator[tuple[DocumentRecord, _References]]:
+        """Every document with what reads its references."""
 
 
 @contextlib.contextmanager
@@ -261,9 +265,9 @@ class _KnowledgeFile:
     def read(cls, database: sqlite3.Connection) -> _KnowledgeFile:
         return cls(knowledge_file.read_head(database), database)
 
-    def documents(self) -> Iterator[tuple[DocumentRecord, list[Reference]]]:
+    def documents(self) -> Iterator[tuple[DocumentRecord, _References]]:
         for row, document in knowledge_file.documents(self.database):
-            yield document, list(knowledge_file.references(self.database, row))
+            yield document, functools.partial(knowledge_file.references, self.database, row)
 
 
 @dataclass(frozen=True)
@@ -289,13 +293,14 @@ class _Format4:
         )
         return cls(head, database)
 
-    def documents(self) -> Iterator[tuple[DocumentRecord, list[Reference]]]:
-        memories = "SELECT id, chunk, text, vector, payload FROM memories WHERE document = ? ORDER BY chunk"
+    def documents(self) -> Iterator[tuple[DocumentRecord, _References]]:
         for key, title, metadata, content_hash in self.database.execute("SELECT * FROM documents"):
-            references = [
-                Reference(
-                    int.from_bytes(memory_id, "big"), key, title, chunk, text, np.frombuffer(vector, "<f4"), payload, 0
-                )
-                for memory_id, chunk, text, vector, payload in self.database.execute(memories, (key,))
-            ]
-            yield DocumentRecord(key, title, json.loads(metadata), content_hash, len(references)), references
+            document = DocumentRecord(key, title, json.loads(metadata), content_hash)
+            yield document, functools.partial(self._references, document)
+
+    def _references(self, document: DocumentRecord) -> Iterator[Reference]:
+        key, title = document.key, document.title
+        sql = "SELECT id, chunk, text, vector, payload FROM memories WHERE document = ? ORDER BY chunk"
+        for raw_id, chunk, text, raw, payload in self.database.execute(sql, (key,)):
+            memory_id, vector = int.from_bytes(raw_id, "big"), np.frombuffer(raw, "<f4")
+            yield Reference(memory_id, key, title, chunk, text, vector, payload, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import grpc
@@ -46,7 +46,8 @@ class Upload:
     (of a backup, of a worker), which no file holds.
 
     item: the message; None once there is an outcome. source, position: the file and the position in it, to display.
-    outcome: empty until then; stored, replaced, unchanged, or failed with its reason. notes: what was assumed while
+    outcome: empty until then; stored, replaced, unchanged, or failed with its reason. references_of: reads the
+    references that a prepared item lacks whenever it is sent, so that it takes no memory. notes: what was assumed while
     reading.
     """
 
@@ -59,6 +60,7 @@ class Upload:
     reason: str = ""
     message: str = ""
     notes: tuple[str, ...] = ()
+    references_of: Callable[[], Iterator[pb.PreparedReference]] | None = None
 
     @classmethod
     def of(cls, read: FileDocument) -> Upload:
@@ -256,7 +258,8 @@ class Ingestion:
             call.cancel()
         while self._unsent:
             yield self._unsent.popleft()
-        if missing := len(self._unanswered) - len(refused):
+        missing = len(self._unanswered) - len(refused)
+        if missing and self._broken is None:
             unanswered = f"the service left {counted(missing, 'document')} without an answer"
             raise RemoteError(unanswered, grpc.StatusCode.UNAVAILABLE)
 
@@ -274,7 +277,9 @@ class Ingestion:
             again = sorted(self._unanswered.items())
         for sequence, upload in again:
             yield from self._messages(sequence, upload)
-        while (following := self._next(over)) is not None:
+            if self._broken is not None:
+                return
+        while self._broken is None and (following := self._next(over)) is not None:
             yield from self._messages(*following)
 
     def _next(self, over: threading.Event) -> tuple[int, Upload] | None:
@@ -310,25 +315,33 @@ class Ingestion:
     def _messages(self, sequence: int, upload: Upload) -> Iterator[pb.IngestRequest]:
         assert upload.item is not None, "uploads without an item are not sent"
         upload.item.sequence = sequence
-        for item in pieces(upload.item, self._message_bytes):
-            yield pb.IngestRequest(item=item)
+        references = upload.references_of() if upload.references_of is not None else None
+        try:
+            for item in pieces(upload.item, self._message_bytes, references):
+                yield pb.IngestRequest(item=item)
+        except Exception as error:  # of what reads the references
+            self._broken = error
 
 
-def pieces(item: pb.IngestItem, message_bytes: int) -> Iterator[pb.IngestItem]:
-    """The item, or its prepared references in items that each fit into a message (0: no limit)."""
+def pieces(
+    item: pb.IngestItem, message_bytes: int, references: Iterator[pb.PreparedReference] | None = None
+) -> Iterator[pb.IngestItem]:
+    """The item, or its prepared references in items that each fit into a message (0: no limit).
+
+    references: those of a prepared item that comes without.
+    """
     fits = not message_bytes or item.ByteSize() + _OVERHEAD_BYTES <= message_bytes
-    if fits or not item.HasField("prepared"):
+    if references is None and (fits or not item.HasField("prepared")):
         yield item
         return
     whole = item.prepared
-    piece = pb.PreparedDocument()
-    piece.CopyFrom(whole)
-    piece.ClearField("references")
-    piece.continued = True
+    piece = pb.PreparedDocument(
+        key=whole.key, title=whole.title, metadata=whole.metadata, content_hash=whole.content_hash, continued=True
+    )
     size = piece.ByteSize() + _OVERHEAD_BYTES
-    for reference in whole.references:
+    for reference in references if references is not None else whole.references:
         more = reference.ByteSize() + 16
-        if size + more > message_bytes and piece.references:
+        if 0 < message_bytes < size + more and piece.references:
             yield pb.IngestItem(sequence=item.sequence, prepared=piece)
             piece, size = pb.PreparedDocument(key=whole.key, continued=True), _OVERHEAD_BYTES
         piece.references.append(reference)

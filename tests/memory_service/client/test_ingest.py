@@ -4,14 +4,17 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memory3.errors import CorruptFile
 from memory_service.client.connection import RemoteError
 from memory_service.client.ingest import Destination, Ingestion, Upload
 from memory_service.errors import StoreUnavailable
+from memory_service.write.document import DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import HashEncoder
 from tests.memory_service.processes import client_of, service
@@ -108,6 +111,55 @@ def test_a_document_that_fits_into_no_message_fails_alone(tmp_path: Path) -> Non
     assert found.pop("large") == ("failed", "DOCUMENT_TOO_LARGE")
     assert {outcome for outcome, _ in found.values()} <= {"stored", "unchanged"}
     assert len(found) == 4
+
+
+def reading(references: Callable[[], Iterator[pb.PreparedReference]]) -> Upload:
+    item = pb.IngestItem(prepared=pb.PreparedDocument(key="long"))
+    return Upload("long", item, "backup", references_of=references)
+
+
+def test_references_are_read_while_they_are_sent_and_again_where_they_are_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, ahead = [], []
+
+    def references() -> Iterator[pb.PreparedReference]:
+        for n in range(60):
+            read.append(n)
+            yield pb.PreparedReference(text=f"{n} " + "w" * (64 << 10))
+
+    with running(tmp_path, HashEncoder(), message_limit_bytes=1 << 20) as (client, server):
+        monkeypatch.setattr(StoreUnavailable, "retry_after_s", 0.05)
+        assert server.store is not None
+        write, take = server.store.write, DocumentReader.read
+
+        def counted_read(*arguments: Any) -> Any:
+            ahead.append(len(read))
+            return take(*arguments)
+
+        def once_away(*arguments: Any) -> Any:
+            if len(read) == 60:
+                raise StoreUnavailable("the server restarts")
+            return write(*arguments)
+
+        monkeypatch.setattr(DocumentReader, "read", counted_read)
+        monkeypatch.setattr(server.store, "write", once_away)
+        (done,) = Ingestion(Destination(f"127.0.0.1:{server.port}", "default")).run([reading(references)])
+        assert (done.outcome, done.references, read) == ("stored", 60, [*range(60), *range(60)])
+        assert ahead[0] < 60, "the first piece is there before all are read"
+        assert len(client.document("default", "long").references) == 60
+
+
+def test_what_goes_wrong_while_references_are_read_is_what_is_raised(tmp_path: Path) -> None:
+    def references() -> Iterator[pb.PreparedReference]:
+        yield pb.PreparedReference(text="w " * 100)
+        raise CorruptFile("a memory is damaged")
+
+    with running(tmp_path, HashEncoder()) as (client, server):
+        to = Destination(f"127.0.0.1:{server.port}", "default")
+        with pytest.raises(CorruptFile, match="a memory is damaged"):
+            list(Ingestion(to).run([*uploads(2), reading(references), *uploads(9)]))
+        assert client.counts("default")[0] <= 2
 
 
 def test_a_service_that_is_killed_and_started_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
