@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from memory_service.encoder import Encoder
 
 _WRITING = {"now": pb.MEMORY_WRITING_NOW, "later": pb.MEMORY_WRITING_LATER}
+_NOTICED_S = 2.0
+"""From which a person wonders why nothing happens."""
 
 
 def ingest(
@@ -89,7 +91,7 @@ def ingest(
             if workers:
                 uploads = _with_workers(sources, to, given, part, workers)
             else:
-                ingestion = Ingestion(to)
+                ingestion = Ingestion(to, on_wait=shown.wait)
                 stack.enter_context(_interrupting(ingestion, shown))
                 uploads = ingestion.run(Upload.of(one) for one in part.documents(sources))
             shown.all(_noting(_reported(uploads, sources, part, report), whole, files_read))
@@ -213,6 +215,7 @@ class _Shown:
         self.references = 0
         self.outcomes: Counter[str] = Counter()
         self.interrupted = False
+        self._waits_for = ""
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Bars(*columns, console=console)
         self._task = self.progress.add_task(self.how_far, total=total)
@@ -227,6 +230,7 @@ class _Shown:
         for upload in uploads:
             self.outcomes[upload.outcome] += 1
             self.references += upload.references
+            self._waits_for = ""
             if upload.outcome == "failed":
                 line = f"[red]failed[/] {plain(upload.where)}: {upload.reason}: {plain(upload.message)}"
                 self.progress.console.print(line, soft_wrap=True)
@@ -234,6 +238,12 @@ class _Shown:
         if not self.interrupted:
             self.total = self.outcomes.total()  # fewer than were expected if pages have no text
             self._update()
+
+    def wait(self, why: str, pause_s: float) -> None:
+        """Says once why nothing goes on, where a person notices it."""
+        if pause_s >= _NOTICED_S and why != self._waits_for:
+            self._waits_for = why
+            self.progress.console.print(f"trying again in {pause_s:.0f} s: {plain(why)}", soft_wrap=True)
 
     def _update(self) -> None:
         what = f"{self.how_far}, {counted(self.references, 'reference')}"

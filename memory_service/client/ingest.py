@@ -35,6 +35,7 @@ _LOOK_AGAIN_S = 0.01
 _OVERHEAD_BYTES = 1 << 16
 _GO_ON = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 """After which a new stream goes on. The last: reading a file took longer than the service waits for a message."""
+_OF_THE_STORE = ("STORE_FULL", "STORE_UNAVAILABLE")
 _OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED: "unchanged"}
 
 
@@ -178,13 +179,19 @@ class Ingestion:
 
     The service answers documents that it has already as unchanged. A lost connection and a failure that the service
     calls retryable are tried again, after RetryInfo or a pause that doubles, up to `attempts` times in a row without an
-    answer in between.
+    answer in between. After these a failure of the store ends the ingestion: it would meet every other document, too.
     """
 
-    def __init__(self, to: Destination, *, attempts: int = 10) -> None:
-        """attempts: ten are some 45 s, in which a service loads its model and store."""
+    def __init__(
+        self, to: Destination, *, attempts: int = 10, on_wait: Callable[[str, float], None] = lambda why, pause_s: None
+    ) -> None:
+        """attempts: ten are some 45 s, in which a service loads its model and store; 10 minutes on a full disk.
+
+        on_wait: gets why it is tried again, and the pause before it in seconds.
+        """
         self._to = to
         self._attempts = attempts
+        self._on_wait = on_wait
         self._message_bytes = 0
         self._source: Iterator[Upload] = iter(())
         self._broken: Exception | None = None  # what reading the source raised
@@ -219,6 +226,9 @@ class Ingestion:
                 lost += 1
                 if problem is not None and (problem.code not in _GO_ON or lost >= self._attempts):
                     raise problem
+                why = problem or _of_failure(next(iter(refused.values())).failed)
+                if lost >= self._attempts and why.reason in _OF_THE_STORE:
+                    raise why
                 if lost >= self._attempts:  # nothing but refusals: they are final now
                     yield from (self._unanswered.pop(n).answered(response) for n, response in refused.items())
                     lost = 0
@@ -226,7 +236,9 @@ class Ingestion:
                 pauses_s = [details_of(one.failed.status).retry_after_s or 0.0 for one in refused.values()]
                 pauses_s.append(problem.retry_after_s if problem else 0.0)
                 own_s = min(_FIRST_PAUSE_S * 2 ** (lost - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1)
-                if self._stop.wait(max(own_s, *pauses_s)):
+                pause_s = max(own_s, *pauses_s)
+                self._on_wait(str(why), pause_s)
+                if self._stop.wait(pause_s):
                     return
 
     def _stream(self, channel: grpc.Channel, refused: dict[int, pb.IngestResponse]) -> Iterator[Upload]:
@@ -321,6 +333,12 @@ class Ingestion:
                 yield pb.IngestRequest(item=item)
         except Exception as error:  # of what reads the references
             self._broken = error
+
+
+def _of_failure(failed: pb.DocumentFailure) -> RemoteError:
+    """Why a document was refused, as the error of the ingestion."""
+    reason = details_of(failed.status).reason
+    return RemoteError(failed.status.message, grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 
 
 def pieces(

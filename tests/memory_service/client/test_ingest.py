@@ -1,19 +1,23 @@
 """The ingestion client against real services that go away, or whose store does."""
 
 import socket
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from memory3.errors import CorruptFile
+from memory_service.cli import app
 from memory_service.client.connection import RemoteError
 from memory_service.client.ingest import Destination, Ingestion, Upload
-from memory_service.errors import StoreUnavailable
+from memory_service.errors import StoreFull, StoreUnavailable
+from memory_service.stores.store import NewDocument
 from memory_service.write.document import DocumentReader
 from protos.memory.v1 import ingestion_pb2 as pb
 from testing.encoders import HashEncoder
@@ -51,6 +55,48 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monk
         assert Counter(outcomes) == {"stored": 300, "failed": 2}
         assert left[0] < 0
         assert counted(to, 320) == {"unchanged": 300, "stored": 20}
+
+
+def test_a_store_that_stays_full_ends_the_ingestion_which_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoreFull, "retry_after_s", 0.01)
+    waited, written = list[str](), list[str]()
+
+    def full(base: object, documents: Sequence[NewDocument]) -> object:
+        written.extend(one.key for one in documents)
+        raise StoreFull("the disk is full")
+
+    with running(tmp_path, HashEncoder()) as (_, server):
+        assert server.store is not None
+        monkeypatch.setattr(server.store, "write", full)
+        to = Destination(f"127.0.0.1:{server.port}", "default")
+        with pytest.raises(RemoteError, match=r"\Athe disk is full\Z") as failed:
+            list(Ingestion(to, attempts=3, on_wait=lambda why, _: waited.append(why)).run(uploads(1000)))
+        assert failed.value.reason == "STORE_FULL"
+        assert waited == 2 * ["the disk is full"]
+        assert len(set(written)) < 500, "the rest is not even tried"
+
+
+def test_the_command_says_why_nothing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreFull, "retry_after_s", 0.01)
+    monkeypatch.setattr(sys.modules["memory_service.cli.ingest"], "_NOTICED_S", 0.0)
+    (tmp_path / "page.md").write_text("A page.")
+    with running(tmp_path, HashEncoder()) as (_, server):
+        assert server.store is not None
+        write, full = server.store.write, [True, True]
+
+        def full_at_first(*arguments: Any) -> object:
+            if full:
+                full.pop()
+                raise StoreFull("the disk is full")
+            return write(*arguments)
+
+        monkeypatch.setattr(server.store, "write", full_at_first)
+        command = ["ingest", str(tmp_path / "page.md"), "--kb", "default", "--address", f"127.0.0.1:{server.port}"]
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, "1 document: 1 stored; 1 reference\n" in done.stdout) == (0, True), done.output
+        assert done.stderr.count("trying again in 0 s: the disk is full\n") == 1
 
 
 def test_of_a_key_that_occurs_twice_the_last_text_stays_although_the_first_is_sent_again(
