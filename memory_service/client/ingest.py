@@ -36,6 +36,7 @@ _OVERHEAD_BYTES = 1 << 16
 _GO_ON = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 """After which a new stream goes on. The last: reading a file took longer than the service waits for a message."""
 _OF_THE_STORE = ("STORE_FULL", "STORE_UNAVAILABLE")
+_OF_THE_BASE = ("KNOWLEDGE_BASE_NOT_FOUND", "KNOWLEDGE_BASE_DAMAGED")
 _OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED: "unchanged"}
 
 
@@ -179,7 +180,8 @@ class Ingestion:
 
     The service answers documents that it has already as unchanged. A lost connection and a failure that the service
     calls retryable are tried again, after RetryInfo or a pause that doubles, up to `attempts` times in a row without an
-    answer in between. After these a failure of the store ends the ingestion: it would meet every other document, too.
+    answer in between. What every other document would meet ends the ingestion: after these attempts a failure of the
+    store, at once a knowledge base that was deleted or found damaged meanwhile.
     """
 
     def __init__(
@@ -258,6 +260,8 @@ class Ingestion:
                     if again or (upload is not None and upload.key in {self._unanswered[n].key for n in refused}):
                         refused[sequence] = response
                         over.set()  # sends no more: the next stream begins with these
+                    elif kind == "failed" and (why := _of_failure(response.failed)).reason in _OF_THE_BASE:
+                        raise why
                     elif upload is not None:
                         del self._unanswered[sequence]
                         yield upload.answered(response)

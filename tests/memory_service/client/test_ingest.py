@@ -78,6 +78,18 @@ def test_a_store_that_stays_full_ends_the_ingestion_which_says_what_it_waits_for
         assert len(set(written)) < 500, "the rest is not even tried"
 
 
+def test_a_knowledge_base_that_is_deleted_meanwhile_ends_the_ingestion(tmp_path: Path) -> None:
+    with running(tmp_path, HashEncoder(), ingest_batch_references=1) as (client, server):
+        client.create("gone")
+        outcomes = Ingestion(Destination(f"127.0.0.1:{server.port}", "gone")).run(uploads(1000))
+        done = [next(outcomes)]
+        client.drop("gone")
+        with pytest.raises(RemoteError, match="'gone' was deleted meanwhile") as failed:
+            done.extend(outcomes)
+        assert failed.value.reason == "KNOWLEDGE_BASE_NOT_FOUND"
+        assert {upload.outcome for upload in done} == {"stored"}
+
+
 def test_the_command_says_why_nothing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StoreFull, "retry_after_s", 0.01)
     monkeypatch.setattr(sys.modules["memory_service.cli.ingest"], "_NOTICED_S", 0.0)
