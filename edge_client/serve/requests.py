@@ -89,8 +89,10 @@ class Grammars:
         return GrammarConstraint(LLMatcher(self._tokenizer, grammar))
 
 
-class Given(BaseModel, extra="allow", frozen=True):
+class Given(BaseModel):
     """An object that a client sends: null means the default, and fields that are not known are kept but not read."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -243,7 +245,7 @@ TokenLimit = Literal[-1] | Annotated[int, Field(ge=1)]
 """-1: as many as fit."""
 
 
-class Exact(Given, extra="forbid", frozen=True):
+class Exact(Given, extra="forbid"):
     """Our own fields, not OpenAI's: an unknown one is refused with the names of the known ones."""
 
     @model_validator(mode="before")
@@ -256,7 +258,7 @@ class Exact(Given, extra="forbid", frozen=True):
         return given
 
 
-class MemoryOptions(Exact, frozen=True):
+class MemoryOptions(Exact):
     """Which memories an answer reads.
 
     mode: see RecallMode. knowledge_base: other than the server's own, several as atlas,firm. texts: whether the answer
@@ -459,7 +461,7 @@ class CompletionRequest(_Sampled):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
-class Correction(Exact, frozen=True):
+class Correction(Exact):
     """PUT /v1/local/memories. text: of the memory, without the document's title; empty removes it."""
 
     text: str

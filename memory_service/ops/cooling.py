@@ -85,7 +85,7 @@ def _without_memories(pages: Iterator[SnapshotPage], kept: set[str]) -> Iterator
             memory_id = memory_id_of(stored.key, stored.content_hash, one.chunk_number, b"")
             references.append(NewReference(memory_id, one.text, one.vector, b"", 0))
             size += len(one.payload)
-        if len(references) == page.references:
+        if len(references) == stored.reference_count:
             new = NewDocument(stored.key, stored.title, stored.metadata, stored.content_hash, references, written=False)
             yield replace(new, replaces=stored.content_hash, again=True), size
             references, size = [], 0
