@@ -25,6 +25,7 @@ from experiments.questions.countries import draw_questions, invent_countries
 from experiments.questions.paragraphs import split_questions
 from experiments.questions.prose import prose_questions
 from experiments.questions.two_hops import two_hop_questions
+from experiments.sections import sections
 from experiments.training.mean_adapter import mean_adapter
 from experiments.training.pretraining import two_stages
 from experiments.training.random_base import random_base
@@ -57,6 +58,7 @@ for study in (
     probe_lean,
     follow_ups,
     own_state,
+    sections,
     usage,
     verdicts,
 ):

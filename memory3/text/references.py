@@ -1,7 +1,8 @@
 """Split a document's text into references: at most 128 tokens each, at sentence boundaries, title in front.
 
 A reference is read without its neighbours, so each begins with its document's title, a heading goes with the text
-below it, and a sentence is cut only when it alone is longer than a reference.
+below it, and a sentence is cut only when it alone is longer than a reference. It is found by one vector, so a section
+begins a reference of its own unless little stands above it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _PROBE_CHARACTERS = 64
 """For each token; nearly all tokens have fewer."""
 _HEADINGS = 3
 """Lines above a text that go with it, such as those of a part, a chapter and a section; more are a list or verses."""
+_SECTION_SHARE = 4
+"""A reference is no longer added to at a heading once it has so much of the limit, a quarter, without its title."""
 
 
 class Sentence(NamedTuple):
@@ -114,10 +117,12 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
     current: list[Sentence] = []
     for sentence in sentences(text):
         candidate = [*current, sentence]
-        if _fits(head + _joined(candidate), count_tokens, limit):
+        headings = _headings_at_end(current)
+        above = current[: len(current) - len(headings)]
+        full = _begins_section(above, headings, sentence) and count_tokens(_joined(above)) >= limit // _SECTION_SHARE
+        if not full and _fits(head + _joined(candidate), count_tokens, limit):
             current = candidate
             continue
-        headings = _headings_at_end(current)
         run_in = bool(headings) and headings[-1].run_in
         while run_in and headings and not _fits(head + _joined([*headings, sentence]), count_tokens, limit):
             headings = headings[1:]
@@ -175,6 +180,11 @@ def _headings_at_end(parts: Sequence[Sentence]) -> Sequence[Sentence]:
     while start > 0 and parts[start - 1].heading:
         start -= 1
     return parts[start:] if len(parts) - start <= _HEADINGS else parts[-1:]
+
+
+def _begins_section(above: Sequence[Sentence], headings: Sequence[Sentence], text: Sentence) -> bool:
+    """Whether these headings, between two texts, begin a section: neither lines of a list nor headings in a line do."""
+    return bool(above and headings) and not (above[-1].heading or headings[0].run_in or text.heading)
 
 
 def _tail(parts: Sequence[Sentence], count_tokens: Callable[[str], int], most: int) -> Sequence[Sentence]:
