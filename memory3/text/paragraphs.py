@@ -33,7 +33,7 @@ _PLAIN_WORD = re.compile(
     r"[\"'“‘„«¿¡(\[]*(?:[^\W\d_]+(?:['’./&\u2010-][^\W\d_]+)*|[$€£]?\d+(?:[.,:/–-]\d+)*[%°€$£]?)"
     r"[-\u2010.,;:!?%)\]\"'”’»…]*|[-–—&]"
 )
-_WIDTHS = range(50, 121)
+_WIDTHS = range(50, 201)
 """Characters of the longest line of a wrapped paragraph."""
 _INDENTED = 8
 """Characters that the first line of a paragraph is indented more or less than the next, at most."""

@@ -48,6 +48,12 @@ def test_lines_of_a_wrapped_paragraph_are_one(width: int, indentation: str, firs
     assert unwrapped(f"{wrapped}\n\nRegards").strip() == f"{first.strip()} {OFFER}\n\nRegards".strip()
 
 
+@pytest.mark.parametrize("width", [121, 132, 160, 200])
+def test_lines_of_a_paragraph_that_was_wrapped_wide_are_one(width: int) -> None:
+    paragraph = f"{OFFER} {OFFER} {OFFER}"
+    assert unwrapped(f"Rooms\n\n{textwrap.fill(paragraph, width)}\n\nRegards") == f"Rooms\n\n{paragraph}\n\nRegards"
+
+
 @pytest.mark.parametrize("lines", KEPT.values(), ids=KEPT)
 def test_lines_that_are_not_wrapped_stay(lines: str) -> None:
     assert unwrapped(lines) == lines
