@@ -166,7 +166,6 @@ def empty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     {
         "key": document("", "Text."),
         "key ": document("k" * 1025, "Text."),
-        "title": document("a", "Text.", "t" * (64 << 10)),
         "metadata": ingestion_pb2.Document(key="a", text="Text.", metadata={str(n): "" for n in range(65)}),
         "metadata ": ingestion_pb2.Document(key="a", text="Text.", metadata={"name": "v" * 4093}),
         "metadata  ": ingestion_pb2.Document(key="a", text="Text.", metadata={"n" * (64 << 10): ""}),

@@ -3,7 +3,7 @@
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -139,10 +139,10 @@ def test_a_retrieval_ends_the_pause_after_an_error_of_the_store(
     monkeypatch.setattr("memory_service.write.cold_start._FIRST_PAUSE_S", 0.05)
     failing, read = [True], LocalStore.document
 
-    def document_or_fail(store: LocalStore, *more: object) -> object:
+    def document_or_fail(store: LocalStore, *more: Any, **named: Any) -> object:
         if failing[0]:
             raise StoreUnavailable("away")
-        return read(store, *more)  # type: ignore[arg-type]
+        return read(store, *more, **named)
 
     monkeypatch.setattr(LocalStore, "document", document_or_fail)
     with running(tmp_path, HashEncoder()) as (client, server):

@@ -213,6 +213,7 @@ def test_a_terminal_shows_what_is_loading(
     monkeypatch.setattr("edge_client.cli.options.err", Console(stderr=True, force_terminal=True, width=200))
     monkeypatch.setattr("edge_client.decoder.threads.physical_cores", lambda: 2)
     monkeypatch.setattr("edge_client.decoder.threads.step_ms", lambda graph: 1.0)
+    monkeypatch.setattr("edge_client.decoder.threads.others_since", lambda: lambda: 0.0)  # however busy this machine is
     steps: list[str] = []
     monkeypatch.setattr("rich.status.Status.update", lambda status, text, **_: steps.append(text))
     shutil.rmtree(tiny.folder / "cache", ignore_errors=True)
