@@ -136,11 +136,12 @@ class MemoryClient:
         best. held_ids: memories whose payloads need not be sent. timeout_s: instead of the client's deadline.
         cancellation: ends the call, which then raises reason CANCELLED.
         """
-        if not (names := self._of_service()):
+        timeout_s = self.deadline_s if timeout_s is None else timeout_s
+        ends_at = time.monotonic() + timeout_s
+        if not (names := self._of_service(timeout_s)):
             return RetrievalResult(((),) * len(queries))
         requests = [r for name in names for r in self._requests(name, queries, k, words, held_ids)]
-        timeout_s = self.deadline_s if timeout_s is None else timeout_s
-        responses = self._sent(requests, timeout_s, cancellation)
+        responses = self._sent(requests, max(ends_at - time.monotonic(), 0.0), cancellation)
         hits: dict[str, list[tuple[Hit, ...]]] = {name: [] for name in names}
         times_us = dict.fromkeys(names, 0)
         for request, response in zip(requests, responses, strict=True):
@@ -153,10 +154,10 @@ class MemoryClient:
             times_us[name] += response.server_times.total_us
         return merged([RetrievalResult(tuple(hits[name]), times_us[name] / 1000) for name in names], k, words)
 
-    def _of_service(self) -> tuple[str, ...]:
+    def _of_service(self, timeout_s: float) -> tuple[str, ...]:
         """The names to ask for. Which of them the service has is found out without telling it those of the device."""
         own = {*self._own_names()} & {*self._names}
-        known = {base.name for base in self.knowledge_bases()} if own else set()
+        known = {base.name for base in self.knowledge_bases(timeout_s)} if own else set()
         return tuple(name for name in self._names if name not in own or name in known)
 
     def _sent(
@@ -209,10 +210,11 @@ class MemoryClient:
         found = self._call(models_pb2_grpc.ModelsStub(self._channel).Describe, models_pb2.DescribeRequest())
         return ServiceInfo(**{field.name: getattr(found, field.name) for field in fields(ServiceInfo)})
 
-    def knowledge_bases(self) -> list[KnowledgeBaseInfo]:
-        """The service's knowledge bases, by name; raises a RetrievalError."""
+    def knowledge_bases(self, timeout_s: float | None = None) -> list[KnowledgeBaseInfo]:
+        """The service's knowledge bases, by name; raises a RetrievalError. timeout_s: not the client's deadline."""
         stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self._channel)
-        listed = self._call(stub.ListKnowledgeBases, knowledge_bases_pb2.ListKnowledgeBasesRequest())
+        request = knowledge_bases_pb2.ListKnowledgeBasesRequest()
+        listed = self._call(stub.ListKnowledgeBases, request, timeout_s)
         found = (
             KnowledgeBaseInfo(
                 base.name,
@@ -250,9 +252,10 @@ class MemoryClient:
         """Close the connection; calls under way end with a RetrievalError."""
         self._channel.close()
 
-    def _call(self, method: Any, request: Any) -> Any:
-        with named_errors(self.address, self.deadline_s):
-            return method(request, timeout=self.deadline_s, metadata=self.settings.metadata)
+    def _call(self, method: Any, request: Any, timeout_s: float | None = None) -> Any:
+        timeout_s = self.deadline_s if timeout_s is None else timeout_s
+        with named_errors(self.address, timeout_s):
+            return method(request, timeout=timeout_s, metadata=self.settings.metadata)
 
     def _requests(
         self,

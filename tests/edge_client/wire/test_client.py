@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import numpy as np
 import pytest
 
 from edge_client.retrieval import Hit, RetrievalResult, merged
-from edge_client.wire.client import QUERIES_PER_CALL, MemoryClient
+from edge_client.wire.client import QUERIES_PER_CALL, KnowledgeBaseInfo, MemoryClient
 from memory3.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
 from memory3.errors import InvalidInput
 from memory3.files.bundle import Bundle
@@ -61,6 +61,28 @@ def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
     assert sorted(carrying) == sorted({hit.memory_id for hits in answer.hits for hit in hits})
     with pytest.raises(InvalidInput, match="has no name"):
         client_of("atlas,,firm").retrieve(vectors, k=1)
+
+
+def test_finding_out_which_names_the_service_has_takes_its_time_from_the_call(
+    client_of: Callable[..., MemoryClient], vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, now, given = client_of(own_names=lambda: ["atlas"]), [0.0], list[float]()
+
+    def listed(timeout_s: float) -> list[KnowledgeBaseInfo]:
+        given.append(timeout_s)
+        now[0] += 2.0
+        return [KnowledgeBaseInfo("atlas", "", "ready", "", "", "")]
+
+    def sent(requests: object, timeout_s: float, cancellation: object) -> NoReturn:
+        given.append(timeout_s)
+        raise InterruptedError
+
+    monkeypatch.setattr("edge_client.wire.client.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(client, "knowledge_bases", listed)
+    monkeypatch.setattr(client, "_sent", sent)
+    with pytest.raises(InterruptedError):
+        client.retrieve(vectors, k=1, timeout_s=3.0)
+    assert given == [3.0, 1.0]
 
 
 def test_an_unreachable_service_is_asked_again_within_the_deadline(
